@@ -1,1 +1,1 @@
-"""The broker's HTTP pages: health, readiness, metrics, configuration, controller journal."""
+"""The HTTP pages of a broker: health, readiness, metrics, configuration and controller journal."""

@@ -1,4 +1,4 @@
-"""The page `/config`: every option with its value in force and the source of that value."""
+"""The page `/config`: each option with its current value and the source of the value."""
 
 from __future__ import annotations
 

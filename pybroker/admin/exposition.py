@@ -1,7 +1,8 @@
-"""The page `/metrics`: every family with a row, and prometheus-client's metrics of the process.
+"""The page `/metrics`: all metric families that have a row, and the process metrics of
+prometheus-client.
 
-The page is made in slices of about a millisecond; between two slices the broker serves clients.
-All values of one partition are of the same moment.
+The broker renders the page in slices of about a millisecond, and serves clients between two slices.
+All values of a partition are read at the same moment.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ _MS: Final = 1000.0
 
 
 def api_label(key: ApiKey) -> str:
-    """An API as Kafka's metrics name it, such as Produce or InitProducerId."""
+    """Return the name of an API in Kafka's metrics, such as Produce or InitProducerId."""
     return "".join(word.capitalize() for word in key.name.split("_"))
 
 
 def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
-    """The meters whose recent durations are shown, by name."""
+    """Yield the name and the meter of each duration metric."""
     for attribute in families_of(Metrics):
         meter = getattr(rooms.metrics, attribute)
         if isinstance(meter, TimeMeter):
@@ -126,7 +127,7 @@ class MetricsPage:
         return shown + summary(families.REQUEST_TIMES, times, _MS)
 
     def _counted(self, table: object) -> str:
-        """The rows of a table of counters."""
+        """Return the lines of all counters in `table`."""
         parts = []
         for attribute, of in families_of(type(table)).items():
             value = getattr(table, attribute)
@@ -144,7 +145,7 @@ class MetricsPage:
 
 
 def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
-    """The rows of this broker's fetchers."""
+    """Return the lines of this broker's replica fetchers."""
     parts = []
     for attribute, of in families_of(FetcherCounters).items():
         values = {str(leader): getattr(each, attribute) for leader, each in fetchers.items()}
@@ -153,8 +154,8 @@ def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
 
 
 _Many = Iterable[tuple[Family, int, Callable[[int, int], list[Line]]]]
-"""Families with many lines: the family, the number of its lines, and a function that gives the
-lines from one index to another."""
+"""Families with many lines: the family, the number of its lines, and a function that returns the
+lines between two indexes."""
 
 
 async def _many(shown: _Many) -> AsyncIterator[bytes]:
@@ -217,8 +218,9 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Whether this broker shows the partition. Exactly one broker does, so that sums over brokers
-    are right: the leader, or the controller if there is no leader."""
+    """Return whether this broker shows the metrics of the partition. The leader shows them, or the
+    controller if the partition has no leader, so that a sum over all brokers counts each partition
+    once."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

@@ -1,9 +1,9 @@
-"""The metrics whose values are looked up when the page is requested, a row each: name, meaning,
-and the function that gives the value. Metrics that are counted while the broker works have their
-rows in `pybroker/metrics.py`.
+"""The metrics whose values are read when the page is requested. Each has a row with its name, its
+meaning and the function that returns its value. `pybroker/metrics.py` has the rows of metrics that
+the broker counts continuously.
 
-Names and units are those of the dashboards for Kafka's JMX exporter and for kafka_exporter.
-Metrics that neither has begin with `pybroker_`. A metric without a row is not shown.
+Names and units are those of the dashboards for Kafka's JMX exporter and for kafka_exporter. All
+other metrics begin with `pybroker_`. The page shows only metrics with a row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 @dataclass(frozen=True)
 class Sight:
-    """The state of a broker at one moment, from which the rows take their values."""
+    """The state of a broker at one moment, from which the rows read their values."""
 
     rooms: Rooms
     picture: Picture
@@ -46,27 +46,27 @@ class Sight:
 
     @cached_property
     def led(self) -> list[tuple[PartitionRow, LogRow]]:
-        """The partitions that this broker leads."""
+        """The partitions that this broker leads, with their logs."""
         rows = self.picture.partitions
         return [(row, row.log) for row in rows if row.log is not None and row.log.leads]
 
 
 class Row(NamedTuple):
-    """A family, and the function that gives its lines."""
+    """A metric family, and the function that returns its lines."""
 
     family: Family
     lines: Callable[[Sight], list[Line]]
 
 
 class PartitionFact(NamedTuple):
-    """A family with a line for each partition."""
+    """A metric family with a line for each partition."""
 
     family: Family
     value: Callable[[PartitionRow], int]
 
 
 class LogFact(NamedTuple):
-    """A family with a line for each log, or for each log of a leader."""
+    """A metric family with a line for each log of this broker, or for each log of a leader."""
 
     family: Family
     value: Callable[[LogRow], int]
@@ -89,7 +89,8 @@ def _gauges(
 
 
 def _of_controller(word: str, meaning: str, value: Callable[[Sight], Number]) -> Row:
-    """Kafka's controller metrics are 0 at the brokers that are not the controller."""
+    """Return the row of a controller metric. As in Kafka, its value is 0 unless the broker is the
+    controller."""
 
     def shown(at: Sight) -> Number:
         return value(at) if at.rooms.controller.is_active else 0

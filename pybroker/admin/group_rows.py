@@ -1,4 +1,4 @@
-"""The metrics of single groups, a row each: kafka_exporter's families and pybroker's own."""
+"""The metrics of consumer groups: those of kafka_exporter, and pybroker's own. Each has a row."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import GAUGE, Family
 
 _Sums = Callable[[GroupProgress], Iterable[tuple[str, int]]]
-"""The topic and number of each partition."""
+"""The label names of metrics for each partition."""
 
 
 class GroupRow(NamedTuple):
-    """A family, and the function that gives its lines."""
+    """A metric family, and the function that returns its lines."""
 
     family: Family
     lines: Callable[[ProgressReport], list[Line]]
 
 
 def group_lines(report: ProgressReport | None) -> Iterator[tuple[Family, list[Line]]]:
-    """Each family with its lines; no lines if the groups are unknown."""
+    """Return each family with its lines. A family has no lines if `report` is None."""
     for row in OF_GROUPS:
         yield row.family, [] if report is None else row.lines(report)
 

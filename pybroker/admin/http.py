@@ -1,7 +1,7 @@
 """The HTTP server: the page of each path, and the limits of connections.
 
-This module is the only one that imports aiohttp; it is loaded late (see `service.py`). Each
-connection serves one request, which is all that health checks and scrapers need.
+Only this module imports aiohttp, so `service.py` imports this module late. The server closes each
+connection after one request, because health checks and scrapers send only one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from pybroker.metrics import TimeMeter
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 32
-"""A further connection is answered with 503."""
+"""The maximum number of connections. The server answers an additional connection with status
+503."""
 CONNECTION_S_MAX: Final = 20.0
-"""From connecting to the end of the answer. A slower connection is closed."""
+"""The maximum time from the accepted connection to the end of the response. The server closes a
+slower connection."""
 LINE_BYTES_MAX: Final = 4_096
-"""The limit of the request line. The limit of all headers together is twice as much."""
+"""The maximum size of the request line. All headers together may have twice this size."""
 JOURNAL_LIMIT: Final = 100
-"""The number of journal entries that are shown by default."""
+"""The number of journal entries that the page shows by default."""
 _BACKLOG: Final = 64
 _REAPER_INTERVAL_S: Final = 1.0
 _BUSY: Final = (
@@ -42,16 +44,16 @@ _BUSY: Final = (
 )
 _INDEX: Final = """pybroker
 
-/healthz  the process is up and its event loop runs
-/readyz   the broker fulfils all conditions of a member of its cluster
-/metrics  counters and gauges in Prometheus' text format
-/config   the options in force
-/controller/journal  the decisions of this broker as the controller; ?partition=topic-0&limit=100
+/healthz  200 if the process runs and its event loop answers
+/readyz   200 if the broker is started and all its replicas are in sync, otherwise 503 with reasons
+/metrics  all metrics in Prometheus' text format
+/config   the current options with their sources
+/controller/journal  the decisions of this broker as controller; ?partition=topic-0&limit=100
 """
 
 
 class HttpServer:
-    """Answers requests between `open` and `close`."""
+    """An HTTP server that answers requests from `open` to `close`."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -84,14 +86,14 @@ class HttpServer:
         )
 
     async def open(self, listening: socket.socket) -> None:
-        """Accept connections on this bound socket."""
+        """Accept connections on the bound socket `listening`."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG)
         self._reap()
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the server and its connections. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -100,15 +102,14 @@ class HttpServer:
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """The protocol of a connection that was just accepted."""
+        """Return the protocol for a new connection."""
         factory = self._runner.server
         if factory is None or len(factory.connections) >= CONNECTIONS_MAX:
             return _Busy()
         return factory()
 
     def _reap(self) -> None:
-        """Close connections that take too long, either to send the request or to read the
-        answer."""
+        """Close connections whose request and response take longer than CONNECTION_S_MAX."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         factory = self._runner.server
@@ -143,7 +144,7 @@ class HttpServer:
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         await response.prepare(request)
         if request.method != "HEAD":
-            # One page at a time: two at once would only delay both.
+            # The server renders one page at a time: two at the same time would delay each other.
             async with self._one_page:
                 async for chunk in self._metrics.chunks():
                     await response.write(chunk)
@@ -159,7 +160,9 @@ class HttpServer:
             return web.Response(status=503, text="the broker is starting\n")
         text = request.query.get("limit", str(JOURNAL_LIMIT))
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            return web.Response(status=400, text="limit: expected a number\n")
+            return web.Response(
+                status=400, text="limit is not a number: expected 0 to 999999999 entries\n"
+            )
         body = {
             "broker": rooms.broker_id,
             "is_controller": rooms.controller.is_active,
@@ -174,7 +177,7 @@ def _dumps(value: object) -> str:
 
 
 async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
-    """Close the connection after this response, and forbid caching."""
+    """Set the response headers that close the connection and forbid caching."""
     response.force_close()
     response.headers["Connection"] = "close"
     response.headers["Cache-Control"] = "no-store"
@@ -182,18 +185,19 @@ async def _last_words(_: web.Request, response: web.StreamResponse) -> None:
 
 
 class _Busy(asyncio.Protocol):
-    """Answers a connection above the limit with 503 and closes it."""
+    """The protocol of a connection above the limit: it sends status 503 and closes the
+    connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods of asyncio.Transport, but are no subclass of it.
+        # A transport of uvloop has the methods of asyncio.Transport, but is not a subclass.
         wire = cast("asyncio.Transport", transport)
         wire.write(_BUSY)
         wire.close()
 
 
 def _request_log() -> logging.Logger:
-    """The logger of aiohttp for failed requests, without malformed ones: aiohttp logs those with a
-    stack trace each, and they are the client's fault."""
+    """Return the logger that aiohttp uses for failed requests. It drops malformed requests, which
+    are errors of the client and which aiohttp logs with stack traces."""
     requests = logging.getLogger(f"{__name__}.requests")
     if not requests.filters:
         requests.addFilter(_is_our_fault)
@@ -206,7 +210,7 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
 
 
 async def serve(view: BrokerView, listening: socket.socket) -> None:
-    """Serve the pages until cancelled."""
+    """Serve the pages until the task is cancelled."""
 
     def shown() -> Iterator[tuple[str, TimeMeter]]:
         return meters(view.rooms) if view.rooms is not None else iter(())

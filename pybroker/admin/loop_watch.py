@@ -1,7 +1,7 @@
-"""The load and the delay of the event loop, and the recent distribution of durations.
+"""The load and the delay of the event loop, and the distribution of durations in the last minute.
 
-There are no request handler threads. So the idle share that Kafka measures for them is measured
-for the event loop's thread: the share of time in which it used no CPU.
+The broker has no request handler threads. In place of their idle ratio in Kafka, it measures the
+idle ratio of the event loop's thread: the share of time in which the thread uses no CPU.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Final
 from pybroker.metrics import TimeMeter
 
 TICK_S: Final = 0.2
-"""The interval of the timer that measures the loop's delay. A stall of S seconds is seen with
-probability S / TICK_S, a stall above TICK_S always."""
+"""The interval of the timer that measures the delay of the event loop. The timer detects a stall of
+S seconds with probability S / TICK_S, and each stall of TICK_S or more."""
 _SAMPLE_TICKS: Final = 25
 _SAMPLES: Final = 12
-"""Twelve samples, 5 s apart: "recent" means the last minute."""
+"""The number of kept samples, one each 5 seconds, so "recent" means the last minute."""
 
 Meters = Callable[[], Iterable[tuple[str, TimeMeter]]]
 Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """Measures the event loop that it runs on, between `start` and `stop`."""
+    """A measurement of the current event loop, from `start` to `stop`."""
 
     def __init__(self, meters: Meters) -> None:
-        """`meters` gives each meter whose recent durations are kept, under a unique name."""
+        """Create a stopped measurement. `meters` returns a unique name and the meter of each metric
+        whose durations in the last minute are kept."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None
@@ -43,14 +44,14 @@ class LoopWatch:
         self._next()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop the measurement. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def idle_share(self) -> float:
-        """The share of the last minute, 0 to 1, in which the loop's thread used no CPU. Must be
-        called on the loop."""
+        """Return the share of the last minute, 0 to 1, in which the loop's thread used no CPU. The
+        caller must run in that thread."""
         began, used = self._busy[0]
         elapsed = time.monotonic() - began
         if elapsed <= 0:
@@ -58,7 +59,8 @@ class LoopWatch:
         return min(max(1.0 - (time.thread_time() - used) / elapsed, 0.0), 1.0)
 
     def recent(self, name: str, meter: TimeMeter) -> Buckets:
-        """The durations that the meter of that name counted in the last minute."""
+        """Return the durations that the meter `name` counted in the last minute: bucket ->
+        count."""
         before = self._past[0].get(name, {})
         counted = {
             bucket: count - before.get(bucket, 0) for bucket, count in meter.buckets.copy().items()
@@ -66,7 +68,7 @@ class LoopWatch:
         return {bucket: count for bucket, count in counted.items() if count > 0}
 
     def _next(self) -> None:
-        # Not the loop's own time: some loops read the clock once a turn only.
+        # The loop's own time does not show its delay: some loops read the clock once per iteration.
         self._due = time.monotonic() + TICK_S
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 

@@ -1,5 +1,5 @@
-"""The partitions of the metrics page, one row each, looked up in slices so that a broker with
-thousands of partitions keeps serving meanwhile.
+"""The values of all partitions for the metrics page. The broker reads them in slices, so that it
+serves clients between two slices, even with thousands of partitions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pybroker.model import NO_LEADER, PartitionFacts
 from pybroker.replication.partition import Partition
 
 AT_A_TIME: Final = 250
-"""Partitions looked up, or lines written, before the code yields to the event loop: about a
-millisecond of work."""
+"""The number of partitions to read, or of lines to write, before the code yields to the event loop.
+They take about a millisecond."""
 
 
 class LogRow(NamedTuple):
-    """The log of a replica that is open here. `min_isr` is the effective min.insync.replicas."""
+    """The values of the log of an open replica on this broker. `min_isr` is min.insync.replicas, at
+    most the number of replicas."""
 
     size_bytes: int
     start: int
@@ -29,7 +30,8 @@ class LogRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition as the cluster knows it, and its log if it is here."""
+    """The values of a partition in the cluster's metadata, and of its log if this broker has an
+    open replica."""
 
     labels: str
     """The labels in Prometheus' text format: {topic="...",partition="..."}."""
@@ -48,14 +50,14 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """All topics and partitions, each at the moment of its lookup."""
+    """The values of all topics and partitions, each read at a different moment."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]
 
 
 async def look(rooms: Rooms) -> Picture:
-    """Look up all topics and partitions, yielding to the event loop between slices."""
+    """Return the values of all topics and partitions. Yields to the event loop between slices."""
     picture = Picture([], [])
     looked_at = 0
     opened = rooms.replicas.partitions
@@ -98,6 +100,6 @@ def _with_log(row: PartitionRow, partition: Partition) -> PartitionRow:
         min_isr=min(log.config.min_insync_replicas, row.replicas),
     )
     usable = log.failure is None
-    if leads and state is not None:  # the leader knows its own ISR best
+    if leads and state is not None:  # the leader has the newest ISR
         row = row._replace(leader=state.leader, isr=len(state.isr))
     return row._replace(log=found if usable else None)

@@ -1,8 +1,9 @@
-"""Whether the broker is a working member of its cluster, and if not, the conditions that fail.
+"""The readiness of the broker: its conditions, and the reasons why a condition fails.
 
-Ready means: started and not stopping, session with ZooKeeper alive, registered in it, controller
-known, free space in every log directory, every replica that the controller assigned to this broker
-open, undamaged and in sync. Nothing is changed or remembered here.
+A broker is ready if all these conditions hold: it is started and not stopping, its ZooKeeper
+session is alive, it is registered in ZooKeeper, it knows the controller, every log directory has
+free space, and each replica that is assigned to it is open, undamaged and in sync. This module
+changes no state.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import Damage
 
 _NAMED_MAX: Final = 5
-"""At most this many partitions are named; the others are only counted."""
+"""The maximum number of partitions that a reason names. It only counts the others."""
 _AT_A_TIME: Final = 1_000
-"""Partitions looked up before the code yields to the event loop."""
+"""The number of partitions to check before the code yields to the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of readiness. `fault` says why it does not hold; empty if it holds."""
+    """A condition of readiness. `fault` is the reason why it fails, or empty if it holds."""
 
     name: str
     fault: str
@@ -36,8 +37,8 @@ class Condition:
 
 
 async def conditions(view: BrokerView) -> list[Condition]:
-    """All conditions, in the order in which a start fulfils them. A condition that cannot be
-    evaluated yet does not hold."""
+    """Return all conditions, in the order in which a starting broker fulfils them. A condition that
+    cannot be checked yet fails."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]
@@ -55,23 +56,25 @@ async def conditions(view: BrokerView) -> list[Condition]:
 def _session_fault(rooms: Rooms) -> str:
     if rooms.session.is_alive:
         return ""
-    return f"the session with ZooKeeper is {rooms.session.state.value}"
+    return f"the ZooKeeper session is {rooms.session.state.value}"
 
 
 def _registration_fault(rooms: Rooms) -> str:
     if not rooms.is_registered():
         return f"broker {rooms.broker_id} is not registered in ZooKeeper"
     if rooms.broker_id not in rooms.metadata.brokers:
-        return f"the controller has not announced broker {rooms.broker_id} yet"
+        return f"the controller's metadata does not include broker {rooms.broker_id} yet"
     return ""
 
 
 def _controller_fault(rooms: Rooms) -> str:
-    return "no controller is known" if rooms.controller.controller_id is None else ""
+    return "the broker knows no controller" if rooms.controller.controller_id is None else ""
 
 
 def _directory_faults(rooms: Rooms) -> str:
-    return "; ".join(f"{path} is full" for path in sorted(rooms.full_directories()))
+    return "; ".join(
+        f"the disk of log directory {path} is full" for path in sorted(rooms.full_directories())
+    )
 
 
 async def _replica_faults(rooms: Rooms) -> str:
@@ -100,24 +103,24 @@ def _replica_fault(
     partition = rooms.replicas.partitions.get(key)
     damage = damaged.get(key)
     if damage is not None:
-        return f"is damaged from offset {damage.offset} on: {damage.path}, {damage.reason}"
+        return f"is damaged from offset {damage.offset} on in {damage.path}: {damage.reason}"
     if partition is None:
         return f"is not open: {rooms.replicas.not_opened.get(key, 'not yet')}"
     if partition.log.failure is not None:
-        return f"has lost its disk: {partition.log.failure}"
+        return f"has a failed log directory: {partition.log.failure}"
     if rooms.broker_id in _newest_state(partition, facts).isr:
         return ""
     if key in rooms.logs.incomplete:
-        return "is not in sync: it is copied anew"
+        return "is not in sync: it replicates the whole log again"
     if key in rooms.logs.suspects:
-        return "is not in sync: it may lack records since the machine went down"
+        return "is not in sync: it may have lost records in a power loss"
     return "is not in sync"
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """The newest known state of a partition. A leader knows its own ISR. A follower gets a
-    LeaderAndIsr once per leader epoch, so later changes of the ISR are known from
-    UpdateMetadata."""
+    """Return the newest known state of a partition. A leader has the newest ISR itself. A follower
+    receives one LeaderAndIsr request per leader epoch, so it learns later changes of the ISR from
+    UpdateMetadata requests."""
     state = partition.state
     if state is None:
         return facts.state

@@ -1,8 +1,9 @@
-"""The HTTP listener in the life of a broker: bound with the other ports, loaded later.
+"""The HTTP listener. The broker binds it together with its other listeners, but starts the HTTP
+server later.
 
-The HTTP libraries take longer to load than the rest of the broker. So they are loaded in a thread
-once the broker serves, or during a start that takes long. A client that connects before waits in
-the listener's backlog. This module is loaded with the broker and imports none of them.
+The HTTP libraries take longer to import than the rest of the broker. A thread imports them as soon
+as the broker serves clients, or PATIENCE_S after the begin of a slow start. An earlier connection
+waits in the backlog of the listener. This module imports no HTTP library.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ log = logging.getLogger(__name__)
 
 OPTION: Final = "pybroker.http.listener"
 PATIENCE_S: Final = 2.0
-"""If the start takes longer, HTTP is served before its end, so that an operator can look into
-it."""
+"""The time after which the HTTP server starts although the broker is not started, so that operators
+can observe a slow start."""
 _BACKLOG: Final = 64
 
 
 def bind_http(config: BrokerConfig) -> socket.socket | None:
-    """The listening socket; None if HTTP is switched off.
+    """Return the listening socket, or None if HTTP is disabled.
 
-    Raises StartupError if the address cannot be used. If the option is not set and the default
-    port is taken (most often by a second broker on the machine), there is a warning and no HTTP.
+    Raises StartupError if the address cannot be bound. If the option is not set and another process
+    uses the default port (often a second broker on the machine), the function logs a warning and
+    returns None.
     """
     address = config.http_address
     if address is None:
@@ -40,18 +42,18 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
     host, port = address
     opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # for the connections accepted
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted connections inherit it
     try:
         opened.bind((host, port))
         opened.listen(_BACKLOG)
     except OSError as error:
         opened.close()
         taken = error.errno == errno.EADDRINUSE
-        reason = "another process has the port" if taken else error.strerror or str(error)
+        reason = "another process uses the port" if taken else error.strerror or str(error)
         if taken and OPTION not in config.given:
             log.warning(
-                "no HTTP: %s=%s:%d cannot be used, %s; give the option another port, or nothing "
-                "to switch HTTP off",
+                "HTTP is disabled: %s=%s:%d cannot be bound, %s; set the option to another port or "
+                "to an empty value to disable HTTP",
                 OPTION,
                 host,
                 port,
@@ -59,16 +61,16 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
             )
             return None
         raise StartupError(
-            f"{OPTION}={config.pybroker_http_listener} cannot be used: {reason}; "
-            "choose another port, or nothing to switch HTTP off"
+            f"{OPTION}={config.pybroker_http_listener} cannot be bound: {reason}; "
+            "set the option to another port, or to an empty value to disable HTTP"
         ) from error
     opened.setblocking(False)
     return opened
 
 
 class AdminService:
-    """Owns the HTTP server, between `start` and `close`. The code that starts the broker keeps
-    `view` up to date."""
+    """The owner of the HTTP server, from `start` to `close`. The code that starts the broker
+    updates `view`."""
 
     def __init__(self, view: BrokerView, listening: socket.socket) -> None:
         self.view = view
@@ -77,17 +79,18 @@ class AdminService:
         self._task = BackgroundTask("http")
 
     def start(self) -> None:
-        """Start the background task that serves once the broker serves, or once the start takes
-        long."""
+        """Start a background task that starts the HTTP server after `broker_serves` or after
+        PATIENCE_S."""
         self._task.start(self._serve)
 
     def broker_serves(self) -> None:
-        """The broker accepts connections: load the HTTP server now."""
+        """Set the phase to running, and start the HTTP server. The broker calls this method as soon
+        as it accepts connections."""
         self.view.phase = Phase.RUNNING
         self._serves.set()
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Stop the HTTP server and close the listener. Idempotent."""
         await self._task.stop()
         self._listening.close()
 
@@ -97,14 +100,14 @@ class AdminService:
                 await self._serves.wait()
         except TimeoutError:
             pass
-        # By name: an import statement at the top would delay every start. In a thread: the broker
-        # serves clients meanwhile.
+        # An import statement at the top of the module would delay every start. The thread lets the
+        # broker serve clients during the import.
         try:
             module = await asyncio.to_thread(importlib.import_module, "pybroker.admin.http")
             host, port = self._listening.getsockname()[:2]
             log.info("http on %s:%d", host, port)
             await module.serve(self.view, self._listening)
         except Exception:
-            # A failure of the HTTP server must not end the broker.
+            # A failure of the HTTP server must not stop the broker.
             log.exception("http ended")
             self._listening.close()

@@ -1,7 +1,7 @@
-"""Prometheus' text format (version 0.0.4), as far as our own families need it.
+"""Prometheus' text format (version 0.0.4), as far as the broker's metric families need it.
 
-prometheus-client could write them, too, but makes an object per line; for metrics with a line per
-partition that costs ten times as much. No metric is defined here.
+prometheus-client creates an object for each line, which takes ten times as long for metrics with a
+line for each partition. This module defines no metrics.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 
 Number = int | float
 Line = tuple[str, Number]
-"""Labels as `labels` writes them, and the value."""
+"""The labels in the format of the function `labels`, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The lines of a summary for one set of labels: the recent durations, and the count and the
-    sum (in seconds) since the start."""
+    """The values of a summary for one set of labels: the recent durations, and the count and the
+    sum (in seconds) since the start of the broker."""
 
     labels: Mapping[str, str]
     recent: Mapping[int, int]
@@ -32,12 +32,12 @@ class Times:
 
 
 def escaped(text: str) -> str:
-    """Escape the value of a label for use between quotes."""
+    """Return the value of a label, escaped for use between quotes."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """The labels of a line, braces included; empty without labels."""
+    """Return the labels of a line in braces, or an empty string without labels."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())
@@ -45,28 +45,28 @@ def labels(values: Mapping[str, str]) -> str:
 
 
 def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
-    """A line for each value of a label, in their order."""
+    """Return a line for each value of a label, in the order of `values`."""
     return [(labels({label: key}), value) for key, value in sorted(values.items())]
 
 
 def header(of: Family) -> str:
-    """The HELP and TYPE lines of a family."""
+    """Return the HELP line and the TYPE line of a family."""
     return f"# HELP {of.name} {of.meaning}\n# TYPE {of.name} {of.kind}\n"
 
 
 def rows(name: str, lines: Iterable[Line]) -> str:
-    """The lines of a family."""
+    """Return the lines of a family without its header."""
     return "".join([f"{name}{where} {value}\n" for where, value in lines])
 
 
 def family(of: Family, lines: Iterable[Line]) -> str:
-    """The lines of a family after its header."""
+    """Return the header and the lines of a family."""
     return header(of) + rows(of.name, lines)
 
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
-    """A summary of durations. `unit` is the number of shown units per second (1000 for ms).
-    Without recent durations a quantile is NaN."""
+    """Return the header and the lines of a summary of durations. `unit` is the number of shown
+    units per second (1000 for ms). A quantile is NaN without recent durations."""
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

@@ -1,8 +1,8 @@
-"""The state that the pages show: the components of a running broker, and the phase of its start or
-stop.
+"""The state that the pages show: the components of the broker, and its phase (starting, running,
+stopping).
 
-The pages only read. They are served before the broker is put together, so a view may have no
-`rooms` yet.
+The pages only read this state. The HTTP server may start before the components exist, so a view may
+have no `rooms` yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pybroker.storage.manager import LogManager
 
 
 class Phase(enum.Enum):
-    """Where a broker is in its life; `number` is Kafka's for it (BrokerState)."""
+    """The phase of a broker. The value is the number of Kafka's BrokerState."""
 
     STARTING = 1
     RECOVERING = 2
@@ -34,7 +34,7 @@ class Phase(enum.Enum):
 
 
 class ControllerFacts(Protocol):
-    """The controller's state as the pages show it."""
+    """The state of the controller that the pages show."""
 
     @property
     def controller_id(self) -> int | None: ...
@@ -48,12 +48,12 @@ class ControllerFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """The consumer groups that a broker coordinates. `by_state`: name of the state in lower case
-    -> number of groups. Load times are in seconds."""
+    """The consumer groups that a broker coordinates. `by_state` has the number of groups for each
+    state name in lower case. Load times are in seconds."""
 
     by_state: Mapping[str, int]
     partitions: int
-    """Loaded partitions of `__consumer_offsets` that this broker coordinates."""
+    """The loaded partitions of `__consumer_offsets` that this broker coordinates."""
     loading: int
     longest_load_s: float
     mean_load_s: float
@@ -61,8 +61,8 @@ class GroupNumbers:
 
 @dataclass(slots=True)
 class SessionWatch:
-    """The history of the session with ZooKeeper. `heard` is the session's listener. A broker
-    starts with a connected session."""
+    """The state and the counters of the ZooKeeper session. `heard` is the listener of session
+    events. A broker starts with a connected session."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(
@@ -86,7 +86,7 @@ class SessionWatch:
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """The components of a broker that the pages look at."""
+    """The components of a broker from which the pages read."""
 
     broker_id: int
     cluster_id: str
@@ -98,27 +98,29 @@ class Rooms:
     session: SessionWatch
     groups: Callable[[], GroupNumbers]
     progress: Callable[[], Awaitable[ProgressReport | None]]
-    """The committed offsets and lags of the groups that this broker coordinates; None if unknown
-    yet."""
+    """Return the committed offsets and lags of the groups that this broker coordinates, or None
+    before the first report."""
     is_registered: Callable[[], bool]
     connections: Callable[[], Mapping[str, int]]
-    """Listener -> open connections."""
+    """Return the number of open connections of each listener."""
     unsent_bytes: Callable[[], int]
     layers: Callable[[], LayeredConfig]
-    """The options in force and their sources."""
+    """Return the current options and their sources."""
     journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
-    """The newest decisions of this broker's controller, optionally those of one partition only."""
+    """Return the newest controller decisions of this broker, at most the given number, for one
+    partition or for all."""
     damaged: Callable[[], Mapping[TopicPartition, Damage]]
-    """Replicas with a damaged range in their log, including those in use because no other replica
-    has more."""
+    """Return the replicas with a damaged range in their log. A replica in use is included: it
+    serves because no other replica has more records."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
-    """Path of a log directory in use -> free bytes."""
+    """Return the free bytes of each log directory in use, by path."""
 
 
 @dataclass(slots=True)
 class BrokerView:
-    """The phase and the components of the broker, updated by the code that starts and stops it."""
+    """The phase and the components of the broker. The code that starts and stops the broker updates
+    them."""
 
     config: BrokerConfig
     phase: Phase = Phase.STARTING

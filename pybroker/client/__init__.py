@@ -1,5 +1,4 @@
-"""The asyncio client: connections, metadata, producer, consumer, admin. Imports layers L0 to L2
-only."""
+"""The asyncio client: connections, metadata, producer, consumer and admin client."""
 
 from pybroker.client.accumulator import RecordMetadata
 from pybroker.client.admin.admin import Admin

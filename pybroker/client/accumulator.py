@@ -1,7 +1,7 @@
-"""Records before they are sent: collected into one open batch for each partition, and queued.
+"""The records that the producer has not sent yet: one open batch and a queue for each partition.
 
-Event in, state out: nothing here waits, sends or reads a clock. All times are seconds of the
-monotonic clock, given by the caller. The order of a partition's queue is the order of `send`.
+This module does not wait, send or read a clock. The caller passes all times, in seconds of the
+monotonic clock. A partition's queue has the records in the order of `send`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pybroker.records.record import Headers
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
     """The position of a stored record. `offset` is -1 if the broker does not return one (acks=0);
-    `timestamp` in ms since 1970, the broker's for a topic with LogAppendTime."""
+    `timestamp` is in ms since 1970; for a topic with LogAppendTime it is the broker's timestamp."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class RecordMetadata:
 
 @dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record without an outcome yet."""
+    """A record that is neither acknowledged nor failed."""
 
     timestamp: int
     key: bytes | None
@@ -43,13 +43,13 @@ class PendingRecord:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """Records of one partition that are sent together.
+    """A batch of records for one partition.
 
-    `ordinal` is the batch's place among all batches of its partition; the halves of a split batch
-    append 0 and 1 to its ordinal. `base_sequence` is -1 until an idempotent producer first sends
-    the batch, and then stays the same through all retries, unless the partition's sequences start
-    again. `maybe_written`: an attempt ended without telling whether the batch is in the log.
-    `expired`: its records have failed, but an answer is still awaited.
+    `ordinal` is the position of the batch among all batches of its partition. The halves of a split
+    batch append 0 and 1 to its ordinal. `base_sequence` is -1 until an idempotent producer first
+    sends the batch. Retries keep it, unless the producer resets the partition's sequence numbers.
+    `maybe_written` is true if an earlier attempt may have written the batch to the log. `expired`
+    is true if the records have failed, but the producer still waits for the response.
     """
 
     topic_partition: TopicPartition
@@ -78,14 +78,14 @@ class ProducerBatch:
 
 
 class Appended(enum.IntEnum):
-    """The effect of a record on the batches of its partition."""
+    """The effect of an added record on the batches of its partition."""
 
     JOINED = 0
-    """The record is in a batch that has room for more. The sender knows of that batch."""
+    """The record was added to an open batch, which the sender has already scheduled."""
     BEGAN = 1
-    """The record has begun a batch: the sender has to check it."""
+    """The record is the first of a new batch, which the sender must schedule."""
     FILLED = 2
-    """The record's batch has no room for another record of its size."""
+    """The record's batch cannot take another record of the same size."""
 
 
 class PartitionQueue:
@@ -99,32 +99,33 @@ class PartitionQueue:
         self.next_ordinal = 0
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Put a batch that is sent again back in its old place: before all later ones."""
+        """Move a batch in flight back into the queue, before all later batches, for a retry."""
         self.in_flight.remove(batch)
         self.insert(batch)
 
     def insert(self, batch: ProducerBatch) -> None:
-        """Add a batch to the waiting ones in its place."""
+        """Insert a batch into the queue by its ordinal."""
         place = sum(1 for other in self.waiting if other.ordinal < batch.ordinal)
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Whether an earlier batch with a sequence has no outcome yet."""
+        """Return whether an earlier batch with a sequence number is neither acknowledged nor
+        failed."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
         )
 
     def holds_sequences(self) -> bool:
-        """Whether any batch with a sequence has no outcome yet."""
+        """Return whether any batch with a sequence number is neither acknowledged nor failed."""
         return any(batch.has_sequence for batch in (*self.in_flight, *self.waiting))
 
 
 class Accumulator:
-    """All partitions' queues.
+    """The queues of all partitions.
 
-    Only the last batch of a queue is open; a batch closes when the next record does not fit, or
-    when it is taken to be sent.
+    Only the last batch of a queue accepts records. The batch is closed when the next record does
+    not fit, or when the sender takes the batch.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Accumulator:
     def append(
         self, topic_partition: TopicPartition, record: PendingRecord, now: float
     ) -> Appended:
-        """Add a record."""
+        """Add a record to the queue of its partition, and return the effect."""
         queue = self.queues.get(topic_partition)
         if queue is None:
             queue = self.queues[topic_partition] = PartitionQueue(topic_partition)
@@ -158,13 +159,13 @@ class Accumulator:
         return Appended.FILLED if last.size + record.size > self._batch_size else done
 
     def ready(self, now: float) -> Iterator[PartitionQueue]:
-        """Yield the queues whose first batch may be sent now."""
+        """Yield the queues whose first batch the sender may send now."""
         for queue in self.queues.values():
             if queue.waiting and self._may_send(queue) and self._due(queue) <= now:
                 yield queue
 
     def next_due(self, now: float) -> float | None:
-        """Return the time when a batch that may be sent becomes due, if that is after `now`."""
+        """Return the next time after `now` at which a batch becomes due, or None."""
         moments = [
             due
             for queue in self.queues.values()
@@ -173,7 +174,7 @@ class Accumulator:
         return min(moments, default=None)
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Move the first batch of the queue to those in flight."""
+        """Move the first batch of the queue to the batches in flight, and return it."""
         batch = queue.waiting.popleft()
         batch.closed = True
         queue.in_flight.append(batch)
@@ -181,18 +182,18 @@ class Accumulator:
 
     @property
     def outstanding(self) -> bool:
-        """Whether any batch waits or is in flight."""
+        """Return whether any batch waits or is in flight."""
         return any(queue.waiting or queue.in_flight for queue in self.queues.values())
 
     def holds(self, topic: str) -> bool:
-        """Whether any batch of the topic waits or is in flight."""
+        """Return whether any batch of the topic waits or is in flight."""
         return any(
             key.topic == topic and bool(queue.waiting or queue.in_flight)
             for key, queue in self.queues.items()
         )
 
     def batches(self) -> list[ProducerBatch]:
-        """Every batch without an outcome, waiting or in flight."""
+        """Return all batches that wait or are in flight."""
         return [
             batch
             for queue in self.queues.values()
@@ -217,26 +218,26 @@ class Accumulator:
             return True
         state = queue.sequences
         batch = queue.waiting[0]
-        # A broker accepts any first sequence of a producer that it does not know. So before one is
+        # A broker accepts any first sequence number of an unknown producer. Before a batch is
         # acknowledged, a new leader would accept the second batch without the first.
         if queue.in_flight and state.last_acknowledged < 0:
             return False
-        # A batch sent to an earlier leader may be unanswered for long. The broker recognises its
-        # last few batches, so no batch may be sent that would make it forget that one.
+        # A batch to an earlier leader may wait long for its response. A broker recognizes
+        # duplicates of the last five batches only, so all batches in flight must be among them.
         oldest = min((other.ordinal for other in queue.in_flight), default=batch.ordinal)
         if batch.ordinal[0] - oldest[0] >= self._in_flight_max:
             return False
         if state.restarting or (state.unresolved and not batch.has_sequence):
             return False
-        # A batch that is sent again waits for all before it, or the broker would refuse it.
+        # A retried batch waits for all earlier batches, because the broker would reject a gap.
         return not (
             batch.has_sequence and any(other.ordinal < batch.ordinal for other in queue.in_flight)
         )
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Replace a batch that is too large for the broker by two of half its records, in its place
-        in the queue and without sequences. The batch must be in flight and have two or more
-        records."""
+        """Replace a batch in flight that is too large for the broker with two batches of half its
+        records. They wait at its position in the queue, without sequence numbers. The batch must
+        have at least two records."""
         queue.in_flight.remove(batch)
         middle = len(batch.records) // 2
         for half_number, records in enumerate((batch.records[:middle], batch.records[middle:])):

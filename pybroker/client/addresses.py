@@ -1,4 +1,4 @@
-"""Addresses as users write them."""
+"""Parsing and formatting of broker addresses."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ PORT_MAX = 65_535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Parse `host:port` or `[v6]:port`, with an optional `PROTOCOL://` in front. Raises
-    ValueError."""
+    """Return the host and the port of `host:port` or `[v6]:port`, with an optional prefix
+    `PROTOCOL://`. Raises ValueError."""
     rest = text.rpartition("://")[2]
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

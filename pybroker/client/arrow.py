@@ -1,6 +1,7 @@
-"""Records as Apache Arrow's record batches, with the columns that Spark's Kafka source has.
+"""Records as Arrow record batches, with the columns of Spark's Kafka source.
 
-pyarrow comes with the extra `arrow` and is loaded when it is needed: the client works without it.
+pyarrow is optional (extra `arrow`). This module imports it only when one of its functions is
+called.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _INT32_BYTES: Final = 4
 
 
 def arrow_schema(*, headers: bool = False) -> Schema:
-    """Return the schema of `record_batch`: the columns of Spark's Kafka source, with types that
-    Spark accepts.
+    """Return the schema of the record batches from `record_batch`, with the columns of Spark's
+    Kafka source and types that Spark accepts.
 
     key and value binary, topic string, partition int32, offset int64, timestamp in microseconds
     (UTC), timestampType int32 (0: set by the producer, 1: by the leader), headers a list of key and
@@ -38,10 +39,11 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """Return a row for each record of one partition. Keys, values and headers are not copied.
+    """Return an Arrow record batch with a row for each record of one partition. Keys, values and
+    headers are not copied.
 
-    `names` chooses columns and their order; None takes all that were built, in Spark's order.
-    Raises ValueError for a name that `arrow_schema` does not have or whose column was not built,
+    `names` selects the columns and their order; None selects all built columns, in Spark's order.
+    Raises ValueError for a name that is not in `arrow_schema` or whose column was not built, and
     ImportError without pyarrow.
     """
     built = {
@@ -58,7 +60,7 @@ def record_batch(
         names = [name for name, found in built.items() if found is not None]
     for name in names:
         if name not in built:
-            raise ValueError(f"column {name!r} is not known, expected one of {', '.join(built)}")
+            raise ValueError(f"column {name!r} is unknown, expected one of {', '.join(built)}")
         if built[name] is None:
             raise ValueError(f"column {name!r} was not built: ask the ColumnBuilder for it")
     types = {name: _types()[name] for name in names}

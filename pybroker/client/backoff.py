@@ -1,6 +1,6 @@
-"""The pauses before retries and the deadline of an operation.
+"""The backoff between retries, and the deadline of an operation.
 
-Nothing here waits.
+This module computes times and does not wait.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ _STEPS_MAX = 30
 
 
 def backoff_s(failures: int, *, first_ms: int, max_ms: int, rng: Rng) -> float:
-    """Return the seconds to wait after the given number of failures in a row (1 or more): doubles
-    from `first_ms` up to `max_ms`, spread by 20 % to both sides (KIP-580)."""
+    """Return the backoff in seconds after `failures` consecutive failures (1 or more). It doubles
+    from `first_ms` up to `max_ms`, with a jitter of ±20 % (KIP-580)."""
     steps = min(max(failures - 1, 0), _STEPS_MAX)
     base_ms = min(first_ms << steps, max_ms)
     spread = 1 - JITTER + 2 * JITTER * rng.randrange(1_000) / 1_000
@@ -21,7 +21,7 @@ def backoff_s(failures: int, *, first_ms: int, max_ms: int, rng: Rng) -> float:
 
 
 class Deadline:
-    """A time on the monotonic clock."""
+    """The end time of an operation, on the monotonic clock."""
 
     __slots__ = ("_clock", "_end")
 
@@ -30,7 +30,7 @@ class Deadline:
         self._end = clock.monotonic() + limit_ms / 1_000
 
     def remaining_s(self) -> float:
-        """Return the remaining seconds; 0.0 once it has passed."""
+        """Return the remaining seconds, 0.0 after the deadline."""
         return max(0.0, self._end - self._clock.monotonic())
 
     def remaining_ms(self) -> int:

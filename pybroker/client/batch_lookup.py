@@ -1,7 +1,7 @@
-"""Finds the base offset of the batch that holds an offset, by a Fetch of one batch from the leader.
+"""The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch.
 
-For cutting ranges so that no batch is decoded twice. A place without an answer is left out of the
-result: the range may be cut anywhere.
+Range readers split ranges at batch boundaries, so that no batch is decoded twice. The result omits
+an offset whose lookup fails, because a range may be split at any offset.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ Place = tuple[TopicPartition, int]
 """A partition and an offset."""
 
 AT_ONCE_MAX: Final = 16
-"""Requests in flight; each answer holds a batch, however large."""
+"""The maximum number of requests in flight. A response has one batch, which may exceed the byte
+limit."""
 NO_SESSION_EPOCH: Final = -1
 
 
 async def batch_starts(
     cluster: Cluster, places: Collection[Place], *, deadline: Deadline
 ) -> dict[Place, int]:
-    """Return the base offset of the batch that holds each offset, or of the first one after it."""
+    """Return, for each offset, the base offset of the batch that contains it, or of the first batch
+    after it."""
     found: dict[Place, int] = {}
 
     async def look_up(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Runs asynchronous work from blocking code, whether or not an event loop runs there (as in a
+"""Running of coroutines from blocking code, with or without a running event loop (as in a
 notebook)."""
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that `work` makes on an event loop of its own, and return its result. If a
-    loop is running, that happens in another thread, and the running loop stands still meanwhile."""
+    """Run the coroutine from `work` on a new event loop, and return its result. If an event loop is
+    already running in this thread, another thread runs the coroutine, and the running loop is
+    blocked until it ends."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The memory for unsent records (`buffer.memory`), granted in the order of requests."""
+"""The memory budget for unsent records (`buffer.memory`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 
 
 class MemoryBudget:
-    """Counts bytes; a request for more than is free waits until enough was given back.
+    """A limited number of bytes. A request for more than the free bytes waits until enough bytes
+    are released.
 
-    Invariant: 0 <= used <= limit. Waiters are served first come, first served, so that small
-    records never overtake a large one for ever.
+    Invariant: 0 <= used <= limit. Requests are granted in their order, so that small records cannot
+    starve a large record.
     """
 
     def __init__(self, limit: int) -> None:
@@ -19,15 +20,15 @@ class MemoryBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take the bytes at once, or not at all."""
+        """Take the bytes and return True, or return False if they are not free."""
         if self._waiting or self.used + size > self.limit:
             return False
         self.used += size
         return True
 
     async def take(self, size: int, timeout_s: float) -> None:
-        """Wait until `size` bytes are free and take them. Raises TimeoutError; then nothing was
-        taken. `size` must not be above the limit."""
+        """Wait until `size` bytes are free, and take them. Raises TimeoutError without taking any
+        bytes. `size` must not exceed the limit."""
         if self.try_take(size):
             return
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -37,7 +38,7 @@ class MemoryBudget:
                 await ticket
         except BaseException:
             if ticket.done() and not ticket.cancelled():
-                self.give_back(size)  # granted in the same instant in which the wait ended
+                self.give_back(size)  # granted at the moment of the timeout
             else:
                 ticket.cancel()
                 self._grant()
@@ -45,7 +46,7 @@ class MemoryBudget:
 
     def give_back(self, size: int) -> None:
         self.used -= size
-        assert self.used >= 0, "more memory was given back than was taken"
+        assert self.used >= 0, "more memory was released than was taken"
         self._grant()
 
     def _grant(self) -> None:

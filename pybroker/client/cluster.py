@@ -1,8 +1,7 @@
-"""The brokers of a cluster as a client sees them: one connection for each lane of a broker, and
-fresh metadata.
+"""The connections of a client to the brokers of a cluster, and the cluster metadata.
 
-Owns the connections and the task that refreshes metadata. Chooses the broker for a request;
-producer, consumer and admin make the requests.
+This module owns the connections and the task that refreshes metadata, and selects the broker for a
+request. Producer, consumer and admin client build the requests.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ HOPELESS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORI
 
 
 class Connector(Protocol):
-    """Opens a connection; `Connection.open` is the real one."""
+    """A function that opens a connection, by default `Connection.open`."""
 
     def __call__(
         self,
@@ -60,24 +59,24 @@ class Connector(Protocol):
 
 @dataclass(slots=True)
 class _Link:
-    """The state of one address: a connection, or the failure to open one."""
+    """The state of one address: an open connection, or the last failure to connect."""
 
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
     failures: int = 0
     was_lost: bool = False
-    """A connection was lost, and the next attempt to open one has not ended."""
+    """Whether the connection was lost, and the next attempt to connect has not ended."""
     told: int = 0
-    """The number of the last metadata request sent here; 0: none yet."""
+    """The number of the last metadata request to this address; 0 for none."""
     next_try: float = 0.0
     last_failure: Attempt | None = None
 
 
 class Cluster:
-    """Start with `start`, end with `close`.
+    """A client's view of a cluster and its connections, from `start` to `close`.
 
-    `view` is the last metadata. Listeners are called after it changed, and after a connection was
-    opened or failed; they must not block.
+    `view` has the latest metadata. The cluster calls its listeners after a change of `view` and
+    after each attempt to connect. Listeners must not block.
     """
 
     def __init__(
@@ -90,7 +89,8 @@ class Cluster:
         is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
-        """`is_idle` returns whether a watched topic is no longer needed."""
+        """Create a cluster without connections. `is_idle` returns whether a watched topic is no
+        longer needed."""
         self.options = options
         self.clock = clock
         self.rng = rng
@@ -104,16 +104,16 @@ class Cluster:
         self._listeners: list[Callable[[], None]] = []
         self._wanted = asyncio.Event()
         self._asked = 0
-        """The number of metadata requests so far."""
+        """The number of sent metadata requests."""
         self._was_no_help = False
-        """The last answer, requested because the view seemed to be old, changed nothing."""
+        """Whether the last requested refresh of the metadata changed nothing."""
         self._refreshes: list[asyncio.Future[None]] = []
         self._tasks = TaskOwner()
         self._closed = False
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms with
-        the reasons of the last round."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms,
+        with the reason for each address."""
         deadline = Deadline(self.clock, self.options.bootstrap_timeout_ms)
         failures = 0
         while True:
@@ -142,7 +142,7 @@ class Cluster:
         self._listeners.append(listener)
 
     def pause_s(self, failures: int) -> float:
-        """Return the pause after that many failed requests in a row, in seconds."""
+        """Return the retry backoff in seconds after `failures` consecutive failed requests."""
         options = self.options
         return backoff_s(
             failures,
@@ -161,13 +161,13 @@ class Cluster:
             self.request_refresh()
 
     def watch_all(self, wanted: bool) -> None:
-        """Request all topics from now on, or only those that are watched."""
+        """Set whether metadata requests ask for all topics or only for the watched topics."""
         if wanted and not self._all_topics:
             self.request_refresh()
         self._all_topics = wanted
 
     def request_refresh(self) -> None:
-        """Refresh the metadata soon, because it seems to be old."""
+        """Schedule a metadata refresh, because the metadata may be outdated."""
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:
@@ -182,8 +182,7 @@ class Cluster:
             await waiter
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """Return the metadata of a topic, waiting until it exists. Raises TopicUnavailable,
-        Closed."""
+        """Wait until a topic exists, and return its metadata. Raises TopicUnavailable, Closed."""
         self.watch([name])
         problem = "no answer"
         while True:
@@ -195,7 +194,9 @@ class Cluster:
                 if topic.error in HOPELESS:
                     raise TopicUnavailable(f"topic {name}: {problem}", retriable=False)
             if deadline.passed:
-                raise TopicUnavailable(f"topic {name} did not become known in time ({problem})")
+                raise TopicUnavailable(
+                    f"topic {name} was not found in the metadata in time ({problem})"
+                )
             try:
                 await self.refreshed(deadline.remaining_s())
             except TimeoutError:
@@ -208,7 +209,8 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, *, auto_create: bool = False, timeout_s: float
     ) -> ClusterView:
-        """Request the metadata of these topics once (None: all); `view` does not change."""
+        """Return the metadata of these topics, or of all topics with None, by one request. `view`
+        does not change."""
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
         connection = await self.any_connection()
@@ -271,11 +273,11 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the connection to a broker, None if there is none. In that case one is opened in
-        the background, unless that failed a moment ago; listeners are called with the outcome.
+        """Return the open connection to a broker, or None. Without a connection, a background task
+        opens one, unless the last attempt failed a moment ago, and calls the listeners afterwards.
 
-        Brokers answer in order, so a request that may wait for long takes a lane of its own: each
-        lane is a connection.
+        A broker responds to the requests of a connection in their order, so a request that may wait
+        long uses a separate connection, which has its own `lane` number.
         """
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -292,19 +294,19 @@ class Cluster:
         return None
 
     async def connection(self, node_id: int) -> Connection:
-        """Return the connection to a broker, opened if needed. Raises ConnectFailed,
+        """Return a connection to a broker, and open it if needed. Raises ConnectFailed,
         NotConnected."""
         node = self.view.nodes.get(node_id)
         if node is None:
-            raise NotConnected(f"broker {node_id} is not known")
+            raise NotConnected(f"broker {node_id} is not in the metadata of the cluster")
         try:
             return await self.connect((node.host, node.port))
         except ConnectFailed as error:
             raise _advertised(node, error) from error
 
     async def any_connection(self, *, last: Address | None = None) -> Connection:
-        """Return a connection to a broker that answers, in the order of `_addresses`; `last` only
-        if there is no other. Raises NoBrokers."""
+        """Return a connection to the first reachable broker in the order of `_addresses`. The
+        address `last` is tried only after all others. Raises NoBrokers."""
         attempts = []
         for address in sorted(self._addresses(), key=lambda each: each == last):
             try:
@@ -314,14 +316,14 @@ class Cluster:
         raise NoBrokers(attempts)
 
     def last_failures(self) -> list[Attempt]:
-        """Return the addresses that cannot be reached at the moment, and why."""
+        """Return the failures of all addresses that are unreachable at the moment."""
         return [link.last_failure for link in self._links.values() if link.last_failure]
 
     def _addresses(self) -> list[Address]:
-        """Return the addresses in the order of the next attempts: connected brokers first, and
-        among these the one that was asked for metadata longest ago. So a broker that is cut off
-        from the cluster, and names old leaders, is not believed for ever. While the metadata does
-        not help, brokers that were never connected count as connected."""
+        """Return the addresses in the order of the next attempts. Connected brokers come first, the
+        broker with the oldest metadata request first, because a broker that is isolated from the
+        cluster may return outdated leaders. While metadata refreshes change nothing, brokers
+        without any connection so far count as connected."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)
@@ -340,7 +342,8 @@ class Cluster:
         return link
 
     async def connect(self, address: Address, lane: str = "") -> Connection:
-        """Return the connection to an address, opened if needed. Raises ConnectFailed, Closed."""
+        """Return a connection to an address, and open it if needed. Raises ConnectFailed,
+        Closed."""
         if self._closed:
             raise _closed()
         link = self._link(address, lane)
@@ -395,7 +398,7 @@ def _closed() -> Closed:
 def leaders(
     view: ClusterView, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Return the partitions by the broker that leads them, and those without a known leader."""
+    """Return the partitions of each leader, and the partitions without a known leader."""
     by_node: dict[int, list[TopicPartition]] = {}
     rest = []
     for topic_partition in partitions:
@@ -408,8 +411,7 @@ def leaders(
 
 
 def _advertised(node: Node, error: ConnectFailed) -> ConnectFailed:
-    """Return the error with the origin of the address: the bootstrap address answered, but the
-    advertised one does not."""
+    """Return the error with a note that the broker advertised the unreachable address."""
     return ConnectFailed(
         f"broker {node.id} at {error.attempt.address} (the address that it advertises)",
         error.attempt.reason,

@@ -1,8 +1,9 @@
-"""One TCP connection to a broker: requests out, answers back in the same order.
+"""A TCP connection to a broker. It sends requests, and receives the responses in the same order.
 
-Knows framing, correlation ids and versions, but no topics and no retries. A connection that ends
-never resumes: it ends at the first invalid answer, at a late answer (later ones would be late,
-too), and when the peer closes it. Its user opens another one.
+The connection handles framing, correlation ids and API versions, but no retries. It ends at the
+first invalid response, at the first response that is too late (all later responses would be late,
+too), and when the broker closes it. An ended connection is never reopened; the client opens a new
+one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 SOFTWARE_NAME: Final = "pybroker"
 SOFTWARE_VERSION: Final = "1"
 API_VERSIONS_FIRST: Final = 3
-"""Brokers since 2.4 know it; older ones answer with error 35 and their versions."""
+"""The version of the first ApiVersions request. Brokers since Kafka 2.4 support it; older brokers
+return error 35 and their versions."""
 FRAME_LENGTH: Final = struct.Struct(">i")
 CORRELATION_IDS: Final = 2**31
 FLUSH_LIMIT_S: Final = 2.0
@@ -51,7 +53,7 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A request without an answer yet."""
+    """A request that waits for its response."""
 
     api: Api
     version: int
@@ -60,8 +62,8 @@ class _Pending:
 
 
 class Connection:
-    """Created by `Connection.open`. `send` and `tell` write at once, so that the order of calls is
-    the order on the wire."""
+    """A connection, created by `Connection.open`. `send` and `tell` write at once, so that requests
+    are sent in the order of the calls."""
 
     def __init__(
         self,
@@ -95,8 +97,8 @@ class Connection:
         response_max_bytes: int = 100_000_000,
         receive_buffer_bytes: int | None = None,
     ) -> Connection:
-        """Connect and agree on versions. `receive_buffer_bytes` is SO_RCVBUF, None the system's
-        choice. Raises ConnectFailed with the reason in words."""
+        """Connect, exchange API versions, and return the connection. `receive_buffer_bytes` is
+        SO_RCVBUF; None keeps the system's default. Raises ConnectFailed with the reason."""
         name = format_address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
@@ -121,7 +123,7 @@ class Connection:
         except RequestTimedOut:
             await connection.close()
             raise ConnectFailed(
-                name, f"connected, but no Kafka broker answered within {timeout_s:g} s"
+                name, f"connected, but no Kafka broker responded within {timeout_s:g} s"
             ) from None
         except ClientError as error:
             await connection.close()
@@ -141,11 +143,11 @@ class Connection:
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """The APIs of the broker: number of the API -> lowest and highest version."""
+        """The lowest and highest version of each API of the broker, by API key."""
         return self._versions
 
     def version_of(self, key: ApiKey) -> int:
-        """Return the highest version of the API that both sides know. Raises
+        """Return the highest version of the API that client and broker support. Raises
         UnsupportedByBroker."""
         api = APIS[key]
         low, high = self._versions.get(key, (0, -1))
@@ -167,18 +169,19 @@ class Connection:
         timeout_s: float,
         version: int | None = None,
     ) -> Coroutine[Any, Any, AnswerT]:
-        """Write a request; await the result for its answer.
+        """Write a request. The returned future gives its response.
 
-        Raises NotConnected, UnsupportedByBroker at once, and ConnectionLost, RequestTimedOut when
-        awaited. If the result is not awaited, the answer is dropped.
+        The call raises NotConnected and UnsupportedByBroker; the future raises ConnectionLost and
+        RequestTimedOut. If the future is not awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
         pending = self._write(APIS[key], chosen, request)
         return self._receive(pending, answer, timeout_s)
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
-        """Write a request that is never answered (Produce with acks=0), at once, and wait until the
-        system has accepted all of it. Raises NotConnected, ConnectionLost, RequestTimedOut."""
+        """Write a request without a response (Produce with acks=0) at once, and wait until the
+        operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
+        RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte
         pending = self._write(APIS[key], self.version_of(key), request)
         self._pending.remove(pending)
@@ -187,7 +190,7 @@ class Connection:
                 await self._writer.drain()
         except TimeoutError:
             text = f"{key.name} not taken within {timeout_s:g} s"
-            self._fail(ConnectionLost(f"given up: {text}"))
+            self._fail(ConnectionLost(f"the client closed the connection: {text}"))
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
@@ -195,8 +198,8 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Write the buffered bytes (unless `flush` is False), then end the connection; requests
-        without an answer raise ConnectionLost. Idempotent."""
+        """Write the buffered bytes, unless `flush` is False, and close the connection. Requests
+        without a response raise ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()
@@ -212,7 +215,7 @@ class Connection:
             await self._reading.stop()
 
     def _write(self, api: Api, version: int, request: Message) -> _Pending:
-        if self._writer.is_closing():  # the transport knows it before `_read` is told
+        if self._writer.is_closing():  # the transport is closing before `_read` ends
             self._fail(ConnectionLost("the connection broke"))
         if self._failure is not None:
             raise NotConnected(f"{format_address(*self.address)}: {self._failure}")
@@ -232,8 +235,8 @@ class Connection:
     async def _receive(self, pending: _Pending, answer: type[AnswerT], timeout_s: float) -> AnswerT:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        text = f"no answer to {pending.api.key.name} within {timeout_s:g} s"
-        late = ConnectionLost(f"given up: {text}")
+        text = f"no response to {pending.api.key.name} within {timeout_s:g} s"
+        late = ConnectionLost(f"the client closed the connection: {text}")
         try:
             async with asyncio.timeout_at(deadline):
                 frame = await asyncio.shield(pending.answer)
@@ -242,8 +245,8 @@ class Connection:
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except asyncio.CancelledError:
             if not pending.answer.done():
-                # The caller gave up before the request's limit; without this timer a later caller
-                # would find a dead connection for ever.
+                # The caller stopped waiting before the time limit of the request. Without this
+                # timer, a later caller would wait on a dead connection.
                 timer = loop.call_at(deadline, self._fail, late)
                 pending.answer.add_done_callback(lambda _: timer.cancel())
             raise
@@ -256,7 +259,7 @@ class Connection:
             message = decode_response(pending.api, pending.version, frame[start:])
         except MalformedInput as error:
             lost = ConnectionLost(
-                f"{format_address(*self.address)} sent an answer to {pending.api.key.name} that"
+                f"{format_address(*self.address)} sent a response to {pending.api.key.name} that"
                 f" cannot be read: {error}"
             )
             self._fail(lost)
@@ -279,17 +282,19 @@ class Connection:
                 return
             lower = min(offered.get(ApiKey.API_VERSIONS, (0, 0))[1], api.max_version)
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION or not 0 <= lower < version:
-                raise ConnectionLost(f"ApiVersions was answered with error {response.error_code}")
+                raise ConnectionLost(
+                    f"the broker responded to ApiVersions with error {response.error_code}"
+                )
             version = lower
 
     async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
-        """Return the answer like `_receive`; a broker that does not know our version answers in
-        version 0."""
+        """Return the ApiVersions response. A broker that does not support the request's version
+        responds in version 0."""
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await asyncio.shield(pending.answer)
         except TimeoutError:
-            raise RequestTimedOut("no answer to ApiVersions") from None
+            raise RequestTimedOut("no response to ApiVersions") from None
         _, start = parse_response_header(frame, 0)
         refused = int.from_bytes(frame[start : start + 2], "big") == ErrorCode.UNSUPPORTED_VERSION
         if refused:
@@ -305,44 +310,47 @@ class Connection:
                     return
                 if not 4 <= length <= self._response_max_bytes:
                     raise MalformedInput(
-                        f"an answer of {length} bytes (limit {self._response_max_bytes})"
+                        f"the response size is {length} bytes, expected 4 to"
+                        f" {self._response_max_bytes}"
                     )
                 frame = await self._reader.readexactly(length)
                 self._deliver(memoryview(frame))
         except asyncio.IncompleteReadError as error:
-            inside = "in the middle of an answer" if error.partial else "before the answer"
-            self._fail(ConnectionLost(f"the peer closed the connection {inside}"))
+            inside = "in the middle of a response" if error.partial else "before the response"
+            self._fail(ConnectionLost(f"the broker closed the connection {inside}"))
         except OSError as error:
             self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
         except MalformedInput as error:
-            self._fail(ConnectionLost(f"the peer does not speak the protocol: {error}"))
+            self._fail(ConnectionLost(f"the broker sent an invalid response: {error}"))
 
     def _refuse(self, length: int) -> None:
-        """End the connection. The request with the large answer gets its own error, because a retry
-        would not help."""
-        text = f"an answer of {length} bytes, more than {self._response_max_bytes}, the limit"
+        """Close the connection because a response is too large. Its request gets AnswerTooLarge,
+        because a retry would not help."""
+        text = f"the response has {length} bytes, expected at most {self._response_max_bytes}"
         if self._pending:
             answer = self._pending.popleft().answer
             if not answer.done():
                 where = format_address(*self.address)
                 answer.set_exception(AnswerTooLarge(f"{where}: {text} (receive_message_max_bytes)"))
-                answer.exception()  # as in `_fail`
+                answer.exception()  # avoids a log line, as in `_fail`
         self._fail(ConnectionLost(text))
 
     def _deliver(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if not self._pending:
-            raise MalformedInput(f"an answer {correlation_id} to no request")
+            raise MalformedInput(f"correlation id {correlation_id} without a request in flight")
         pending = self._pending.popleft()
         if pending.correlation_id != correlation_id:
             self._pending.appendleft(pending)
-            raise MalformedInput(f"answer {correlation_id} where {pending.correlation_id} was due")
+            raise MalformedInput(
+                f"correlation id {correlation_id}, expected {pending.correlation_id}"
+            )
         if not pending.answer.done():
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """End the connection at once. The system must not deliver bytes that it has buffered: they
-        could arrive after the request that replaces them on another connection."""
+        """Close the connection at once, and discard all buffered bytes. Otherwise the operating
+        system could send them after their retry on another connection."""
         if not self._writer.is_closing():  # otherwise another socket may have its number
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the peer has ended it
@@ -364,7 +372,7 @@ class Connection:
 
 
 def _reason(error: OSError, host: str) -> str:
-    """Return the reason in words for an operator."""
+    """Return the reason of a failed connection, for operators."""
     if isinstance(error, socket.gaierror):
         return f"the name {host} cannot be resolved ({error.strerror})"
     if isinstance(error, ConnectionRefusedError):

@@ -1,6 +1,8 @@
-"""The public consumer: reads assigned partitions, or its share of the topics of a group.
+"""The public consumer. It reads manually assigned partitions, or the partitions that its group
+assigns to it.
 
-A facade: `fetcher` reads, `groups` manages the membership.
+This module has the public interface. `fetcher` fetches records, `groups` handles the group
+membership.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ WAIT_MS = 60_000
 
 
 class Consumer:
-    """Reads records, as a member of a group or of partitions assigned manually.
+    """A consumer of records, as a member of a group or with manually assigned partitions.
 
         async with Consumer("localhost:9092", group_id="billing") as consumer:
             consumer.subscribe(["orders"])
@@ -47,11 +49,11 @@ class Consumer:
                 print(record.partition, record.offset, record.value)
 
     Options are those of `ConsumerOptions`, with dots or underscores. One task at a time may read.
-    `getmany`, `getone` and `async for` also keep the membership alive and move partitions between
-    the members: a consumer that calls none of them for max.poll.interval.ms leaves its group.
+    `getmany`, `getone` and `async for` also complete rebalances, so a consumer that calls none of
+    them for max.poll.interval.ms leaves its group.
 
-    With enable.auto.commit a record is committed once the next ones are requested. Leaving the
-    context by an exception commits the records that were handled before those in hand.
+    With enable.auto.commit, a record counts as processed when the next record is requested. If an
+    exception ends the `async with` block, the records of the last call are not committed.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Consumer:
         self._ending: asyncio.Event | None = None
         self._closer: asyncio.Task[object] | None = None
         self._in_hand: dict[TopicPartition, int] = {}
-        """The first offset of each partition that the last call returned."""
+        """The offset of the first record that the last call returned, for each partition."""
 
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokers."""
@@ -99,9 +101,8 @@ class Consumer:
         self._running = True
 
     async def close(self) -> None:
-        """Commit the positions if commits are automatic, give partitions back, leave the group.
-        Idempotent. A task that waits for records gets Closed. Raises callbacks' errors, having
-        closed."""
+        """Commit the positions if automatic commits are enabled, release all partitions, and leave
+        the group. Idempotent. A waiting task gets Closed. Raises callback errors at the end."""
         await self._close({})
 
     async def _close(self, in_hand: Mapping[TopicPartition, int]) -> None:
@@ -112,7 +113,7 @@ class Consumer:
         self._ending, self._closer = asyncio.Event(), asyncio.current_task()
         was_running, self._running = self._running, False
         self._fetcher.news.set()
-        async with AsyncExitStack() as last:  # each, even if an earlier one fails
+        async with AsyncExitStack() as last:  # all callbacks run, even if one fails
             last.callback(self._ending.set)
             last.push_async_callback(self._cluster.close)
             last.push_async_callback(self._fetcher.close)
@@ -131,7 +132,7 @@ class Consumer:
     ) -> None:
         await self._close({} if kind is None else self._in_hand)
 
-    # What to read
+    # Subscription and assignment
 
     def subscribe(
         self,
@@ -142,10 +143,10 @@ class Consumer:
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Read these topics, or all whose whole name matches the pattern, together with the other
-        members of the group. The next call that reads joins it. A later call replaces the topics
-        and the callbacks, which `RebalanceListener` describes. Raises SubscriptionConflict, and
-        ValueError if neither or both are given."""
+        """Subscribe to these topics, or to all topics whose full name matches the pattern. The next
+        call that reads joins the group. A later call replaces topics and callbacks (see
+        `RebalanceListener`). Raises SubscriptionConflict, and ValueError if neither or both are
+        given."""
         if isinstance(topics, str):
             raise ValueError(f"topics must be a list of names, not {topics!r}")
         choice = TopicChoice(
@@ -157,31 +158,30 @@ class Consumer:
             raise ValueError("either topics or a pattern must be given")
         group = self._need_group("subscribe")
         if group.session.choice is None and self._fetcher.readers:
-            raise SubscriptionConflict(
-                "partitions are assigned manually: call unsubscribe() before"
-            )
+            raise SubscriptionConflict("partitions are assigned manually: call unsubscribe() first")
         group.session.subscribe(choice, RebalanceListener(on_assigned, on_revoked, on_lost))
 
     async def unsubscribe(self) -> None:
-        """Give all partitions back and leave the group. Raises the errors of callbacks."""
+        """Release all partitions and leave the group. Raises the errors of callbacks."""
         if self._group is not None:
             await self._group.leave()
         self._fetcher.assign([])
         self._fetcher.news.set()
 
     def subscription(self) -> frozenset[str]:
-        """Return the subscribed topics; for a pattern, those that match at the moment."""
+        """Return the subscribed topics, or those that currently match the pattern."""
         topics = self._group.session.topics if self._group is not None else None
         return topics or frozenset()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whatever other consumers read. Partitions read before keep
-        their position; new ones begin at the group's committed offset, if there is a group, or else
-        as auto.offset.reset says, unless `seek` follows. Raises SubscriptionConflict."""
+        """Read exactly these partitions, independent of other consumers. Previously assigned
+        partitions keep their position. A new partition starts at the committed offset of the group,
+        or, without one, at the position from auto.offset.reset, unless `seek` follows. Raises
+        SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
         if self._group is not None:
             if self._group.session.choice is not None:
-                raise SubscriptionConflict("topics are subscribed: await unsubscribe() before")
+                raise SubscriptionConflict("topics are subscribed: await unsubscribe() first")
             self._group.committer.commit_now()
         self._cluster.watch({item.topic for item in chosen})
         self._fetcher.assign(chosen)
@@ -191,25 +191,24 @@ class Consumer:
         return frozenset(self._fetcher.readers)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Let the next record be the one at `offset`, or the first after it. Raises NotAssigned,
-        and ValueError for a negative offset."""
+        """Set the position of a partition to `offset`. Raises NotAssigned, and ValueError for a
+        negative offset."""
         if offset < 0:
             raise ValueError(f"offset is {offset}, expected 0 or more")
         self._fetcher.jump([partition], offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Seek to the log start in these partitions, or in all assigned. Raises NotAssigned."""
+        """Seek to the log start of these or of all assigned partitions. Raises NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Seek to the log end in these partitions, or in all assigned ones: only records appended
-        later are read. Raises NotAssigned."""
+        """Seek to the log end of these or of all assigned partitions. Raises NotAssigned."""
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Seek to the first record with a timestamp of at least that many ms since 1970, or to the
-        end if there is none; in these partitions, or in all assigned ones. Raises NotAssigned, and
-        the errors of `offsets_for_times`."""
+        """Seek to the first record from a timestamp on (ms since 1970), or to the log end if there
+        is none, in these partitions or in all assigned partitions. Raises NotAssigned, and the
+        errors of `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
         self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
@@ -220,7 +219,7 @@ class Consumer:
                 self._fetcher.jump([item], answer.offset, None)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until `resume`, or until a rebalance takes them.
+        """Return no records of these partitions until `resume`, or until a rebalance revokes them.
         Raises NotAssigned."""
         for reader in self._fetcher.chosen(partitions):
             reader.paused = True
@@ -236,8 +235,8 @@ class Consumer:
         return frozenset(key for key, reader in self._fetcher.readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record. Raises NotAssigned, DeadlinePassed if it does not
-        become known, and the errors of `getmany`."""
+        """Return the offset of the next record. Raises NotAssigned, DeadlinePassed if the offset
+        stays unknown, and the errors of `getmany`."""
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
@@ -248,13 +247,13 @@ class Consumer:
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark of the last answer, None before it. Raises NotAssigned."""
+        """Return the high watermark of the last response, None before it. Raises NotAssigned."""
         known = self._fetcher.reader(partition).high_watermark
         return None if known < 0 else known
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return the number of offsets from the position to the end of the readable records, as of
-        the last answer; None before the first. Never negative. Raises NotAssigned."""
+        """Return the number of offsets from the position to the end of the readable records in the
+        last response, None before the first. Never negative. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     # Committing
@@ -262,12 +261,13 @@ class Consumer:
     async def commit(
         self, offsets: GivenOffsets | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit these offsets (of the next record to read, each), or the positions of all assigned
-        partitions. Waits for earlier commits. `timeout_ms` None is default.api.timeout.ms.
+        """Commit these offsets, or the positions of all assigned partitions. A committed offset is
+        the offset of the next record to read. Waits for earlier commits. `timeout_ms` None means
+        default.api.timeout.ms.
 
-        Raises CommitFailed if the partitions may belong to other members by now
-        (RebalanceInProgress if reading on may cure that), FencedInstance, DeadlinePassed,
-        ResponseError, ValueError for a negative offset.
+        Raises CommitFailed if other members may own the partitions (RebalanceInProgress if a retry
+        after the next `getmany` may succeed), FencedInstance, DeadlinePassed, ResponseError,
+        ValueError for a negative offset.
         """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -276,15 +276,15 @@ class Consumer:
     def commit_async(
         self, offsets: GivenOffsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit without waiting and without a retry. The callback, a plain or an async function,
-        gets the offsets and the error or None."""
+        """Commit without waiting for the result and without retries. The callback, a plain or an
+        async function, gets the offsets and the error or None."""
         self._need_group("commit").committer.commit_async(offsets, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets, None for a partition without one. With read_committed it
-        waits for transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
+        """Return the committed offset of each partition, or None. With read_committed, wait for
+        open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
         group = self._need_group("committed")
         chosen = [TopicPartition(*item) for item in partitions]
         return await group.committed(chosen)
@@ -294,12 +294,12 @@ class Consumer:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition, at most `max_records` (None: max.poll.records) together;
-        empty if none came within `timeout_ms`.
+        """Return records by partition, at most `max_records` in total (None: max.poll.records).
+        Empty if none arrive within `timeout_ms`.
 
-        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, ResponseError for errors
-        that a retry does not cure; the other partitions can be read on after `pause` or `seek`.
-        Raises SubscriptionConflict if nothing is subscribed or assigned.
+        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and ResponseError if not
+        retriable; `pause` or `seek` the failed partition to read on. Raises SubscriptionConflict
+        without a subscription or assignment.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._poll(timeout_ms, functools.partial(self._collect, limit))
@@ -307,9 +307,9 @@ class Consumer:
     async def poll_arrow(
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
     ) -> dict[TopicPartition, RecordBatch]:
-        """Return records as Arrow's record batches, one for each partition, with the columns of
-        `arrow_schema`; `headers` adds those. Producer batches are returned whole, so the last one
-        may exceed `max_bytes` (None: fetch.max.bytes).
+        """Return an Arrow record batch for each partition, with the columns of `arrow_schema`;
+        `headers` adds their column. It returns whole producer batches and may exceed `max_bytes`
+        (None: fetch.max.bytes).
 
         Raises the errors of `getmany`; ImportError without pyarrow.
         """
@@ -318,7 +318,7 @@ class Consumer:
         return await self._poll(timeout_ms, functools.partial(self._collect_arrow, limit, headers))
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record, however long it takes. Raises the errors of `getmany`."""
+        """Return the next record, without a time limit. Raises the errors of `getmany`."""
         while True:
             if self._group is None or not self._group.due():
                 for key, reader in self._fetcher.readers.items():
@@ -344,19 +344,19 @@ class Consumer:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each. Raises the first error of a partition."""
+        """Return the log start offset of each partition. Raises the first error of a partition."""
         return await self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next record, as the isolation level sees it. Raises the errors
-        of `beginning_offsets`."""
+        """Return the high watermark of each partition, or the last stable offset with
+        read_committed. Raises the errors of `beginning_offsets`."""
         return await self._offsets(dict.fromkeys(partitions, LATEST))
 
     async def offsets_for_times(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer | None]:
-        """Return for each partition the first record with a timestamp of at least that many ms
-        since 1970, or None. Raises the errors of `beginning_offsets`."""
+        """Return, for each partition, the first record from a timestamp on (ms since 1970), or
+        None. Raises the errors of `beginning_offsets`."""
         answers = await self._look_up(moments)
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 
@@ -367,7 +367,7 @@ class Consumer:
         info = await self._cluster.topic(topic, deadline)
         return [TopicPartition(topic, number) for number in sorted(info.partitions)]
 
-    # Inside
+    # Internal
 
     async def _offsets(self, moments: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {key: answer.offset for key, answer in (await self._look_up(moments)).items()}
@@ -389,12 +389,12 @@ class Consumer:
 
     def _need_group(self, operation: str) -> Group:
         if self._group is None:
-            raise SubscriptionConflict(f"{operation} needs a group: give the option group.id")
+            raise SubscriptionConflict(f"{operation} needs a group: set the option group.id")
         return self._group
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Wrap a call that reads: meanwhile the group counts the consumer as active."""
+        """Return a context manager in which the group treats the consumer as active."""
         if self._group is None:
             yield
             return
@@ -490,7 +490,7 @@ class Consumer:
         self._fetcher.news.clear()
 
     def _has_choice(self) -> bool:
-        """Whether records may come: without partitions they never do."""
+        """Whether topics are subscribed or partitions are assigned."""
         is_subscribed = self._group is not None and self._group.session.choice is not None
         return is_subscribed or bool(self._fetcher.readers)
 

@@ -1,5 +1,5 @@
-"""Requests to the coordinators of groups, each for its own groups, until all have answered. The
-callers make the requests."""
+"""Sending and retrying of requests to the coordinators of several groups. The callers build the
+requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T = TypeVar("T")
 AskCoordinator = Callable[
     [Connection, Node, tuple[str, ...], float], Awaitable[Mapping[str, T | ClientError]]
 ]
-"""Sends a coordinator the request for its groups; the number is its limit in seconds. The answers
-hold a ClientError for each group that failed."""
+"""A function that sends a coordinator the request for its groups, with a time limit in seconds. It
+returns a result for each group, or a ClientError for a group that failed."""
 
 GROUP: Final = 0
 SEVERAL_KEYS_VERSION: Final = 4
 
-_TOO_LATE = DeadlinePassed("no coordinator answered in time")
+_TOO_LATE = DeadlinePassed("no coordinator responded in time")
 _NOT_ANSWERED = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the group"
 )
 
 
@@ -42,9 +42,9 @@ async def ask_coordinators(
     deadline: Deadline,
     repeatable: bool = True,
 ) -> dict[str, T | ClientError]:
-    """Return one answer for each group, in the order of the request. Errors are retried until the
-    deadline; a request that may have been carried out only if it is `repeatable`. A group may move
-    to another coordinator, so each round finds the coordinators of the groups without an answer."""
+    """Return one result for each group, in the order of `groups`. Errors are retried until the
+    deadline; a request that the coordinator may have processed is retried only if it is
+    `repeatable`. Each round looks up the coordinators again, because groups may move."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}
@@ -79,7 +79,7 @@ async def ask_coordinators(
         await asyncio.gather(*(one(node, tuple(chosen)) for node, chosen in by_node.items()))
         if len(final) == len(wanted):
             break
-        # A broker that is cut off from the cluster still names itself as the coordinator.
+        # A broker that is isolated from the cluster still returns itself as the coordinator.
         doubted = next(((node.host, node.port) for node in by_node), None)
         failures += 1
         pause = cluster.pause_s(failures)
@@ -99,9 +99,9 @@ async def ask_coordinators(
 async def find_coordinators(
     cluster: Cluster, groups: Sequence[str], deadline: Deadline, *, last: Address | None = None
 ) -> dict[str, Node | ClientError]:
-    """Ask once, `last` only if there is no other broker. Return for each group its coordinator, or
-    the error. A broker that takes one group a request (FindCoordinator below 4) gets one request
-    after the other."""
+    """Return the coordinator or the error of each group, from one broker; the broker `last` is used
+    only if no other broker is reachable. A broker that supports only one group per request
+    (FindCoordinator below version 4) gets several requests."""
     if not groups:
         return {}
     try:

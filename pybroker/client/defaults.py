@@ -1,5 +1,5 @@
-"""The default clock and random numbers of clients: the machine's. A simulation replaces them here
-while it runs, so that an application's code need not know of it."""
+"""The default clock and random number generator of clients. A simulation replaces them here, so
+that application code runs in the simulation without changes."""
 
 from __future__ import annotations
 

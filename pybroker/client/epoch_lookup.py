@@ -1,5 +1,4 @@
-"""End offsets of leader epochs: OffsetForLeaderEpoch, sent to each leader, until all have
-answered."""
+"""The lookup of end offsets of leader epochs, by OffsetForLeaderEpoch requests to the leaders."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ CONSUMER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest leader epoch at or below the requested one, and its end offset; both -1 if there
-    is none."""
+    """The largest leader epoch up to the requested epoch, and its end offset. Both are -1 if there
+    is no such epoch."""
 
     leader_epoch: int
     end_offset: int
@@ -41,7 +40,7 @@ async def epoch_ends(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, EpochEnd]:
-    """Return one answer for each partition. Errors are retried until the deadline, unless `once` is
+    """Return one result for each partition. Errors are retried until the deadline, unless `once` is
     set."""
 
     async def ask(

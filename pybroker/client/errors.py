@@ -1,13 +1,12 @@
-"""The errors of the client, sorted by what the user should do next.
+"""The errors of the client. Each class tells the application how to react.
 
-Two questions decide that, and every class answers both:
+Every class has two attributes:
 
 - `retriable`: may a retry help?
-- `definite`: is it certain that the operation was *not* carried out? A write whose failure is not
-  definite may be in the log; sending it again may store it twice.
+- `definite`: is it certain that the broker did *not* process the operation? A write whose failure
+  is not definite may be in the log, so sending it again may store it twice.
 
-The client retries by itself within its time limit; an error of this module is what remains. No
-class here knows about sockets.
+The client retries within its time limits. It raises an error of this module if the retries fail.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pybroker.errors import ErrorCode, PybrokerError
 from pybroker.model import TopicPartition
 
 _NAMED_MAX = 10
-"""The number of partitions that a message names."""
+"""The maximum number of partitions that an error message names."""
 WRITE_IN_DOUBT = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -31,31 +30,31 @@ WRITE_IN_DOUBT = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Error codes of Produce after which the batch may nevertheless be in the log."""
+"""The error codes of Produce responses after which the batch may still be in the log."""
 
 
 class ClientError(PybrokerError):
-    """Base of all errors of the client, never raised itself."""
+    """The base class of all errors of the client. It is never raised itself."""
 
     retriable = False
     definite = True
 
 
 class ConfigError(ClientError, errors.ConfigError):
-    """One or more options of a client are wrong; `faults` has one sentence for each. Nothing was
-    opened."""
+    """One or more options of a client are invalid. `faults` has a message for each. The client
+    opened no connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One address that could not be reached."""
+    """A failed attempt to connect to an address."""
 
     address: str
     reason: str
 
 
 class NoBrokers(ClientError):
-    """No broker could be reached. The message names each address and the reason."""
+    """No broker is reachable. The message names each address and the reason."""
 
     retriable = True
 
@@ -76,41 +75,44 @@ class ConnectFailed(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the answer came; the request may have been carried out."""
+    """The connection ended before the response arrived. The broker may have processed the
+    request."""
 
     retriable = True
     definite = False
 
 
 class AnswerTooLarge(ConnectionLost):
-    """The answer exceeds `receive_message_max_bytes`, and a retry would exceed it again: raise the
-    limit, or request less."""
+    """The response exceeds `receive_message_max_bytes`, and so would the response to a retry. Raise
+    the limit, or request less data."""
 
     retriable = False
 
 
 class RequestTimedOut(ClientError):
-    """No answer came in time; the request may have been carried out, or may be later."""
+    """No response arrived in time. The broker may have processed the request, or may process it
+    later."""
 
     retriable = True
     definite = False
 
 
 class NotConnected(ClientError):
-    """The connection ended before the request was written. Nothing was sent."""
+    """The connection ended before the request was sent."""
 
     retriable = True
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker does not offer this API in a version that can express the request."""
+    """The broker does not support a version of the API that can represent the request."""
 
 
 class ResponseError(ClientError):
-    """The broker answered with one of Kafka's error codes.
+    """The broker returned an error code of Kafka.
 
-    `detail` is a whole sentence: by default Kafka's own for the code, followed by `place`, which
-    names the subject of the request. `broker_sentence` is the broker's own, "" if it sent none.
+    `detail` is the message: by default Kafka's message for the code, followed by `place`, which
+    names the subject of the request. `broker_sentence` is the message from the broker, empty if the
+    broker sent none.
     """
 
     def __init__(
@@ -133,8 +135,8 @@ class ResponseError(ClientError):
 
 
 class DeliveryFailed(ClientError):
-    """A record was not acknowledged. `definite`: it is certain that it was not written. `__cause__`
-    is the last error, or None."""
+    """A record was not acknowledged. `definite` is true if the record was certainly not written.
+    `__cause__` is the last error, or None."""
 
     def __init__(self, topic_partition: TopicPartition, reason: str, *, definite: bool) -> None:
         doubt = "" if definite else " (it may have been written)"
@@ -144,18 +146,18 @@ class DeliveryFailed(ClientError):
 
 
 class RecordTooLarge(ClientError):
-    """The record can never be sent: it is larger than max.request.size or buffer.memory."""
+    """The record exceeds max.request.size or buffer.memory and cannot be sent."""
 
 
 class BufferExhausted(ClientError):
-    """buffer.memory stayed full for max.block.ms; the record was not accepted."""
+    """The producer's buffer was full for max.block.ms, so the record was not accepted."""
 
     retriable = True
 
 
 class TopicUnavailable(ClientError):
-    """The topic or partition did not become known within the time limit or, if not `retriable`,
-    never will."""
+    """The topic or partition did not appear in the metadata within the time limit. A retry does not
+    help unless the error is `retriable`."""
 
     def __init__(self, text: str, *, retriable: bool = True) -> None:
         super().__init__(text)
@@ -163,7 +165,8 @@ class TopicUnavailable(ClientError):
 
 
 class DeadlinePassed(ClientError):
-    """The operation was not completed within its time limit; `definite` as for its last attempt."""
+    """The operation was not completed within its time limit. `definite` is that of its last
+    attempt."""
 
     retriable = True
 
@@ -182,9 +185,9 @@ class OffsetUnavailable(ClientError):
 
 
 class LogTruncated(OffsetUnavailable):
-    """Records that were read are gone from the log, because an unclean election chose a replica
-    without them, and auto.offset.reset is none. `position` is that of the consumer; up to `offset`
-    the log is as it was read: seek there to read the records that replaced them."""
+    """An unclean election truncated records that the consumer has read, and auto.offset.reset is
+    none. `position` is the position of the consumer. The log below `offset` is unchanged: seek to
+    `offset` to read the records that replaced the truncated records."""
 
     def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
         super().__init__(
@@ -198,13 +201,13 @@ class LogTruncated(OffsetUnavailable):
 
 
 class SubscriptionConflict(ClientError):
-    """Topics, a pattern and manual assignment exclude each other; call `unsubscribe` in between. Or
-    the operation needs an option that is not set, such as group.id."""
+    """Topics, a pattern and a manual assignment were combined (call `unsubscribe` before the
+    change), or the operation needs an option that is not set, such as group.id."""
 
 
 class NotAssigned(ClientError):
-    """The consumer does not read this partition, so it has no position there. `assign` gives it
-    one; partitions of subscribed topics are assigned during the calls that read."""
+    """The partition is not assigned to this consumer. Call `assign`; partitions of subscribed
+    topics are assigned during calls that read."""
 
     def __init__(
         self, topic_partition: TopicPartition, assigned: Collection[TopicPartition]
@@ -220,7 +223,8 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """Base of errors of a coordinator that a retry does not cure, never raised itself."""
+    """The base class of the coordinator's errors that are not retriable. It is never raised
+    itself."""
 
     def __init__(self, group_id: str, text: str) -> None:
         super().__init__(f"group {group_id}: {text}")
@@ -228,29 +232,29 @@ class GroupError(ClientError):
 
 
 class CommitFailed(GroupError):
-    """The offsets were not committed: the member is no longer in the generation in which it read
-    them, and other members may read these partitions already. Records read since the last commit
-    may be read again.
+    """The offsets were not committed, because the member has left the generation in which it read
+    the records. Other members may already read these partitions, and may read the records since the
+    last commit again.
 
-    If the member left because too much time passed between two calls that read, raise
+    If the member left because the time between two calls that read was too long, raise
     max.poll.interval.ms or lower max.poll.records.
     """
 
 
 class RebalanceInProgress(CommitFailed):
-    """The group is rebalancing, and this member joins again: read on (`getmany`), then commit the
-    offsets of the partitions that are still assigned."""
+    """The group is rebalancing, and this member rejoins. Call `getmany`, then commit the offsets of
+    the partitions that are still assigned."""
 
     retriable = True
 
 
 class FencedInstance(GroupError):
-    """Another member has taken over this group.instance.id. Two processes must not use the same
-    one; this consumer cannot continue in its group."""
+    """Another member with the same group.instance.id has replaced this member, which cannot
+    continue. Set a different group.instance.id for each process."""
 
 
 class JoinRefused(GroupError):
-    """The coordinator refuses the member; `code` says why."""
+    """The coordinator rejects the member. `code` is the error code."""
 
     def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
         super().__init__(group_id, f"{code.name}: {text}")
@@ -263,8 +267,8 @@ class InvalidSessionTimeout(JoinRefused):
 
 
 class DamagedRecords(ClientError):
-    """A fetched batch does not match its CRC or cannot be decoded. The position stays before it;
-    seek past `offset` to skip it."""
+    """A fetched batch does not match its CRC or cannot be decoded. The position stays before the
+    batch; seek past `offset` to skip the batch."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")

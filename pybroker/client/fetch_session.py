@@ -1,8 +1,8 @@
-"""One fetch session with one broker, on the client's side (KIP-227). Plain code.
+"""The client's state of a fetch session with one broker (KIP-227). This module does no I/O.
 
-The broker remembers the partitions of a session and its last answer for each; a request names only
-the changes since the previous one, an answer only partitions with news. The user of a session
-chooses the positions, any comparable values, and their form on the wire.
+The broker stores the partitions of a session and its last response for each. A request contains
+only changed partitions, a response only partitions with changes. The caller selects the positions,
+which may be any comparable values, and converts them to requests.
 
 A session has at most one request in flight: `next`, then `handle` or `failed`.
 """
@@ -32,7 +32,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The session's fields of the next FetchRequest."""
+    """The fields of the next FetchRequest that depend on the session."""
 
     session_id: int
     session_epoch: int
@@ -41,18 +41,19 @@ class SessionRequest:
 
 
 class FetchSession(Generic[P]):
-    """`on_wire(partition, position)` makes the request for one partition of a topic."""
+    """A fetch session. `on_wire(partition, position)` returns the part of the request for one
+    partition."""
 
     def __init__(self, on_wire: Callable[[int, P], FetchPartition]) -> None:
         self._on_wire = on_wire
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH
         self._asked: dict[TopicPartition, P] = {}
-        """The state of the broker's session once it has the last request."""
+        """The partitions and positions of the broker's session after the last request."""
 
     @property
     def session_id(self) -> int:
-        """The broker's number for the session, 0 if there is none."""
+        """The session id from the broker, 0 without a session."""
         return self._id
 
     def next(
@@ -60,9 +61,9 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the request after which the broker's session holds exactly `positions`: first all
-        of them, in their order; later the differences. A caller that knows which positions may
-        differ from the last request names them in `changed`; only these are compared."""
+        """Return the next request, after which the broker's session has exactly `positions`. The
+        first request has all positions, a later request only the changes. `changed` names the
+        partitions whose positions may differ from the last request; None: any may."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:
@@ -89,9 +90,9 @@ class FetchSession(Generic[P]):
         return SessionRequest(self._id, self._epoch, list(topics.values()), _forgotten(gone))
 
     def handle(self, response: FetchResponse) -> bool:
-        """Process the answer to the last request. Return False if it says nothing of any partition:
-        the session is lost, or the broker answered for other partitions. The next request then
-        begins a new session."""
+        """Process the response to the last request. Return False if the response is unusable: the
+        session is lost, or the broker returned partitions that are not in the session. The next
+        request then starts a new session."""
         begins = self._epoch == INITIAL_EPOCH
         if response.error_code:
             unknown = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -114,12 +115,12 @@ class FetchSession(Generic[P]):
         return True
 
     def failed(self) -> None:
-        """Begin a new session, which also ends the old one: it is unknown whether the last request
-        arrived."""
+        """Start a new session with the next request, because the broker may or may not have
+        received the last request. The new session ends the old session."""
         self._begin_anew(self._id)
 
     def closing(self) -> SessionRequest | None:
-        """Return the request that ends the session at the broker; None if there is none."""
+        """Return the request that closes the broker's session, or None without a session."""
         if self._id == NO_SESSION:
             return None
         request = SessionRequest(self._id, FINAL_EPOCH, [], [])

@@ -1,8 +1,8 @@
-"""Fetches ahead of the consumer: one Fetch request in flight to each leader, in a session with it
-(KIP-227), so that only changes are sent.
+"""The fetcher of a consumer. It fetches ahead, with one Fetch request in flight to each leader, in
+a fetch session (KIP-227).
 
-Chooses the requests and decides the effect of an answer on a partition's position; `subscription`
-decodes and filters.
+This module builds the requests and updates the positions of partitions from the responses.
+`subscription` decodes and filters records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pybroker.client.errors import (
     ResponseError,
 )
 from pybroker.client.fetch_session import FetchSession, SessionRequest
-from pybroker.client.leaderless import TOLD_AFTER_MS, LeaderlessWatch
+from pybroker.client.leaderless import REPORT_AFTER_MS, LeaderlessWatch
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
@@ -50,7 +50,7 @@ SESSION_LOST: Final = (
 )
 GOODBYE_LIMIT_S: Final = 1.0
 _Position = tuple[int, int]
-"""Offset and leader epoch."""
+"""The fetch offset and the leader epoch of a partition."""
 FindCommitted = Callable[
     [list[TopicPartition]], Awaitable[Mapping[TopicPartition, _Position | None]]
 ]
@@ -58,24 +58,26 @@ RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Fetcher:
-    """Start with `start`, end with `close`. Owns the readers of the assigned partitions; `news` is
-    set whenever the consumer's next call may have something to return."""
+    """A fetcher, which runs from `start` to `close`. It owns the readers of the assigned
+    partitions. It sets `news` when the consumer may have records or an error to return."""
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.find_committed: FindCommitted | None = None
-        """Returns the start positions of new partitions, if there is a group."""
+        """A function that returns the committed offsets of new partitions, or None without a
+        group."""
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
-        """High watermark and last stable offset of partitions read earlier. A partition that is
-        unassigned only for a moment stays in the fetch session, which reports nothing twice."""
+        """The high watermark and the last stable offset of previously assigned partitions. A
+        partition that is assigned again soon stays in the fetch session, whose responses report
+        only changes."""
         self.news = asyncio.Event()
         self.broken: BaseException | None = None
         self._wake = asyncio.Event()
         self._in_flight: set[int] = set()
         self._sessions: dict[int, FetchSession[_Position]] = {}
-        """The sessions by leader."""
+        """The fetch session with each leader, by broker id."""
         self._resetting: set[TopicPartition] = set()
         self._tasks = TaskOwner(self._break)
         self._check = PositionCheck(
@@ -89,15 +91,15 @@ class Fetcher:
         self._tasks.start(self._run(), "consumer fetcher")
 
     async def close(self) -> None:
-        """End the sessions and the tasks. Idempotent."""
+        """Close the fetch sessions and stop the tasks. Idempotent."""
         await self._tasks.close()
         sessions, self._sessions = self._sessions, {}
         goodbyes = [self._end_session(node, session) for node, session in sessions.items()]
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Let the broker end the session at once; if that fails, it expires later. Not in the lane
-        in which a fetch may still wait."""
+        """Close the broker's fetch session; if the request fails, the session expires later. The
+        request uses another connection than Fetch requests, which may still wait."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -113,7 +115,7 @@ class Fetcher:
         self._wake.set()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions from now on. Those read before keep their position."""
+        """Set the partitions to fetch. Previously assigned partitions keep their position."""
         before = self.readers
         self._ends |= {
             key: (reader.high_watermark, reader.last_stable_offset)
@@ -130,7 +132,7 @@ class Fetcher:
                 if self.find_committed is not None:
                     reader.initial = True
                 else:
-                    self._reset(reader, "there is no position yet")
+                    self._reset(reader, "the position is not known yet")
             self.readers[topic_partition] = reader
         self.wake()
 
@@ -143,25 +145,25 @@ class Fetcher:
         return reader
 
     def chosen(self, partitions: Iterable[TopicPartition]) -> list[PartitionReader]:
-        """Return the readers of partitions, all if none are given. Raises NotAssigned if one is
-        missing."""
+        """Return the readers of these partitions, or of all assigned partitions without arguments.
+        Raises NotAssigned."""
         return [self.reader(partition) for partition in partitions]
 
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Set the position of these partitions to an offset, or by `reset`; all of them or none.
-        Raises NotAssigned."""
+        """Set the position of these partitions to an offset, or reset it. Raises NotAssigned
+        without a change of any position."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
 
     def no_position(self, key: TopicPartition) -> str:
-        """Return a sentence that the position did not become known, and why, as far as metadata
-        tells."""
+        """Return the message that the position of a partition is unknown, with the reason from the
+        metadata."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
-        text = f"the position of {key} did not become known within {limit}"
+        text = f"the position of {key} stayed unknown for {limit}"
         topic = view.topics.get(key.topic)
         problem = view.leader_problem(key)
         if topic is not None and view.partition(key) is None:
@@ -174,7 +176,7 @@ class Fetcher:
         self.news.set()
 
     def _look_again(self) -> None:
-        """Wake both the fetcher and the consumer."""
+        """Wake up the fetcher and the consumer."""
         self.news.set()
         self.wake()
 
@@ -205,10 +207,10 @@ class Fetcher:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until woken; while a partition waits for its leader or a pause, only for a
-        moment."""
+        """Sleep until woken. While a partition waits for its leader or for a backoff, sleep only
+        for a moment."""
         waiting = any(
-            reader.next_try > now  # also ahead of records that the user has not read yet
+            reader.next_try > now  # even if fetched records are not read yet
             or (
                 not reader.has_data()
                 and self._cluster.view.leader(topic_partition) not in self._in_flight
@@ -232,11 +234,11 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Report partitions that have had no leader for long: an error if leaderless.timeout.ms is
-        set, else a warning, since a replica may come back."""
+        """Report partitions without a leader for a long time: by an error if leaderless.timeout.ms
+        is set, otherwise by a warning, because a replica may return."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
-        found = self._leaders.leaderless(limit_ms or TOLD_AFTER_MS)
+        found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)
         for key in found:
             reader = self.readers.get(key)
             if reader is None or reader.paused:
@@ -253,7 +255,7 @@ class Fetcher:
     # Positions
 
     def _reset(self, reader: PartitionReader, reason: str) -> None:
-        """Find a new position as auto.offset.reset says."""
+        """Find a new position according to auto.offset.reset."""
         policy = self._options.auto_offset_reset
         moment = RESET_MOMENTS.get(policy)
         if moment is None:
@@ -292,7 +294,7 @@ class Fetcher:
         for key, reader in wanted.items():
             position = found.get(key)
             if not reader.initial:
-                continue  # the user has set another position meanwhile
+                continue  # the application has set another position
             if position is not None:
                 reader.jump(position[0], leader_epoch=position[1])
             elif problem is None:
@@ -337,7 +339,7 @@ class Fetcher:
                 {item: reset for item, (_, reset) in asked.items() if reset is not None},
                 isolation_level=self._options.isolation_level,
                 deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
-                once=True,  # the fetcher pauses, and a reader that moved on does not wait
+                once=True,  # the fetcher retries itself
             )
         finally:
             self._resetting -= wanted.keys()
@@ -358,7 +360,8 @@ class Fetcher:
     # Fetching
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
-        """Put the request together now; by the time it is written a reader may have jumped."""
+        """Start the task that fetches from a leader, with the current positions of the readers. A
+        reader may jump before the task sends the request."""
         self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
@@ -390,7 +393,9 @@ class Fetcher:
                     return  # the next request begins a new session
                 if response.error_code:
                     raise ResponseError(error_code(response.error_code))
-                raise ConnectionLost("a fetch was answered for other partitions than asked")
+                raise ConnectionLost(
+                    "the Fetch response has partitions that are not in the fetch session"
+                )
         except ClientError as error:
             log.debug("fetch failed node=%d reason=%s", node, error)
             session.failed()
@@ -473,8 +478,8 @@ class Fetcher:
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
-        """Move the reader to the end of the request: a broker fills its answer in the order of the
-        request, so readers take turns being first."""
+        """Move the reader to the end of the next request. A broker fills a response in the order of
+        the request, so each reader gets its turn at the front."""
         key = reader.topic_partition
         self.readers[key] = self.readers.pop(key)
 

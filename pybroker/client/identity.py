@@ -1,4 +1,4 @@
-"""The identity of an idempotent producer: the id and epoch under which it numbers its batches."""
+"""The producer id and epoch of an idempotent producer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProdu
 
 EPOCH_MAX = 32_767
 NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-"""A broker ignores the timeout of a producer without a transactional id."""
+"""The transaction timeout, which brokers ignore without a transactional id."""
 
 
 class ProducerIdentity:
-    """A producer has one. Without a transactional id no other client uses the id, so raising the
-    epoch needs no broker (KIP-360); a new id is requested only at first and when epochs run out."""
+    """The producer id and epoch of a producer. Without a transactional id no other client uses the
+    producer id, so the producer can raise the epoch itself (KIP-360). It requests a producer id at
+    first, and again after the maximum epoch."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -28,7 +29,7 @@ class ProducerIdentity:
         return self.producer_id >= 0
 
     async def obtain(self) -> None:
-        """Request a new id from any broker. Raises ClientError."""
+        """Request a new producer id from any broker. Raises ClientError."""
         connection = await self._cluster.any_connection()
         answer = await connection.send(
             ApiKey.INIT_PRODUCER_ID,
@@ -44,8 +45,8 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Take an identity that is new to a partition where that id and epoch were used. If no
-        epoch is left, the identity is unknown until `obtain`."""
+        """Raise the epoch if it is still the given epoch, which a partition already knows. At the
+        maximum epoch, the identity is unknown until `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

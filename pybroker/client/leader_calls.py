@@ -1,5 +1,4 @@
-"""Requests to the leaders of partitions, each for its own partitions, until all have answered. The
-callers make the requests."""
+"""Sending and retrying of requests to the leaders of partitions. The callers build the requests."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ T = TypeVar("T")
 AskLeader = Callable[
     [Connection, tuple[TopicPartition, ...], float], Awaitable[Mapping[TopicPartition, T]]
 ]
-"""Sends a leader the request for its partitions; the number is its limit in seconds. The answers
-hold a ClientError for each partition that failed."""
+"""A function that sends a leader the request for its partitions, with a time limit in seconds. It
+returns a result for each partition, or a ClientError for a partition that failed."""
 
 
 async def ask_leaders(
@@ -34,9 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Return one answer for each partition, in the order of the request. Errors are retried until
-    the deadline, or until a partition has had no leader for leaderless.timeout.ms; a request that
-    may have been carried out only if it is `repeatable`. With `once` nothing is retried."""
+    """Return one result for each partition, in the order of `partitions`. Errors are retried until
+    the deadline, or until a partition had no leader for leaderless.timeout.ms. A request that may
+    have been processed is retried only if `repeatable`. `once` disables retries."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -88,18 +87,20 @@ async def ask_leaders(
 
 
 def response_error(number: int, sentence: str | None = None) -> ResponseError | None:
-    """Return the error of an item of an answer, with the broker's sentence if it sent one; or
+    """Return the error of one result in a response, with the broker's message if it sent one, or
     None."""
     return ResponseError(error_code(number), broker_sentence=sentence or "") if number else None
 
 
 def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
-    """Return the time limit of one answer within an operation, in seconds."""
+    """Return the time limit of one request within an operation, in seconds."""
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 
-_TOO_LATE = DeadlinePassed("no broker answered in time")
-_NOT_ANSWERED = ResponseError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not answer for it")
+_TOO_LATE = DeadlinePassed("no broker responded in time")
+_NOT_ANSWERED = ResponseError(
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response has no result for the partition"
+)
 
 
 def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> ClientError:

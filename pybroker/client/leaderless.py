@@ -1,8 +1,8 @@
-"""Measures how long partitions have had no leader, by the brokers' metadata answers.
+"""The time for which partitions have had no leader, measured by metadata responses.
 
-During an election a partition has no leader for a moment. While its in-sync replicas are all down
-it has none until one of them returns. The watch tells the two apart by the time that has passed and
-by the number of answers. It decides nothing else.
+A partition has no leader for a moment during an election, or until a replica returns if all in-sync
+replicas are down. The watch distinguishes both cases by the elapsed time and the number of metadata
+responses.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from pybroker.client.metadata import ClusterView
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 
-TOLD_AFTER_MS: Final = 3_000
-"""An election takes less. Tools give up after this time, and a consumer warns."""
+REPORT_AFTER_MS: Final = 3_000
+"""The time after which a partition counts as leaderless; an election is shorter. Tools then fail,
+and a consumer logs a warning."""
 _ANSWERS_MIN: Final = 3
-"""A client that was paused has not refreshed its metadata meanwhile."""
+"""The minimum number of metadata responses. A paused process may pass the time limit without any
+metadata response."""
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class _Gap:
 
 
 class LeaderlessWatch:
-    """Receives each view of the cluster once."""
+    """A watch for partitions without a leader. It receives each metadata view once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,7 +38,7 @@ class LeaderlessWatch:
         self._gaps: dict[TopicPartition, _Gap] = {}
 
     def look(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> None:
-        """Count this answer for those of the partitions that exist and have no leader in it."""
+        """Count a metadata response for those partitions that exist and have no leader."""
         if view is self._view:
             return
         self._view = view

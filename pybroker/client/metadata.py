@@ -1,5 +1,4 @@
-"""The state of a cluster at one moment: brokers, topics, leaders. Values only; `cluster` requests
-them."""
+"""The metadata of a cluster at one moment: brokers, topics and leaders. `cluster` requests it."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _CODES: Final = {int(code): code for code in ErrorCode}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker as it advertises itself on the listener in use."""
+    """A broker, with the address that it advertises on the client's listener."""
 
     id: int
     host: str
@@ -31,7 +30,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """`leader` is -1 while there is none; `leader_epoch` is -1 if the broker does not return it."""
+    """The metadata of a partition. `leader` is -1 without a leader, `leader_epoch` is -1 if the
+    broker does not return it."""
 
     topic_partition: TopicPartition
     error: ErrorCode
@@ -44,7 +44,8 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """`error` is NONE if the topic exists and may be seen; otherwise the other fields are empty."""
+    """The metadata of a topic. `error` is NONE if the topic exists and the client may describe it;
+    otherwise the other fields are empty."""
 
     name: str
     error: ErrorCode
@@ -55,8 +56,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Immutable; a refresh makes a new one. `controller_id` is -1 while there is none; `complete`
-    says that all topics were requested."""
+    """The immutable metadata of a cluster; a refresh creates a new view. `controller_id` is -1
+    without a controller. `complete` is true if all topics were requested."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -69,15 +70,16 @@ class ClusterView:
         return topic.partitions.get(topic_partition.partition) if topic else None
 
     def leader(self, topic_partition: TopicPartition) -> int | None:
-        """Return the id of the leader, or None if there is none with a known address."""
+        """Return the broker id of the leader, or None without a leader or without the leader's
+        address."""
         info = self.partition(topic_partition)
         if info is None or info.leader == NO_LEADER or info.leader not in self.nodes:
             return None
         return info.leader
 
     def leader_problem(self, topic_partition: TopicPartition) -> str:
-        """Return why `leader` returns None for a partition that exists; "" if it does not, or if
-        the partition is unknown."""
+        """Return the reason why `leader` returns None for an existing partition. Return an empty
+        string if the leader is known or the partition does not exist."""
         info = self.partition(topic_partition)
         if info is None or info.leader in self.nodes:
             return ""
@@ -93,12 +95,12 @@ def _ids(brokers: tuple[int, ...]) -> str:
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code of a number off the wire; an unknown one counts as UNKNOWN_SERVER_ERROR."""
+    """Return the error code with this number, or UNKNOWN_SERVER_ERROR for an unknown number."""
     return _CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterView:
-    """Return the view of an answer."""
+    """Return the view from a Metadata response."""
     return ClusterView(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id,
@@ -112,9 +114,9 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return `fresh`, except for partitions of which `known` has a later leader, or that `fresh`
-    does not know yet: brokers learn of a change one after the other, and a client must not go back
-    (KIP-320). A topic never loses partitions unless it is recreated."""
+    """Return `fresh`, but keep those partitions of `known` that have a larger leader epoch or are
+    missing in `fresh`. Brokers learn changes at different times, and a client must not return to
+    older metadata (KIP-320). A topic loses partitions only if it is recreated."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -131,7 +133,8 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Whether to keep `known`. Without an id the topic may have been recreated."""
+    """Return whether `known` is newer than `fresh`. Without a topic id, the topic may have been
+    recreated."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

@@ -1,4 +1,4 @@
-"""Offsets by timestamp: ListOffsets, sent to each leader, until all have answered."""
+"""The lookup of offsets by timestamp, by ListOffsets requests to the leaders."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 MAX_TIMESTAMP_VERSION: Final = 7
-"""Brokers before 3.0 would take -3 for a time before 1970."""
+"""The first version with MAX_TIMESTAMP. Brokers before Kafka 3.0 treat -3 as a timestamp."""
 ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """`offset` is -1 if no record is that late; `timestamp` is that of the record found, -1 for
-    LATEST and EARLIEST. `error` is set instead if a partition has no answer."""
+    """The result for one partition. `offset` is -1 if no record has such a timestamp. `timestamp`
+    is that of the found record, -1 for LATEST and EARLIEST. If the lookup failed, only `error` is
+    set."""
 
     offset: int
     timestamp: int
@@ -48,9 +49,9 @@ async def list_offsets(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """Return one answer for each partition, in the order of the request. Timestamps are ms since
-    1970 or LATEST, EARLIEST, MAX_TIMESTAMP. Errors are retried until the deadline, unless `once` is
-    set."""
+    """Return one result for each partition, in the order of `moments`. Timestamps are ms since
+    1970, or LATEST, EARLIEST, MAX_TIMESTAMP. Errors are retried until the deadline, unless `once`
+    is set."""
     level = ISOLATION_LEVELS[isolation_level]
 
     async def ask(

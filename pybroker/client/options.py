@@ -1,8 +1,8 @@
-"""The options of the clients: one row each with name, default, bounds and a sentence.
+"""The options of the clients. Each has a row with name, default, bounds and description.
 
-Names are Kafka's. Both spellings are taken everywhere, `linger.ms` as in properties files and
-`linger_ms` as in Python; values may be text, as properties files have them. All faults are
-reported at once. Nothing here opens anything.
+The names are Kafka's. Each name has two spellings, `linger.ms` as in properties files and
+`linger_ms` as in Python. Values may be text, as in properties files. An error lists all invalid
+options together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Reader = Callable[[object], T]
 
 INT32_MAX = 2**31 - 1
 IN_FLIGHT_WITH_IDEMPOTENCE_MAX = 5
-"""A broker remembers the last five batches of a producer; beyond that, order cannot be kept."""
+"""The maximum requests in flight with idempotence. A broker recognizes duplicates only of the last
+five batches of a producer."""
 
 ALIASES: Mapping[str, str] = {
     "max_in_flight": "max_in_flight_requests_per_connection",
@@ -39,12 +40,12 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "key_deserializer": "records hold bytes, so decode record.key yourself",
     "value_deserializer": "records hold bytes, so decode record.value yourself",
     "metric_reporters": "the client reports no metrics",
-    "retries": "delivery.timeout.ms and default.api.timeout.ms say how long to try again",
+    "retries": "delivery.timeout.ms and default.api.timeout.ms limit the time for retries",
     "send_buffer_bytes": _BUFFERS,
     "receive_buffer_bytes": _BUFFERS,
 }
 """Kafka's options without an effect here, each with the reason. In a properties file they cause a
-warning; as keyword arguments they are faults, because the program relies on them."""
+warning. As keyword arguments they are errors, because the program relies on them."""
 
 
 def _whole(minimum: int, maximum: int = INT32_MAX) -> Reader[int]:
@@ -79,7 +80,7 @@ def _text(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    """Return the text, or None for empty text, as properties files write it."""
+    """Return the text, or None for empty text, which means no value in properties files."""
     return None if value is None else _text(value) or None
 
 
@@ -131,19 +132,21 @@ class ClientOptions:
     client_id: str = _option("pybroker", _text, "the name by which brokers log this client")
     security_protocol: str = _option("plaintext", _one_of("plaintext"), "PLAINTEXT")
     bootstrap_timeout_ms: int = _option(
-        5_000, _whole(0), "how long to go round the bootstrap addresses until one answers"
+        5_000, _whole(0), "the time limit for connecting to any of the bootstrap addresses"
     )
-    request_timeout_ms: int = _option(30_000, _whole(1), "how long to wait for an answer")
+    request_timeout_ms: int = _option(30_000, _whole(1), "the time limit for a response")
     default_api_timeout_ms: int = _option(
-        60_000, _whole(1), "the limit of an operation with its retries"
+        60_000, _whole(1), "the time limit of an operation with its retries"
     )
     socket_connection_setup_timeout_ms: int = _option(
-        10_000, _whole(1), "the limit for connecting, with the first exchange"
+        10_000, _whole(1), "the time limit for connecting, including the first request"
     )
-    reconnect_backoff_ms: int = _option(50, _whole(0), "wait after a failed connection")
-    reconnect_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
-    retry_backoff_ms: int = _option(100, _whole(0), "wait after a failed request")
-    retry_backoff_max_ms: int = _option(1_000, _whole(0), "its upper bound")
+    reconnect_backoff_ms: int = _option(
+        50, _whole(0), "the first backoff after a failed connection"
+    )
+    reconnect_backoff_max_ms: int = _option(1_000, _whole(0), "the maximum backoff")
+    retry_backoff_ms: int = _option(100, _whole(0), "the first backoff after a failed request")
+    retry_backoff_max_ms: int = _option(1_000, _whole(0), "the maximum backoff")
     leaderless_timeout_ms: int = _option(
         0,
         _whole(0),
@@ -152,7 +155,7 @@ class ClientOptions:
     )
     metadata_max_age_ms: int = _option(300_000, _whole(1), "refresh metadata at least this often")
     receive_message_max_bytes: int = _option(
-        100_000_000, _whole(1_000), "the largest answer that is accepted (as librdkafka)"
+        100_000_000, _whole(1_000), "the maximum size of a response in bytes (as in librdkafka)"
     )
 
 
@@ -165,19 +168,33 @@ class AdminOptions(ClientOptions):
 class ProducerOptions(ClientOptions):
     """Options of Producer; defaults are those of the Java client."""
 
-    acks: int = _option(-1, _acks, "acknowledging replicas: all in sync (-1), leader (1), none (0)")
-    enable_idempotence: bool = _option(True, _flag, "no duplicates by our own retries")
+    acks: int = _option(
+        -1, _acks, "required acknowledgements: all in-sync replicas (-1), leader (1), none (0)"
+    )
+    enable_idempotence: bool = _option(
+        True, _flag, "whether retries of the producer add no duplicates"
+    )
     compression_type: str = _option(
         "none", _one_of("none", "gzip", "snappy", "lz4", "zstd"), "codec of the batches"
     )
-    linger_ms: int = _option(0, _whole(0), "how long to wait for more records of a batch")
-    batch_size: int = _option(16_384, _whole(0), "bytes of a batch before compression")
-    buffer_memory: int = _option(33_554_432, _whole(0, 2**63 - 1), "bytes of unsent records")
-    max_block_ms: int = _option(60_000, _whole(0), "how long send() may wait for memory, topic")
-    max_request_size: int = _option(1_048_576, _whole(1), "bytes of a record or request")
-    delivery_timeout_ms: int = _option(120_000, _whole(1), "from send() to the outcome")
+    linger_ms: int = _option(0, _whole(0), "the time to wait for more records of a batch")
+    batch_size: int = _option(
+        16_384, _whole(0), "the maximum size of a batch before compression, in bytes"
+    )
+    buffer_memory: int = _option(
+        33_554_432, _whole(0, 2**63 - 1), "the maximum size of all unsent records, in bytes"
+    )
+    max_block_ms: int = _option(
+        60_000, _whole(0), "the maximum time that send() waits for memory and metadata"
+    )
+    max_request_size: int = _option(
+        1_048_576, _whole(1), "the maximum size of a record or a request, in bytes"
+    )
+    delivery_timeout_ms: int = _option(
+        120_000, _whole(1), "the maximum time from send() to success or failure"
+    )
     max_in_flight_requests_per_connection: int = _option(
-        5, _whole(1), "requests to a broker without an answer yet"
+        5, _whole(1), "the maximum number of requests in flight to a broker"
     )
     metadata_max_idle_ms: int = _option(
         300_000, _whole(5_000), "drop a topic without records for this time from metadata requests"
@@ -192,41 +209,49 @@ class ConsumerOptions(ClientOptions):
     """Options of Consumer; defaults are those of the Java client."""
 
     auto_offset_reset: str = _option(
-        "latest", _one_of("earliest", "latest", "none"), "where to start without a valid offset"
+        "latest",
+        _one_of("earliest", "latest", "none"),
+        "the position without a valid committed offset",
     )
     isolation_level: str = _option(
         "read_uncommitted",
         _one_of("read_uncommitted", "read_committed"),
-        "whether records of open and aborted transactions are seen",
+        "read_uncommitted returns records of open and aborted transactions, too",
     )
-    fetch_min_bytes: int = _option(1, _whole(0), "a broker waits until it has this many bytes")
-    fetch_max_wait_ms: int = _option(500, _whole(0), "but not longer than this")
-    fetch_max_bytes: int = _option(52_428_800, _whole(0), "bytes of an answer")
+    fetch_min_bytes: int = _option(1, _whole(0), "the number of bytes for which a broker waits")
+    fetch_max_wait_ms: int = _option(
+        500, _whole(0), "the maximum time that a broker waits for fetch.min.bytes"
+    )
+    fetch_max_bytes: int = _option(52_428_800, _whole(0), "the maximum bytes of a Fetch response")
     max_partition_fetch_bytes: int = _option(
-        1_048_576, _whole(0), "bytes of an answer for one partition"
+        1_048_576, _whole(0), "the maximum bytes of one partition in a Fetch response"
     )
-    max_poll_records: int = _option(500, _whole(1), "records of one getmany()")
+    max_poll_records: int = _option(
+        500, _whole(1), "the maximum number of records from one getmany()"
+    )
     max_poll_interval_ms: int = _option(
         300_000, _whole(1), "a consumer that does not read for this time leaves its group"
     )
-    group_id: str | None = _option(None, _name, "the group that shares the partitions")
+    group_id: str | None = _option(None, _name, "the group of the consumer")
     group_instance_id: str | None = _option(
-        None, _name, "makes a static member: restarts do not disturb the group"
+        None, _name, "the id of a static member, whose restarts cause no rebalance"
     )
     session_timeout_ms: int = _option(
-        45_000, _whole(1), "a member that is silent for this time is removed from its group"
+        45_000,
+        _whole(1),
+        "the time without heartbeats after which a member is removed from its group",
     )
-    heartbeat_interval_ms: int = _option(3_000, _whole(1), "how often a member sends a heartbeat")
+    heartbeat_interval_ms: int = _option(3_000, _whole(1), "the interval of a member's heartbeats")
     partition_assignment_strategy: tuple[str, ...] = _option(
-        ("range", "cooperative-sticky"), _assignors, "how to divide the partitions, best first"
+        ("range", "cooperative-sticky"), _assignors, "the assignors, in order of preference"
     )
     enable_auto_commit: bool = _option(True, _flag, "commit positions automatically while reading")
     auto_commit_interval_ms: int = _option(5_000, _whole(0), "how often")
     exclude_internal_topics: bool = _option(
-        True, _flag, "patterns do not match __consumer_offsets and its like"
+        True, _flag, "whether patterns do not match internal topics"
     )
-    client_rack: str = _option("", _text, "the rack that the group's leader is told")
-    check_crcs: bool = _option(True, _flag, "compare each batch with its checksum")
+    client_rack: str = _option("", _text, "the rack of the consumer, for the assignor")
+    check_crcs: bool = _option(True, _flag, "whether to verify the checksum of each batch")
     allow_auto_create_topics: bool = _option(
         False, _flag, "let the broker create a topic that does not exist"
     )
@@ -252,7 +277,7 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT:
-    """Return the options of a client. Raises ConfigError with every fault."""
+    """Return the parsed options of a client. Raises ConfigError with all invalid options."""
     rows = {row.name: row for row in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     faults = []
@@ -260,7 +285,7 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
         plain = _python_name(name)
         if plain in rows:
             if plain in values:
-                faults.append(f"option {name} is given twice")
+                faults.append(f"option {name} is set twice")
             try:
                 values[plain] = rows[plain].metadata["read"](value)
             except ValueError as error:
@@ -281,7 +306,8 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """Derive other options from the given ones. Defaults give way; contradictions are faults."""
+    """Adjust the defaults of options to the given options. Add an error for given options that
+    contradict each other."""
     faults = []
     defaults = ProducerOptions()
 
@@ -315,7 +341,7 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """Derive other options from the given ones, as `_settle_producer` does."""
+    """Adjust the defaults of options to the given options, as `_settle_producer` does."""
     faults = []
     defaults = ConsumerOptions()
     if values.get("group_instance_id") and not values.get("group_id"):

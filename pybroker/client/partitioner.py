@@ -1,6 +1,7 @@
-"""The partition for a record: by its key as in the Java client, or sticky without a key.
+"""The partitioner: it selects the partition of a record by its key, as the Java client does, or a
+sticky partition without a key.
 
-Pure arithmetic on its arguments; it knows no leaders.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _POSITIVE = 0x7FFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Return the 32-bit MurmurHash2 with the seed of Kafka's clients, as an unsigned number."""
+    """Return the 32-bit MurmurHash2 of `data` with the seed of Kafka's clients, unsigned."""
     whole = len(data) & ~3
     state = (_SEED ^ len(data)) & _MASK
     for (word,) in struct.iter_unpack("<I", data[:whole]):
@@ -32,15 +33,15 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Return the partition of this key in every client of the Java family."""
+    """Return the partition of a key, the same as in Kafka's Java client."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 
 class Partitioner:
-    """Chooses partitions for records that name none.
+    """A partitioner for records without an explicit partition.
 
-    Records without a key stay on one partition until it has got about `sticky_bytes`, then move on:
-    full batches without favouring any partition (KIP-480, KIP-794).
+    Records without a key go to one partition until it has received about `sticky_bytes`, then to
+    another partition, so that batches are full and partitions get equal shares (KIP-480, KIP-794).
     """
 
     def __init__(self, rng: Rng, sticky_bytes: int) -> None:
@@ -57,9 +58,9 @@ class Partitioner:
         partition_count: int,
         available: Sequence[int],
     ) -> int:
-        """Return the partition for a record of about `size` bytes. `available` are the partitions
-        that have a leader; a keyed record ignores it, because its partition may not depend on
-        failures."""
+        """Return the partition for a record of about `size` bytes. `available` has the partitions
+        with a leader. A record with a key may go to any partition, because the partition of a key
+        must not depend on failures."""
         if key is not None:
             return partition_of_key(key, partition_count)
         candidates = available or range(partition_count)

@@ -1,10 +1,10 @@
-"""Checks whether the records that a consumer has read are still in the log after another leader
-took over (KIP-320).
+"""The check for log truncation after a change of leader: are the records that a consumer has read
+still in the log (KIP-320)?
 
-An unclean election may remove records that were already read. Other records then have their
-offsets, and a consumer that keeps its position would skip those. So before the first fetch under a
-new leader epoch, the leader is asked for the end of the last record's epoch; records read beyond it
-are gone.
+An unclean election may truncate records that the consumer has read. New records then get the same
+offsets, and a consumer that keeps its position would skip them. So before the first fetch in a new
+leader epoch, the consumer requests the end offset of the epoch of the last read record. All records
+that it has read beyond that offset were truncated.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pybroker.model import NO_EPOCH, TopicPartition
 log = logging.getLogger(__name__)
 
 OLD_VIEW_TRIES_MAX: Final = 10
-"""How often brokers are asked for a leader that is as new as the position. A recreated topic has
-none."""
+"""The maximum number of requests for a leader epoch that is not older than the position's epoch. A
+recreated topic has no such leader epoch."""
 NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """A request about the `offset` up to which a reader has fetched, to the leader of that
-    epoch."""
+    """A request for the check of a reader that has fetched up to `offset`, to the leader of a
+    leader epoch."""
 
     reader: PartitionReader
     era: int
@@ -41,16 +41,16 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the reader is still at the same position."""
+        """Whether the reader still has the same position."""
         return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """Return the offset from which the log differs from the records read; None if it does not, or
-    if that is unknown.
+    """Return the offset from which on the log differs from the read records, or None if it does not
+    differ or the result is unknown.
 
-    The leader returns the largest epoch up to the requested one, and its end. If that is an earlier
-    epoch, all records of later ones are gone, too.
+    The leader returns the largest leader epoch up to the requested epoch, and its end offset. If it
+    returns an older epoch, all records of later epochs were truncated, too.
     """
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
@@ -60,7 +60,8 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 
 class PositionCheck:
-    """`pause` makes a reader wait; `told` is called when there is news for the consumer."""
+    """The check of a consumer's positions. `pause` makes a reader wait. `told` is called if the
+    consumer has a new error or position."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class PositionCheck:
         self._asking: set[TopicPartition] = set()
 
     def is_done(self, reader: PartitionReader) -> bool:
-        """Whether the reader may fetch from the known leader."""
+        """Return whether the position of the reader is checked for the current leader."""
         info = self._cluster.view.partition(reader.topic_partition)
         if info is None or reader.fetch_epoch == NO_EPOCH:
             return True
@@ -88,7 +89,8 @@ class PositionCheck:
         return info.leader_epoch <= reader.checked_epoch
 
     def begin(self, readers: Sequence[PartitionReader]) -> None:
-        """Check the readers that are not done, unless they are being checked. Never waits."""
+        """Start the check of the readers that are neither checked nor being checked, without
+        waiting."""
         questions = {}
         for reader in readers:
             key = reader.topic_partition

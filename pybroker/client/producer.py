@@ -1,4 +1,4 @@
-"""The public producer: accepts records, returns futures."""
+"""The public producer. It accepts records and returns futures of their positions."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from pybroker.records.record import Headers
 log = logging.getLogger(__name__)
 
 SENDS_IN_TURN_MAX: Final = 1_000
-"""Calls of `send` that may follow each other in one turn of the event loop, a few milliseconds, if
-no batch becomes full: large batches, or many partitions."""
+"""The maximum number of calls of `send` in one iteration of the event loop if no batch becomes
+full, as with large batches or many partitions. They take a few milliseconds."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class Producer:
-    """Writes records to topics.
+    """A producer of records.
 
         async with Producer("localhost:9092", linger_ms=5) as producer:
             delivery = await producer.send("orders", b"...", key=b"42")
@@ -56,9 +56,9 @@ class Producer:
     Options are those of `ProducerOptions`, with dots or underscores. Records of one partition are
     stored in the order of `send`; with idempotence (the default) retries add no duplicates.
 
-    Leaving the context delivers the accepted records, as `close` does. Leaving it by an exception,
-    or by cancellation, does not wait: open records fail at once, as with `close(0)`. A program that
-    wants them delivered nevertheless awaits `flush` before.
+    The end of the `async with` block waits for the delivery of the accepted records, as `close`
+    does. If an exception or a cancellation ends the block, undelivered records fail at once, as
+    with `close(0)`. Await `flush` before to deliver them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Producer:
             is_idle=self._is_idle,
         )
         self._used: dict[str, float] = {}
-        """The time of the last use of each topic in the metadata requests."""
+        """The time of the last record of each topic, for metadata.max.idle.ms."""
         self._budget = MemoryBudget(self.options.buffer_memory)
         self._accumulator = Accumulator(
             batch_size=self.options.batch_size,
@@ -100,7 +100,7 @@ class Producer:
         self._sender = Sender(self.options, self._cluster, self._accumulator, self._budget)
         self._running = False
         self._sent_in_turn = 0
-        """Calls of `send` since the last one that gave way."""
+        """The number of calls of `send` since the last call that yielded to the event loop."""
 
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokers."""
@@ -113,14 +113,14 @@ class Producer:
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Deliver the accepted records, for at most `timeout_s` seconds (None: delivery.timeout.ms,
-        by which every record has its outcome; 0: nothing more is sent). The others fail, also if
-        the call is cancelled. Idempotent."""
+        """Deliver the accepted records within `timeout_s` seconds, and close the producer. None
+        means delivery.timeout.ms, within which every record succeeds or fails; 0 sends no more
+        records. Undelivered records fail, also if the call is cancelled. Idempotent."""
         self._running = False
         try:
             if timeout_s is None or timeout_s > 0:
                 async with asyncio.timeout(timeout_s):
-                    await self._flush()  # even if another call flushes: that one is not cut short
+                    await self._flush()  # a concurrent `flush` continues independently
         except TimeoutError:
             pass
         finally:
@@ -154,14 +154,13 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Accept a record; the returned future gives its position in the log. `timestamp_ms` is ms
-        since 1970, None: now.
+        """Accept a record, and return a future of its position in the log. `timestamp_ms` is in ms
+        since 1970, None means now.
 
-        Waits only until the topic is known and memory is free, for at most max.block.ms. A call
-        that is cancelled meanwhile has not accepted the record. When a batch is full, the call
-        accepts the record and then gives way to other tasks for one turn of the event loop. A call
-        that is cancelled there loses only the future: the record is sent, and `flush` and `close`
-        wait for its outcome.
+        The call waits for the metadata of the topic and for free memory, at most max.block.ms. If
+        it is cancelled during this time, the record is not accepted. If a batch is full, the call
+        accepts the record and then yields to the event loop once. If it is cancelled at this point,
+        the record is still sent, and `flush` and `close` wait for it.
 
         Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and TypeError for text:
         encode it first; ValueError for a time or a header's name that no record can hold). The
@@ -174,7 +173,7 @@ class Producer:
         if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
             raise RecordTooLarge(
                 f"a record of up to {size} bytes does not fit max.request.size"
-                f" = {self.options.max_request_size}, buffer.memory = {self._budget.limit}"
+                f" = {self.options.max_request_size} or buffer.memory = {self._budget.limit}"
             )
         self._check_running()
         self._use(topic)
@@ -202,21 +201,21 @@ class Producer:
         return record.delivery
 
     async def flush(self) -> None:
-        """Send lingering batches at once, and wait until all records accepted before have an
-        outcome, which is in their futures."""
+        """Send all batches without waiting for linger.ms, and wait until each previously accepted
+        record has succeeded or failed. The futures have the results."""
         self._check_running()
         await self._flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions. Raises TopicUnavailable after max.block.ms."""
+        """Return the partitions of a topic. Raises TopicUnavailable after max.block.ms."""
         self._check_running()
         self._use(topic)
         deadline = Deadline(self._clock, self.options.max_block_ms)
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
     async def _abort(self, reason: BaseException) -> None:
-        """Close without waiting for deliveries. The user has an exception to look at, so one log
-        line stands for all records whose futures are not awaited."""
+        """Close without waiting for deliveries. The application already gets an exception, so one
+        log line reports all records whose futures are not awaited."""
         left = [
             record.delivery for batch in self._accumulator.batches() for record in batch.records
         ]
@@ -250,8 +249,8 @@ class Producer:
         self._used[topic] = self._clock.monotonic()
 
     def _is_idle(self, topic: str) -> bool:
-        """Whether the topic may be dropped from metadata requests: a request would create it again
-        after a deletion. Not while a call waits to write to it."""
+        """Return whether metadata requests may omit the topic. A request could recreate a deleted
+        topic. A topic for which a call of `send` waits is not idle."""
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self.options.metadata_max_idle_ms, self.options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):
@@ -260,7 +259,7 @@ class Producer:
         return True
 
     async def _give_way(self) -> None:
-        """Let other tasks run, the sender first: it has been woken, if there was reason."""
+        """Yield to the event loop, so that the sender and other tasks run."""
         self._sent_in_turn = 0
         await asyncio.sleep(0)
 
@@ -331,7 +330,7 @@ def _headers(headers: HeadersLike) -> Headers:
 
 def _name(name: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a header must be str, not {type(name).__name__}")
+        raise TypeError(f"a header name must be str, not {type(name).__name__}")
     if not name.isascii():
         name.encode()  # a UnicodeEncodeError is a ValueError
     return name

@@ -1,8 +1,8 @@
-"""Reads exact ranges of partitions from blocking code, such as a Spark task: without a group, and
-with fetching and decoding in parallel.
+"""A reader of exact offset ranges for blocking code, such as a Spark task. It uses no group, and
+fetches while the caller decodes.
 
-A thread of its own holds the connections and fetches ahead, as far as the buffer allows. The bytes
-are returned as they came, in whole batches with correct checksums.
+A separate thread owns the connections and fetches ahead until the buffer is full. The reader
+returns whole batches with correct checksums, unchanged.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from pybroker.client.ranges.options import parse_range_options
 __all__ = ["PartitionRange", "Patience", "RangeFailed", "RangeFault", "RangeReader"]
 
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Fetched bytes that wait for the reading thread; one answer may exceed it."""
+"""The maximum number of fetched bytes that wait for the reading thread. A single response may
+exceed it."""
 
 
 class RangeReader:
-    """Reads one range after the other.
+    """A reader of ranges, one after the other.
 
-    `options` are those of a consumer under Kafka's names, with or without `kafka.` before them and
-    in any case (kafka.bootstrap.servers, ...), and kafkaConsumer.pollTimeoutMs, how long to wait
-    without any progress (120,000).
+    `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
+    without the prefix `kafka.` (kafka.bootstrap.servers, ...), and kafkaConsumer.pollTimeoutMs, the
+    maximum time without progress (default 120,000).
 
     with RangeReader({"bootstrap.servers": "localhost:9092"}) as reader:
         for header, batch in reader.batches(PartitionRange("orders", 0, 100, 250)):
@@ -51,7 +52,7 @@ class RangeReader:
         fail_on_data_loss: bool = True,
         patience: Patience | None = None,
     ) -> None:
-        """Parse the options. Raises ConfigError with every fault."""
+        """Parse the options. Raises ConfigError with all invalid options."""
         self._options, limits = parse_range_options(options, isolation_level=isolation)
         self._patience = patience or limits
         self._fail_on_data_loss = fail_on_data_loss
@@ -59,15 +60,14 @@ class RangeReader:
         self._thread: threading.Thread | None = None
         self._cluster: Cluster | None = None
         self.lost: list[Gap] = []
-        """The offsets that were left out of the last range because they no longer exist, as first
-        offset and the one after the last. Complete once its batches have ended; empty with
-        `fail_on_data_loss`."""
+        """The offsets of the last range that no longer exist, as pairs of first offset and end
+        offset (exclusive). Complete after the last batch; empty with `fail_on_data_loss`."""
         self.compacted: list[Difference] = []
-        """The stretches of the last range that differ from their count, complete and empty as
-        `lost`. Nothing is compared if offsets are lost."""
+        """The parts of the last range whose records differ from the counted records. Complete after
+        the last batch; empty with `fail_on_data_loss` or if offsets are lost."""
         self.first_offset = 0
-        """Records before this offset in the last batch must not be used: they lie before the range,
-        or belong to lost offsets."""
+        """The caller must skip records of the last batch below this offset: they are before the
+        range, or belong to lost offsets."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -86,8 +86,8 @@ class RangeReader:
         self.close()
 
     def close(self) -> None:
-        """End the thread and its connections. A thread that waits for batches gets Closed.
-        Idempotent."""
+        """Stop the fetching thread and close its connections. A thread that waits for batches gets
+        Closed. Idempotent."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or loop.is_closed():
             return
@@ -97,14 +97,14 @@ class RangeReader:
         loop.close()
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
-        """Yield the data batches of the range in order, each as header and bytes. Markers, and with
-        read_committed aborted batches, are left out. Of a batch only the records from
-        `first_offset` up to, not including, the range's end are part of the range. If records were
-        counted, each stretch is compared with its count once it has been read. Raises RangeFailed,
-        NoBrokers and other ClientErrors."""
+        """Yield the header and the bytes of each data batch of the range, in order. Transaction
+        markers and, with read_committed, aborted batches are left out. Only the records from
+        `first_offset` up to, not including, the end of the range belong to the range. If the
+        records were counted, each part is compared with its count after it was read. Raises
+        RangeFailed, NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
-            raise Closed("the range reader has been closed, or was not entered")
+            raise Closed("the range reader is closed or not started: use it in a with block")
         self.lost = []
         self.compacted = []
         self.first_offset = wanted.start
@@ -159,7 +159,7 @@ class RangeReader:
 
 
 class Waiting:
-    """Batches on their way from the fetching thread to the reading one."""
+    """The buffer of batches between the fetching thread and the reading thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -171,7 +171,7 @@ class Waiting:
         self._room = asyncio.Event()
 
     async def put(self, first_offset: int, batches: list[Batch]) -> None:
-        """Add batches; returns once there is room for more."""
+        """Add batches, and wait until the buffer has room again."""
         with self._changed:
             self._answers.append((first_offset, batches))
             self._bytes += _size(batches)
@@ -189,8 +189,8 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """Return the next batches, for the reading thread; None at the end. Raises the error that
-        ended the reading, after the batches before it."""
+        """Return the next batches to the reading thread, or None at the end. Raises the error of
+        the fetching thread after all earlier batches."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()
@@ -206,7 +206,7 @@ class Waiting:
 
 
 def merged(gaps: list[Gap]) -> list[Gap]:
-    """Return the same offsets in order, each once."""
+    """Return the offset ranges sorted and merged, so that each offset occurs once."""
     found: list[Gap] = []
     for first, beyond in sorted(gaps):
         if found and first <= found[-1][1]:

@@ -1,8 +1,9 @@
-"""Sends the batches of the accumulator, and settles each by the broker's answer.
+"""The sender of the producer. It sends the batches of the accumulator, and handles the broker's
+response for each batch.
 
-One loop decides and writes; each request in flight has a task that awaits the answer. The loop
-never waits for one broker while it could serve another. `_settle` and the functions below it decide
-what an answer means for a batch: the rules of the Java client's sender.
+One loop selects batches and writes requests. Each request in flight has a task that awaits its
+response, so the loop never waits for one broker while it could send to another. `_settle` and the
+functions below it handle the responses, with the rules of the Java client's sender.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 0.1
 NOT_ANSWERED = PartitionProduceResponse(
     error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-    error_message="the broker's answer does not mention the partition",
+    error_message="the broker's response has no result for the partition",
 )
 NEVER_ACKNOWLEDGED = PartitionProduceResponse(base_offset=-1, log_append_time_ms=-1)
 
 
 class Sender:
-    """Start with `start`, end with `close`. `wake` signals that there may be something to do."""
+    """A sender, which runs from `start` to `close`. `wake` signals that batches may be ready."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Sender:
 
     @property
     def broken(self) -> BaseException | None:
-        """Why nothing can be sent any more, or None."""
+        """The reason why the producer cannot send any more, or None."""
         return self._broken
 
     def start(self) -> None:
@@ -91,20 +92,20 @@ class Sender:
         self._wake.set()
 
     def leader_problems(self) -> list[str]:
-        """Return one sentence for each partition whose records wait because it has no leader."""
+        """Return a message for each partition whose records wait because it has no leader."""
         view = self._cluster.view
         queues = self._accumulator.queues.values()
         problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
         return [problem for problem in problems if problem]
 
     async def settled(self, batches: list[ProducerBatch]) -> None:
-        """Wait until each of these batches has its outcome."""
+        """Wait until each of these batches has succeeded or failed."""
         deliveries = [record.delivery for batch in batches for record in batch.records]
         if deliveries:
             await asyncio.wait(deliveries)
 
     async def close(self) -> None:
-        """Fail all records without an outcome with Closed. Idempotent."""
+        """Fail all pending records with Closed, and stop the tasks. Idempotent."""
         try:
             await self._tasks.close()
         finally:
@@ -125,8 +126,8 @@ class Sender:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until woken or a batch is due; while anything is outstanding, only for a moment,
-        because deadlines pass and brokers become reachable without a signal."""
+        """Sleep until woken or until a batch is due. While batches are pending, sleep only for a
+        moment, because no signal reports an expired deadline or a reachable broker."""
         limit = None
         if self._accumulator.outstanding:
             due = self._accumulator.next_due(now)
@@ -138,7 +139,7 @@ class Sender:
             pass
 
     async def _identify(self) -> None:
-        """Obtain a producer id beside the loop, which keeps deadlines meanwhile."""
+        """Obtain a producer id in a background task, so that the loop can check deadlines."""
         assert self._identity is not None
         try:
             await self._identity.obtain()
@@ -173,7 +174,8 @@ class Sender:
                 self._send(node, connection, queues)
 
     def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
-        """Send one request with the first batch of as many partitions as it may hold."""
+        """Send one request with the first batches of several partitions, up to the maximum request
+        size."""
         chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
         room = self._options.max_request_size
         for queue in queues:
@@ -202,7 +204,7 @@ class Sender:
         self._tasks.start(exchange, f"produce to {node}").add_done_callback(lambda _: self.wake())
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
-        """Return the batch's bytes, the same at every attempt."""
+        """Return the encoded batch, the same bytes at every attempt."""
         if self._identity is not None and not batch.has_sequence:
             sequences = queue.sequences
             if sequences.producer_id < 0:
@@ -226,8 +228,8 @@ class Sender:
         request: ProduceRequest,
         chosen: list[tuple[PartitionQueue, ProducerBatch]],
     ) -> None:
-        """Send a request and settle its batches. Requests are written in the order in which the
-        loop started them: a new task's first step comes before that of any later one."""
+        """Send a request and handle its response. Requests are sent in the order in which the loop
+        creates their tasks, because the event loop runs the first steps of tasks in this order."""
         timeout_s = self._options.request_timeout_ms / 1_000
         try:
             if self._options.acks == 0:
@@ -291,8 +293,8 @@ class Sender:
             self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
 
     def _sequence_lost(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
-        """Whether the broker cannot continue the producer's sequences, so that they must start
-        again. If earlier batches are outstanding, the batch merely came too early."""
+        """Return whether the broker lost the producer's sequence numbers, so that the producer must
+        reset them. If earlier batches are in flight, the batch only arrived too early."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -339,15 +341,16 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Once no batch with a sequence is outstanding, decide whether a failed one left a gap."""
+        """Check whether a failed batch left a gap in the sequence numbers, as soon as no batch with
+        a sequence number is pending."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()
             sequences.unresolved = False
 
     def _restart_sequences(self) -> None:
-        """Start the sequences of partitions again whose sequences are lost and whose answers are
-        all in."""
+        """Reset the sequence numbers of the partitions that need a reset and have no request in
+        flight."""
         identity = self._identity
         if identity is None:
             return
@@ -414,7 +417,7 @@ class Sender:
             self._budget.give_back(sum(record.size for record in batch.records))
 
     def _break(self, error: BaseException) -> None:
-        """Fail every record, now and in future, because nothing can be sent any more."""
+        """Fail all pending and future records, because the producer cannot send any more."""
         if self._broken is None:
             self._broken = error
             log.error("producer broken reason=%s", error)
@@ -432,9 +435,9 @@ class Sender:
 
 
 def _may_be_split(batch: ProducerBatch) -> bool:
-    """Whether to split the batch, once it is the first with a sequence: all sequences start again
-    then, and earlier batches may be stored under theirs. Not if the batch itself may be stored, by
-    a leader with a larger limit: a broker would not recognise the halves."""
+    """Return whether to split a batch that is too large. A split resets the sequence numbers, so
+    all earlier batches must be complete first. A batch that an earlier leader with a larger limit
+    may have stored is not split, because a broker would not recognize its halves as duplicates."""
     is_known_again = batch.has_sequence and batch.maybe_written
     return len(batch.records) > 1 and not batch.expired and not is_known_again
 
@@ -442,7 +445,7 @@ def _may_be_split(batch: ProducerBatch) -> bool:
 def fail_record(
     record: PendingRecord, error: ClientError, cause: BaseException | None = None
 ) -> None:
-    """Give a record its outcome, unless it has one."""
+    """Fail a record, unless it has already succeeded or failed."""
     error.__cause__ = cause
     if not record.delivery.done():
         record.delivery.set_exception(error)

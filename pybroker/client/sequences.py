@@ -1,15 +1,16 @@
-"""The sequences by which a broker knows an idempotent producer's batches (KIP-98), one partition.
+"""The sequence numbers of an idempotent producer in one partition (KIP-98).
 
-A broker accepts a batch only if its first sequence follows the last one it stored; a lower one is a
-duplicate, a higher one a gap. So the producer must know which numbers are used up for certain:
+A broker accepts a batch only if its first sequence number follows the last stored number. A lower
+number is a duplicate, a higher number leaves a gap. Two situations need a reset of the numbers:
 
-- A batch that failed for good leaves a gap. The partition is `unresolved`: batches that have
-  numbers keep them and may be sent again, new ones wait. When none is left and the gap is real,
-  the numbers start again under a higher epoch (KIP-360).
-- The broker reports that the first outstanding batch does not follow: earlier ones are lost there.
-  The partition is `restarting`: nothing is sent until all answers are in, then all start again.
+- A failed batch may leave a gap. The partition is then `unresolved`: batches with numbers keep them
+  and are retried, and new batches wait. If the gap remains after the last batch with a number, the
+  producer resets the numbers in a new epoch (KIP-360).
+- The broker reports that the first batch in flight does not follow, because it lost the earlier
+  batches. The partition is then `restarting`: the producer waits for the responses of all batches
+  in flight, and then resets the numbers.
 
-Pure state; nothing here waits or sends.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ SEQUENCE_COUNT = 2**31
 
 
 def add(sequence: int, count: int) -> int:
-    """Return the sequence `count` later; after 2^31-1 comes 0."""
+    """Return the sequence number `count` after `sequence`. Numbers wrap from 2^31-1 to 0."""
     return (sequence + count) % SEQUENCE_COUNT
 
 
 class SequenceState:
-    """Invariant: every number below `next_sequence` has been given to a batch; `last_acknowledged`
-    is the highest that the broker acknowledged, -1 if none under this epoch."""
+    """The sequence numbers of one partition. Invariant: all numbers below `next_sequence` are
+    assigned to batches. `last_acknowledged` is the highest acknowledged number, -1 for none in this
+    epoch."""
 
     def __init__(self) -> None:
         self.producer_id = -1
@@ -35,7 +37,7 @@ class SequenceState:
         self.restarting = False
 
     def start(self, producer_id: int, producer_epoch: int) -> None:
-        """Begin at 0 under this identity."""
+        """Start at sequence number 0 with this producer id and epoch."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.next_sequence = 0
@@ -44,23 +46,24 @@ class SequenceState:
         self.restarting = False
 
     def assign(self, count: int) -> int:
-        """Return the first of `count` numbers for a new batch."""
+        """Assign `count` numbers to a new batch, and return the first."""
         first = self.next_sequence
         self.next_sequence = add(first, count)
         return first
 
     def acknowledge(self, base_sequence: int, count: int) -> None:
-        """Note an acknowledgement. An earlier leader's answer may come after one of the next leader
-        to a later batch."""
+        """Store an acknowledgement. The response of an earlier leader may arrive after the next
+        leader's response to a later batch."""
         last = add(base_sequence, count - 1)
         behind = (self.last_acknowledged - last) % SEQUENCE_COUNT
         if self.last_acknowledged < 0 or behind >= SEQUENCE_COUNT // 2:
             self.last_acknowledged = last
 
     def is_next(self, base_sequence: int) -> bool:
-        """Whether this is the number that must follow the last acknowledged one."""
+        """Return whether the number follows the last acknowledged number."""
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Whether, with no batch outstanding, given numbers were never acknowledged."""
+        """Whether assigned numbers were never acknowledged. The caller checks that no batch is
+        pending."""
         return self.next_sequence != add(self.last_acknowledged, 1)

@@ -1,6 +1,6 @@
-"""The state of each partition that a consumer reads, and the batches fetched for it.
+"""The state of each assigned partition of a consumer, and its fetched batches.
 
-Values and decisions only; `fetcher` fetches.
+This module does no I/O; `fetcher` sends the requests.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pybroker.records.control import ControlType, parse_control
 from pybroker.records.record import Headers, decode_records
 
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""The limit of a batch after decompression; brokers limit batches to a few MB."""
+"""The maximum size of a decompressed batch. Brokers limit batches to a few MB."""
 OFFSET_END: Final = 2**63
-"""Beyond all offsets."""
+"""A value above all offsets."""
 ROW_BYTES: Final = 32
-"""About the bytes of a row of columns, without its values."""
+"""The approximate size of a row of columns without its keys and values, in bytes."""
 
 Keep = Callable[[BatchHeader, memoryview], int]
-"""Takes the records of a batch from the position on, and returns their number."""
+"""A function that gets the records of a batch from an offset on, and returns their number."""
 
 EPOCHS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A record. `timestamp` in ms since 1970; `leader_epoch` of the leader that appended it, -1 if
-    unknown."""
+    """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
+    that appended the record, -1 if unknown."""
 
     topic: str
     partition: int
@@ -50,16 +50,16 @@ class ConsumerRecord:
 
 @dataclass(slots=True, eq=False)
 class FetchedData:
-    """The records of one answer for one partition, decoded batch by batch on demand."""
+    """The record batches of one partition in one Fetch response, decoded one by one on demand."""
 
     data: Buffer
     aborted: deque[tuple[int, int]]
-    """(first offset, producer id) of aborted transactions, lowest offset first; filled only for
-    read_committed."""
+    """The first offset and the producer id of each aborted transaction, sorted by offset. Filled
+    only for read_committed."""
     aborting: set[int] = field(default_factory=set)
     position: int = 0
     batch_before: int = 0
-    """The position of the batch that was decoded last."""
+    """The byte position of the last decoded batch."""
 
     @property
     def rest_bytes(self) -> int:
@@ -72,16 +72,16 @@ def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
 
 @dataclass(slots=True, eq=False)
 class PartitionReader:
-    """The read state of a partition.
+    """The state of an assigned partition.
 
-    `position` is the offset of the next record for the user, None until it is known; `fetch_offset`
-    >= `position` is the next offset to request. `reset` says how to find a position while there is
-    none: a timestamp of ListOffsets; with `initial` the group's committed offset comes first. `era`
-    counts jumps, so that an answer to a request from before a jump is recognised. `position_epoch`
-    is the leader epoch of the last record before the position, `fetch_epoch` that of the last one
-    before `fetch_offset`; `epochs` has the start offsets of the latest epochs fetched since the
-    last jump. `checked_epoch`: under that leader epoch, all records before `fetch_offset` are known
-    to be in the log.
+    `position` is the offset of the next record for the application, None while unknown.
+    `fetch_offset` >= `position` is the next offset to request. `reset` is the timestamp for
+    ListOffsets by which to find an unknown position; with `initial`, the committed offset of the
+    group has precedence. `era` counts jumps, to detect responses to requests before a jump.
+    `position_epoch` is the leader epoch of the last record before the position, `fetch_epoch` that
+    of the last record before `fetch_offset`. `epochs` has the start offsets of the latest leader
+    epochs since the last jump. `checked_epoch` is the leader epoch whose log has all records before
+    `fetch_offset`.
     """
 
     topic_partition: TopicPartition
@@ -106,7 +106,8 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Set the position to an offset, or to the result of `reset`. Fetched data is dropped."""
+        """Set the position to an offset, or request a reset of the position. Fetched data is
+        dropped."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -126,7 +127,7 @@ class PartitionReader:
         return sum(data.rest_bytes for data in self.buffered)
 
     def add(self, fetched: FetchedData) -> bool:
-        """Keep an answer. Return False if it holds no whole batch."""
+        """Store a Fetch response. Return False if it has no whole batch."""
         headers = [
             header
             for _, header in iter_headers(fetched.data)
@@ -143,14 +144,14 @@ class PartitionReader:
         return True
 
     def pop(self) -> ConsumerRecord:
-        """Return the first of `ready`; the position moves behind it."""
+        """Return the first record of `ready`, and move the position behind it."""
         record = self.ready.popleft()
         self.position = record.offset + 1
         return record
 
     def take(self, limit: int, *, check_crcs: bool, committed_only: bool) -> list[ConsumerRecord]:
-        """Return up to `limit` fetched records; the position moves behind them. A damaged batch
-        stops this, with `problem` set and the position before the batch."""
+        """Return up to `limit` fetched records, and move the position behind them. At a damaged
+        batch, set `problem` and keep the position before the batch."""
         taken: list[ConsumerRecord] = []
         while len(taken) < limit:
             if not self.ready and not self._unpack(check_crcs, committed_only, self._get_ready):
@@ -162,7 +163,8 @@ class PartitionReader:
     def take_columns(
         self, builder: ColumnBuilder, bytes_max: int, *, check_crcs: bool, committed_only: bool
     ) -> None:
-        """Add whole batches to a builder until it holds `bytes_max`, otherwise like `take`."""
+        """Add whole batches to a builder until it has `bytes_max` bytes, and move the position like
+        `take`."""
         if self.ready:  # `take` returned only a part of that batch
             self.ready.clear()
             self.buffered[0].position = self.buffered[0].batch_before
@@ -183,8 +185,9 @@ class PartitionReader:
                 break
 
     def lag(self, *, committed_only: bool) -> int | None:
-        """Return the number of offsets from the position to the end in the last answer, None before
-        the first answer. Never negative: the end may be older than the position."""
+        """Return the number of offsets from the position to the end in the last response, None
+        before the first response. The result is at least 0, although the end may be older than the
+        position."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None
@@ -223,7 +226,7 @@ class PartitionReader:
     def _is_shown(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview, committed_only: bool
     ) -> bool:
-        """Whether the user gets the records of this batch, the next one."""
+        """Return whether the application gets the records of the next batch."""
         while fetched.aborted and fetched.aborted[0][0] <= header.last_offset:
             fetched.aborting.add(fetched.aborted.popleft()[1])
         if header.is_control:
@@ -234,7 +237,7 @@ class PartitionReader:
         )
 
     def _get_ready(self, header: BatchHeader, batch: memoryview) -> int:
-        """Fill `ready` with the records of a batch."""
+        """Decode the records of a batch into `ready`."""
         position = self.position or 0
         topic, partition = self.topic_partition
         self.ready.extend(

@@ -17,7 +17,7 @@ from pybroker.errors import BrokerError, StorageError
 from pybroker.handlers.context import Request, Services
 from pybroker.handlers.produce import answer_append, answer_failure
 from pybroker.ports import Buffer
-from pybroker.records.validate import plainly_good
+from pybroker.records.validate import validate_quickly
 from pybroker.replication.authority import NEEDED
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.headers import RequestHeader
@@ -192,7 +192,7 @@ class ProduceLane:
         if partition is None or partition.granted < needed or self._replicas.lease < needed:
             return None
         data, now_ms = frame[start:end], self._wall_ms()
-        header = plainly_good(data, partition.batch_rules(version), now_ms)
+        header = validate_quickly(data, partition.batch_rules(version), now_ms)
         if header is None:
             return None
         try:

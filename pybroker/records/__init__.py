@@ -1,1 +1,2 @@
-"""Record batches (magic 2): headers, CRC, compression, encoding, validation. Pure."""
+"""Record batches (magic 2): headers, checksums, compression, encoding and validation. No module
+here does I/O."""

@@ -1,13 +1,13 @@
 # Part of `_speedups.pyx`: records as columns in Arrow's layout; `_numpy_columns.py` does the same.
 #
-# Room for as much as a batch can hold is made before it is read, so that reading needs neither
-# Python nor its lock. Where a batch turns out to be damaged, its entries are taken back.
+# Memory for the largest possible content of a batch is allocated before the batch is decoded, so
+# that decoding needs neither Python objects nor the GIL. The entries of a damaged batch are removed.
 
 cdef int64_t MS_MAX = INT64_MAX // 1000
 
 
 cdef struct Column:
-    # A binary column while entries are added.
+    # The state of a binary column while entries are added.
     int32_t *offsets
     uint8_t *data
     uint8_t *valid
@@ -17,10 +17,10 @@ cdef struct Column:
 
 
 cdef inline void _put(Column *column, const uint8_t *at, int64_t length) noexcept nogil:
-    """Add an entry; a null if the length is negative."""
+    """Add the entry of `length` bytes at `at`; a negative length adds a null."""
     cdef int32_t byte = column.entries >> 3
     cdef int bit = column.entries & 7
-    # The bits above are of entries that were taken back, or were never written.
+    # The higher bits belong to removed entries or were never written.
     cdef uint8_t below = column.valid[byte] & <uint8_t> ((1 << bit) - 1)
     if length < 0:
         column.valid[byte] = below
@@ -40,7 +40,7 @@ cdef int _grow(bytearray storage, Py_ssize_t size) except -1:
 
 
 cdef class _Binary:
-    """The memory of a binary column, and how full it was before the last batch."""
+    """The memory of a binary column, and the column's state before the last batch."""
 
     cdef bytearray offsets, data, valid
     cdef Column column, before
@@ -56,7 +56,7 @@ cdef class _Binary:
         return 0
 
     cdef Column *room(self, Py_ssize_t entries, Py_ssize_t size) except NULL:
-        """Return the column with room for that many more entries and bytes."""
+        """Return the column with memory for `entries` more entries and `size` more bytes."""
         self.before = self.column
         entries += self.column.entries
         _grow(self.offsets, (entries + 1) * <Py_ssize_t> sizeof(int32_t))
@@ -68,7 +68,7 @@ cdef class _Binary:
         return &self.column
 
     cdef int mend(self) except -1:
-        """Replace invalid UTF-8 in the names of the last batch, as `read_records` does."""
+        """Replace invalid UTF-8 in the header names of the last batch, as `read_records` does."""
         cdef int32_t entry
         cdef uint8_t high = 0
         cdef bytes name
@@ -101,7 +101,8 @@ cdef class _Binary:
 
 
 cdef struct Sink:
-    # The target of the records of a batch, and the fields of its header. NULL: not wanted.
+    # The columns that receive the records of a batch, and the fields of the batch header. A column
+    # that is not wanted is NULL.
     Column *keys
     Column *values
     Column *names
@@ -123,7 +124,8 @@ cdef struct Sink:
 
 
 cdef inline bint _field_into(Reader *reader, Column *column) noexcept nogil:
-    """Read bytes or null, into the column if there is one. False if they are damaged."""
+    """Read bytes or null, and add them to the column unless it is NULL. Return False if the field
+    is damaged."""
     cdef int64_t length = 0
     if _number(reader, 32, &length) != READ or length < -1 or length > reader.end - reader.at:
         return False
@@ -140,7 +142,7 @@ cdef bint _headers_into(
     if count < 0 or count * HEADER_BYTES_MIN > reader.end - reader.at:
         return False
     while count:
-        # An odd number is a negative length, and only values may be null.
+        # An odd first byte means a negative length, and a header name may not be null.
         if reader.at >= reader.end or reader.at[0] & 1:
             return False
         if not _field_into(reader, names) or not _field_into(reader, values):
@@ -150,7 +152,7 @@ cdef bint _headers_into(
 
 
 cdef bint _record_into(Reader *reader, Sink *sink) noexcept nogil:
-    """As `_read_record`, into columns. False if the record is damaged."""
+    """Read one record into the columns. Return False if the record is damaged."""
     cdef int64_t delta = 0, offset_delta = 0, header_count = 0
     cdef int64_t timestamp = sink.append_time
     cdef bint kept
@@ -194,7 +196,8 @@ cdef bint _record_into(Reader *reader, Sink *sink) noexcept nogil:
 
 
 cdef bint _records_into(Reader *outer, int64_t count, Sink *sink) noexcept nogil:
-    """False unless all bytes are that many whole records."""
+    """Read `count` records into the columns. Return False unless the bytes are exactly `count`
+    whole records."""
     cdef Reader record
     cdef int64_t length = 0
     while count:
@@ -288,10 +291,10 @@ cdef class ColumnStore:
             with nogil:
                 is_whole = _records_into(&outer, record_count, &sink)
             if not is_whole:
-                # Reads up to the damage again, and raises its error.
+                # Decode the batch again, as Python objects, to raise the error of the damage.
                 read_records(bytes(payload), record_count, base_offset, last_offset_delta,
                              base_timestamp, append_time, None, tuple)
-                _fail("the records contradict themselves")
+                _fail("the records are damaged, but only the decoder of columns detects the damage")
             if self._names is not None:
                 self._names.mend()
         except BaseException:
@@ -342,7 +345,7 @@ cdef class ColumnStore:
         return found
 
     cdef tuple _finish_headers(self):
-        """A record without headers has null instead of a list."""
+        """Return the columns of the headers. A record without headers has null instead of a list."""
         cdef bytearray valid = bytearray((self.rows + 7) // 8)
         cdef uint8_t *bits = <uint8_t *> PyByteArray_AS_STRING(valid)
         cdef int32_t *lists = <int32_t *> PyByteArray_AS_STRING(self._lists)

@@ -1,10 +1,9 @@
-"""Records as columns without the compiled module: NumPy reads one field of all records of a batch
-after the other.
+"""Records as columns without the compiled module: NumPy decodes one field for all records of a
+batch, then the next field.
 
-The start of a record is known only from the previous one, so that is a loop in Python, and keys and
-values are copied one by one. A batch that is small, or unusual in any way (damaged, many headers in
-a record, numbers at their limits), is left to `_pure`, which reports the damage or returns the
-records.
+Only the end of a record gives the start of the next record, so a loop in Python finds the starts.
+Keys and values are copied one by one. `_pure` decodes a batch that is small or unusual (damaged,
+many headers in a record, numbers at their limits), and raises the error of a damaged batch.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _INT64_BITS: Final = 64
 _INT64_MAX: Final = 2**63 - 1
 _MS_MAX: Final = _INT64_MAX // 1000
 _HEADERS_MAX: Final = 32
-"""The limit for one record; more headers are unusual."""
+"""The maximum number of headers in a record that NumPy decodes."""
 _PADDING: Final = bytes(16)
-"""Bytes behind the records: a number that begins in them can be read without a check for the
-end."""
+"""Bytes that are appended to the records, so that a varint that begins near the end can be read
+without a check for the end."""
 
 _ONE: Final = np.uint64(1)
 _OF_ONE_BYTE: Final = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(0x80)], np.int64)
@@ -37,7 +36,8 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class _Wanted(NamedTuple):
-    """The columns to decode, and the offset deltas: `first_delta` to `end_delta`, end excluded."""
+    """The columns to decode, and the range of offset deltas to keep: from `first_delta` up to, not
+    including, `end_delta`."""
 
     headers: bool
     keys: bool
@@ -47,7 +47,7 @@ class _Wanted(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """The facts of a batch that are known before its records are read; see `read_records`."""
+    """The parameters of `read_records` that come from the batch header."""
 
     record_count: int
     base_offset: int
@@ -57,7 +57,7 @@ class _Batch(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries of a binary column: their lengths, -1 for null, and their bytes."""
+    """Entries of a binary column: the length of each entry (-1 for null), and all bytes, joined."""
 
     lengths: _Numbers
     data: bytes
@@ -69,7 +69,8 @@ class _Entries(NamedTuple):
 
 
 class _Headers(NamedTuple):
-    """`counts` has the number of headers of each record."""
+    """Names and values of the headers of several records. `counts` has the number of headers of
+    each record."""
 
     counts: _Numbers
     names: _Entries
@@ -77,7 +78,7 @@ class _Headers(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The wanted records of one batch; None for columns that are not wanted. Timestamps in ms."""
+    """The wanted records of one batch, timestamps in ms. A column that is not wanted is None."""
 
     offsets: _Numbers
     timestamps: _Numbers
@@ -87,7 +88,7 @@ class _Rows(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """The positions of fields in a batch, and their lengths, -1 for null."""
+    """The position and the length (-1 for null) of one field in each record of a batch."""
 
     positions: _Numbers
     lengths: _Numbers
@@ -101,14 +102,14 @@ class _Fields(NamedTuple):
 
 
 class _HeaderFields(NamedTuple):
-    """Headers, with the number of their record in `records`."""
+    """The headers of a batch. `records` has, for each header, the index of its record."""
 
     records: _Numbers
     names: _Fields
     values: _Fields
 
     def cut(self, data: bytes, counts: _Numbers, kept: slice) -> _Headers:
-        """Return those of the kept records."""
+        """Return the headers of the kept records."""
         chosen = slice(*np.searchsorted(self.records, (kept.start, kept.stop)).tolist())
         names = self.names.cut(data, chosen)
         if not names.data.isascii():
@@ -123,14 +124,14 @@ class _HeaderFields(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """The batch is unusual and left to `_pure`."""
+    """The batch is unusual, so `_pure` decodes it."""
 
 
 class ColumnStore:
-    """See `columns.Store`."""
+    """The implementation of `columns.Store` with NumPy."""
 
     few_records = 40
-    """Smaller batches are faster without NumPy."""
+    """The record count below which decoding without NumPy is faster."""
 
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None:
         self._wanted = _Wanted(headers, keys, values)
@@ -185,7 +186,7 @@ class ColumnStore:
 
 
 def _extent(rows: _Rows) -> tuple[int, int]:
-    """Return entries and bytes of all binary columns together."""
+    """Return the number of entries and the number of bytes in all binary columns together."""
     found = [rows.keys, rows.values]
     if rows.headers is not None:
         found += [rows.headers.names, rows.headers.values]
@@ -197,7 +198,7 @@ def _extent(rows: _Rows) -> tuple[int, int]:
 
 
 def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
-    """Return the rows, or None if `_read_one_by_one` has to read them."""
+    """Return the wanted rows, or None if the batch is unusual: `_read_one_by_one` decodes it."""
     try:
         return _read(payload, batch, wanted)
     except (_UnusualError, IndexError):
@@ -236,7 +237,8 @@ def _expect(is_usual: Any) -> None:
 
 
 def _starts(data: bytes, count: int) -> list[int]:
-    """Return the starts of the records, if the lengths in front of them are right."""
+    """Return the position of each record, computed from the record lengths. The caller checks the
+    lengths."""
     found = []
     position = 0
     for _ in range(count):
@@ -254,7 +256,7 @@ def _starts(data: bytes, count: int) -> list[int]:
 
 
 def _end_of_long(data: bytes, position: int) -> int:
-    """Return the end of a record whose length takes three bytes or more."""
+    """Return the end of the record at `position`, whose length field has three bytes or more."""
     raw = shift = 0
     byte = 0x80
     while byte >= 0x80:
@@ -267,8 +269,8 @@ def _end_of_long(data: bytes, position: int) -> int:
 
 
 def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers]:
-    """Return the zig-zag numbers of at most `bits` bits at these positions, and the positions
-    behind."""
+    """Return the zig-zag varints of at most `bits` bits at the positions `at`, and the positions
+    behind them."""
     byte = array.take(at)
     at = at + 1
     longer = (byte > 0x7F).nonzero()[0]
@@ -290,7 +292,8 @@ def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers
 
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
-    """Return fields of bytes, which must lie before these ends, and the positions behind them."""
+    """Return the byte fields at the positions `at`, and the positions behind them. Each field must
+    end at or before the end of its record in `ends`."""
     lengths, at = _numbers(array, at, _INT32_BITS)
     behind = at + np.maximum(lengths, 0)
     _expect((lengths >= -1).all() and (behind <= ends).all())
@@ -298,8 +301,8 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
-    """Return the first header of each record that has one, then the second, and so on; sorted at
-    the end."""
+    """Return the headers of all records, sorted by record. The loop decodes the first header of
+    each record, then the second header of each, and so on."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]
@@ -323,7 +326,7 @@ def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers
 
 
 def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Return offsets and timestamps."""
+    """Return the offset and the timestamp of each record."""
     if not len(deltas):
         return deltas, time_deltas
     last = int(deltas[-1])
@@ -340,7 +343,7 @@ def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Num
 
 
 def _read_one_by_one(data: bytes, batch: _Batch, wanted: _Wanted) -> _Rows:
-    """Return the rows, read one by one. Raises CorruptionError."""
+    """Return the wanted rows, decoded one by one by `_pure`. Raises CorruptionError."""
     records = [
         record
         for record in read_records(data, *batch, None, tuple)

@@ -1,11 +1,12 @@
 """The loops over the records of a batch (magic 2, KIP-82 and KIP-98), in Python.
 
-A record, every varint zig-zag: length, attributes i8 (0), timestamp delta (64 bits), offset delta,
-key length (-1: null) and key, value length and value, number of headers, and for each header the
-length of its name, the name in UTF-8, length (-1: null) and value.
+The fields of a record are: length, attributes (one byte, 0), timestamp delta (64 bits), offset
+delta, key length (-1 for null) and key, value length (-1 for null) and value, and number of
+headers. Each header has a name length, a name in UTF-8, a value length (-1 for null) and a value.
+All numbers except the attributes are zig-zag varints.
 
-`_speedups.pyx` is the same in C: change both together. Values only: the callers handle compression,
-headers of batches and checksums.
+`_speedups.pyx` is the same code in C: change both together. The functions work on encoded records;
+their callers handle compression, batch headers and checksums.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pybroker.ports import Buffer
 IMPLEMENTATION: Final = "pure"
 
 RECORD_BYTES_MIN: Final = 7
-"""The shortest record: seven fields of one byte each."""
+"""The size of the shortest record, in bytes: seven fields of one byte each."""
 HEADER_BYTES_MIN: Final = 2
 
 _INT32_BITS: Final = 32
@@ -38,8 +39,8 @@ def append_record(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]],
 ) -> None:
-    """Append one encoded record to `output`. Raises UnicodeEncodeError for a header name that is
-    not text, and then leaves `output` unchanged."""
+    """Append one encoded record to `output`. Raises UnicodeEncodeError if a header name cannot be
+    encoded in UTF-8, and then leaves `output` unchanged."""
     body = bytearray(1)
     _put_varint(body, timestamp_delta)
     _put_varint(body, offset_delta)
@@ -67,8 +68,9 @@ def read_records(
     """Return the `record_count` records in `data`, as `record_type`: a named tuple of offset,
     timestamp, key, value, headers, timestamp type.
 
-    With `append_time` all records have that time. Raises CorruptionError unless `data` holds
-    exactly that many whole records, with increasing offset deltas up to `last_offset_delta`.
+    If `append_time` is not None, it is the timestamp of all records. Raises CorruptionError unless
+    `data` consists of exactly `record_count` whole records whose offset deltas increase and do not
+    exceed `last_offset_delta`.
     """
     check_count(record_count, len(data))
     records: list[R] = []
@@ -82,11 +84,16 @@ def read_records(
             timestamp = base_timestamp + delta if append_time is None else append_time
             offset_delta, position = _varint(data, position, _INT32_BITS)
             if not delta_before < offset_delta <= last_offset_delta:
-                raise CorruptionError(f"offset delta {offset_delta} follows {delta_before}")
+                raise CorruptionError(
+                    f"offset delta is {offset_delta}, expected more than {delta_before} and at most"
+                    f" {last_offset_delta}"
+                )
             delta_before = offset_delta
             offset = base_offset + offset_delta
-            if offset > _INT64_MAX or not _INT64_MIN <= timestamp <= _INT64_MAX:
-                raise CorruptionError("offset or timestamp do not fit into 64 bits")
+            if offset > _INT64_MAX:
+                raise CorruptionError(f"offset {base_offset} + {offset_delta} exceeds 64 bits")
+            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+                raise CorruptionError(f"timestamp {base_timestamp} + {delta} exceeds 64 bits")
             key, position = _bytes_or_none(data, position, end)
             value, position = _bytes_or_none(data, position, end)
             header_count, position = _varint(data, position, _INT32_BITS)
@@ -94,11 +101,13 @@ def read_records(
             if header_count:
                 headers, position = _headers(data, position, end, header_count)
             if position != end:
-                raise CorruptionError(f"fields end at byte {position}, the record at byte {end}")
+                raise CorruptionError(f"{end - position} bytes follow the last field of the record")
             fields = (offset, timestamp, key, value, headers, timestamp_type)
             records.append(make(record_type, fields))
     except IndexError:
-        raise CorruptionError(f"record {len(records)} of {record_count}: cut off") from None
+        raise CorruptionError(
+            f"record {len(records)} of {record_count}: the data ends inside a field"
+        ) from None
     except CorruptionError as error:
         raise CorruptionError(f"record {len(records)} of {record_count}: {error}") from error
     _check_end(position, len(data))
@@ -106,12 +115,13 @@ def read_records(
 
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
-    """Return the facts of the records in `data` for validation: index of the first record without
-    key (-1: all have one), index and timestamp delta of the earliest, and delta of the latest (of
-    no records: -1, -1, 0, 0).
+    """Return four numbers about the records in `data`, for validation: the index of the first
+    record without a key (-1 if all records have keys), the index of the record with the earliest
+    timestamp, its timestamp delta, and the latest timestamp delta. Without records the result is
+    -1, -1, 0, 0.
 
-    Values and headers are skipped, not decoded. Raises the CorruptionError of `read_records`, but
-    does not check offset deltas and headers.
+    The function skips values and headers without decoding them. It raises CorruptionError like
+    `read_records`, but does not check offset deltas, values and headers.
     """
     check_count(record_count, len(data))
     keyless = earliest = -1
@@ -125,7 +135,10 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
             _, position = _varint(data, position, _INT32_BITS)
             key_length, position = _varint(data, position, _INT32_BITS)
             if position > end or not -1 <= key_length <= end - position:
-                raise CorruptionError(f"a length of {key_length} does not fit into the record")
+                raise CorruptionError(
+                    f"key length is {key_length}, expected -1 (null) or 0 to {end - position}, the"
+                    " bytes left in the record"
+                )
             if key_length < 0 and keyless < 0:
                 keyless = index
             if earliest < 0 or delta < lowest:
@@ -133,7 +146,9 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
             highest = delta if index == 0 else max(highest, delta)
             position = end
     except IndexError:
-        raise CorruptionError(f"record {index} of {record_count}: cut off") from None
+        raise CorruptionError(
+            f"record {index} of {record_count}: the data ends inside a field"
+        ) from None
     except CorruptionError as error:
         raise CorruptionError(f"record {index} of {record_count}: {error}") from error
     _check_end(position, len(data))
@@ -141,8 +156,9 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
 
 
 def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
-    """Yield timestamp delta and offset delta of each record in `data`, so that a batch of many
-    records takes no memory. Raises the CorruptionError of `read_records`."""
+    """Yield the timestamp delta and the offset delta of each record in `data`, one record at a
+    time to save memory. Raises CorruptionError for a wrong record count, a wrong record length or a
+    record that is cut off."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -153,12 +169,14 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
             yield time_delta, offset_delta
             position = end
     except IndexError:
-        raise CorruptionError(f"a record is cut off at byte {position}") from None
+        raise CorruptionError(
+            f"the data of {len(data)} bytes ends inside a record, after byte {position}"
+        ) from None
 
 
 def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield timestamp delta, offset delta, and the lengths of key and value (-1: null) of each
-    record in `data`. Raises the CorruptionError of `read_records`."""
+    """Yield the timestamp delta, the offset delta, the key length and the value length (-1 for
+    null) of each record in `data`. Raises the errors of `iter_times`."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -171,28 +189,38 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
             yield time_delta, offset_delta, key_length, value_length
             position = end
     except IndexError:
-        raise CorruptionError(f"a record is cut off at byte {position}") from None
+        raise CorruptionError(
+            f"the data of {len(data)} bytes ends inside a record, after byte {position}"
+        ) from None
 
 
 def check_count(record_count: int, length: int) -> None:
-    """Raise CorruptionError if `length` bytes cannot hold `record_count` records, before any
-    work."""
+    """Raise CorruptionError if `record_count` records of the minimum size exceed `length` bytes.
+    Callers check this before they decode any record."""
     if not 0 <= record_count * RECORD_BYTES_MIN <= length:
-        raise CorruptionError(f"{length} bytes cannot hold {record_count} records")
+        raise CorruptionError(
+            f"record count is {record_count}, expected 0 to {length // RECORD_BYTES_MIN} in"
+            f" {length} bytes of records"
+        )
 
 
 def _check_end(position: int, length: int) -> None:
     if position != length:
-        raise CorruptionError(f"{length - position} bytes follow the last record")
+        raise CorruptionError(
+            f"{length - position} bytes follow the last record of the batch, expected 0"
+        )
 
 
 def _record_bounds(data: bytes, position: int) -> tuple[int, int]:
-    """Read the length and attributes of a record. Return the start of its next field, and its
-    end."""
+    """Return the position of the record's timestamp delta, and the end of the record. The record
+    starts with its length at `position`."""
     length, position = _varint(data, position, _INT32_BITS)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
-        raise CorruptionError(f"length {length} at byte {position} of {len(data)}")
+        raise CorruptionError(
+            f"record length is {length}, expected {RECORD_BYTES_MIN - 1} to"
+            f" {len(data) - position}, the bytes left in the batch"
+        )
     return position + 1, end
 
 
@@ -200,14 +228,17 @@ def _headers(
     data: bytes, position: int, end: int, count: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     if not 0 <= count * HEADER_BYTES_MIN <= end - position:
-        raise CorruptionError(f"{count} headers in {end - position} bytes")
+        raise CorruptionError(
+            f"header count is {count}, expected 0 to {(end - position) // HEADER_BYTES_MIN} in the"
+            f" {end - position} bytes left in the record"
+        )
     headers = []
     for _ in range(count):
         name, position = _bytes_or_none(data, position, end)
         if name is None:
-            raise CorruptionError("a header has no name")
+            raise CorruptionError("a header name is null")
         value, position = _bytes_or_none(data, position, end)
-        # Producers do not check names; Java shows broken ones in the same way.
+        # Producers do not validate header names; the Java client replaces invalid UTF-8, too.
         headers.append((name.decode(errors="replace"), value))
     return tuple(headers), position
 
@@ -217,16 +248,21 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
     stop = position + length
     if length < 0:
         if length != -1:
-            raise CorruptionError(f"a length is {length}")
+            raise CorruptionError(
+                f"length of a key, value or header is {length}, expected -1 (null) or more"
+            )
         return None, position
     if stop > end:
-        raise CorruptionError(f"a length of {length} does not fit into the record")
+        raise CorruptionError(
+            f"length of a key, value or header is {length}, but only {end - position} bytes are"
+            " left in the record"
+        )
     return data[position:stop], stop
 
 
 def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """Return a zig-zag number of at most `bits` bits and the position behind it. Raises IndexError
-    at the end of `data`."""
+    """Return the zig-zag varint of at most `bits` bits at `position`, and the position behind it.
+    Raises IndexError at the end of `data`."""
     byte = data[position]
     position += 1
     if byte < 0x80:
@@ -235,13 +271,13 @@ def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     shift = 7
     while byte >= 0x80:
         if shift >= bits:
-            raise CorruptionError(f"a number at byte {position} is longer than {bits} bits")
+            raise CorruptionError(f"a varint is longer than {bits} bits")
         byte = data[position]
         position += 1
         raw |= (byte & 0x7F) << shift
         shift += 7
     if raw >> bits:
-        raise CorruptionError(f"a number at byte {position} is larger than {bits} bits")
+        raise CorruptionError(f"a varint is larger than {bits} bits")
     return (raw >> 1) ^ -(raw & 1), position
 
 

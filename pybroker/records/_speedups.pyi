@@ -1,4 +1,4 @@
-"""Types of the compiled loops; the contracts are those of `_pure.py`."""
+"""Types of the compiled loops. `_pure.py` and `columns.Store` describe the functions."""
 
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The loops over the records of a batch, compiled. `_pure.py` has the format and the contracts.
+"""The loops over the records of a batch, compiled. `_pure.py` describes the format and the
+functions.
 
-Every read is checked against the end of the record (or, for its length, of the data) before it is
-made; every size against the remaining bytes before anything is allocated.
+Each read is first checked against the end of the record; the read of a record's length, against the
+end of the data. Each size is checked against the remaining bytes before memory is allocated.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
@@ -49,7 +50,7 @@ cdef Reading _long_number(Reader *reader, int bits, int64_t *number) noexcept no
             return CUT_OFF
         byte = reader.at[0]
         reader.at += 1
-        # The last byte has room only for the bits that are left; the rest would be lost.
+        # The last byte may set only the remaining bits; a shift would drop higher bits.
         if shift + 7 > bits and (byte & 0x7F) >> (bits - shift):
             return TOO_LARGE
         raw |= (<uint64_t> (byte & 0x7F)) << shift
@@ -60,7 +61,7 @@ cdef Reading _long_number(Reader *reader, int bits, int64_t *number) noexcept no
 
 
 cdef inline Reading _number(Reader *reader, int bits, int64_t *number) noexcept nogil:
-    """A zig-zag number of at most `bits` bits."""
+    """Read a zig-zag varint of at most `bits` bits into `number`, and return the outcome."""
     cdef uint8_t byte
     if reader.at < reader.end and reader.at[0] < 0x80:
         byte = reader.at[0]
@@ -71,23 +72,27 @@ cdef inline Reading _number(Reader *reader, int bits, int64_t *number) noexcept 
 
 
 cdef int64_t _varint(Reader *reader, int bits) except? -2:
-    """As `_number`, or an error."""
+    """Return the next zig-zag varint of at most `bits` bits. Raises CorruptionError."""
     cdef int64_t number = 0
     cdef Reading outcome = _number(reader, bits, &number)
     if outcome == CUT_OFF:
-        _fail("cut off")
+        _fail("the data ends inside a field")
     if outcome == TOO_LONG:
-        _fail(f"a number is longer than {bits} bits")
+        _fail(f"a varint is longer than {bits} bits")
     if outcome == TOO_LARGE:
-        _fail(f"a number is larger than {bits} bits")
+        _fail(f"a varint is larger than {bits} bits")
     return number
 
 
 cdef int _enter(Reader *outer, Reader *record) except -1:
-    """Read the length and attributes of a record; `record` is the rest of it."""
+    """Read the length and the attributes of a record from `outer`, and set `record` to the other
+    fields of the record."""
     cdef int64_t length = _varint(outer, 32)
     if length < RECORD_BYTES_MIN - 1 or length > outer.end - outer.at:
-        _fail(f"length {length} where {outer.end - outer.at} bytes are left")
+        _fail(
+            f"record length is {length}, expected {<int> RECORD_BYTES_MIN - 1} to"
+            f" {outer.end - outer.at}, the bytes left in the batch"
+        )
     record.at = outer.at + 1
     record.end = outer.at + length
     outer.at = record.end
@@ -95,12 +100,16 @@ cdef int _enter(Reader *outer, Reader *record) except -1:
 
 
 cdef inline int64_t _length(Reader *reader) except -2:
-    """A length, -1 for null, that fits into the record."""
+    """Return the length of a key, value or header (-1 for null). Raises CorruptionError for a
+    length beyond the end of the record."""
     cdef int64_t length = _varint(reader, 32)
     if length < -1:
-        _fail(f"a length is {length}")
+        _fail(f"length of a key, value or header is {length}, expected -1 (null) or more")
     if length > reader.end - reader.at:
-        _fail(f"a length of {length} does not fit into the record")
+        _fail(
+            f"length of a key, value or header is {length}, but only {reader.end - reader.at} bytes"
+            " are left in the record"
+        )
     return length
 
 
@@ -117,11 +126,15 @@ cdef tuple _headers(Reader *reader, int64_t count):
     cdef int64_t length
     cdef list headers = []
     if count < 0 or count * HEADER_BYTES_MIN > reader.end - reader.at:
-        _fail(f"{count} headers in {reader.end - reader.at} bytes")
+        _fail(
+            f"header count is {count}, expected 0 to"
+            f" {(reader.end - reader.at) // HEADER_BYTES_MIN} in the {reader.end - reader.at} bytes"
+            " left in the record"
+        )
     for _ in range(count):
         length = _length(reader)
         if length < 0:
-            _fail("a header has no name")
+            _fail("a header name is null")
         name = PyUnicode_DecodeUTF8(<char *> reader.at, length, "replace")
         reader.at += length
         headers.append((name, _bytes_or_none(reader)))
@@ -130,7 +143,10 @@ cdef tuple _headers(Reader *reader, int64_t count):
 
 cdef int _check_count(int64_t count, Py_ssize_t length) except -1:
     if count < 0 or count > length // RECORD_BYTES_MIN:
-        _fail(f"{length} bytes cannot hold {count} records")
+        _fail(
+            f"record count is {count}, expected 0 to {length // RECORD_BYTES_MIN} in {length} bytes"
+            " of records"
+        )
     return 0
 
 
@@ -143,22 +159,25 @@ cdef object _read_record(
     cdef int64_t header_count
     cdef object timestamp = append_time
     if offset_delta <= delta_before[0] or offset_delta > last_offset_delta:
-        _fail(f"offset delta {offset_delta} follows {delta_before[0]}")
+        _fail(
+            f"offset delta is {offset_delta}, expected more than {delta_before[0]} and at most"
+            f" {last_offset_delta}"
+        )
     delta_before[0] = offset_delta
     if base_offset > INT64_MAX - offset_delta:
-        _fail("offset or timestamp do not fit into 64 bits")
+        _fail(f"offset {base_offset} + {offset_delta} exceeds 64 bits")
     if append_time is None:
         if (delta > 0 and base_timestamp > INT64_MAX - delta) or (
             delta < 0 and base_timestamp < INT64_MIN - delta
         ):
-            _fail("offset or timestamp do not fit into 64 bits")
+            _fail(f"timestamp {base_timestamp} + {delta} exceeds 64 bits")
         timestamp = base_timestamp + delta
     key = _bytes_or_none(reader)
     value = _bytes_or_none(reader)
     header_count = _varint(reader, 32)
     headers = _headers(reader, header_count) if header_count else ()
     if reader.at != reader.end:
-        _fail(f"{reader.end - reader.at} bytes are left at the end of the record")
+        _fail(f"{reader.end - reader.at} bytes follow the last field of the record")
     return _new(
         record_type, (base_offset + offset_delta, timestamp, key, value, headers, timestamp_type)
     )

@@ -1,5 +1,4 @@
-"""The header of a record batch (magic 2, KIP-98): everything that a broker needs to know of a
-batch.
+"""The header of a record batch (magic 2, KIP-98). A broker handles most batches by header alone.
 
 Layout, all big-endian; a batch is `12 + batch_length` bytes long:
 
@@ -9,9 +8,9 @@ Layout, all big-endian; a batch is `12 + batch_length` bytes long:
     16 magic i8                  35 max_timestamp i64          57 record_count i32
     17 crc u32 over 21..end                                    61 records
 
-`base_offset` and `leader_epoch` lie outside the checksum, so a leader assigns them in place and the
-rest stays as the producer sent it. Nothing here looks behind the header: records are opaque,
-decoding them is `record.py`.
+The checksum does not cover `base_offset` and `leader_epoch`: a leader sets them in place, and all
+other bytes stay as the producer sent them. This module reads and writes headers only; `record.py`
+decodes records.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from pybroker.records.crc32c import checksum
 HEADER_SIZE: Final = 61
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 LOG_OVERHEAD: Final = 12
-"""Bytes that `batch_length` does not count: base offset and the length itself."""
+"""The bytes before the end of the `batch_length` field, which `batch_length` does not count."""
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 MAGIC_POSITION: Final = 16
-"""The magic byte has the same position in all message formats, so it can be read first."""
+"""The position of the magic byte, which is the same in all message formats."""
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -57,15 +56,16 @@ _INT64: Final = struct.Struct(">q")
 
 
 class TimestampType(enum.IntEnum):
-    """The clock of the timestamps (KIP-32): the producer's, or the leader's at the append."""
+    """The source of the records' timestamps (KIP-32): the producer, or the leader's clock at the
+    time of the append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records. Offsets, epochs and sequences are -1 if the batch has
-    none; timestamps are ms since 1970 (-1: none)."""
+    """The 61 bytes in front of the records. Leader epoch, producer id, producer epoch and base
+    sequence are -1 if not set. Timestamps are in ms since 1970, -1 if not set."""
 
     base_offset: int
     batch_length: int
@@ -97,7 +97,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The codec bits; compare with `compression.Codec`. 5 to 7 are unassigned."""
+        """The codec bits: a `compression.Codec`, or 5 to 7, which no codec has."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -106,7 +106,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker of the broker, which consumers do not get."""
+        """Whether the batch is a control batch (a transaction marker), which consumers skip."""
         return bool(self.attributes & CONTROL_FLAG)
 
     @property
@@ -116,7 +116,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def uses_log_append_time(self) -> bool:
-        """Whether all records have the time `max_timestamp`, set by the leader."""
+        """Whether all records have the timestamp `max_timestamp`, set by the leader."""
         return bool(self.attributes & LOG_APPEND_TIME_FLAG)
 
     @property
@@ -134,17 +134,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, -1 if there is none. After 2^31 - 1 comes 0."""
+        """The sequence number of the last record, -1 without an idempotent producer. Sequence
+        numbers wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch that begins at `position`. The batch itself may extend beyond
-    the end of `data`.
+    """Return the header of the batch that begins at `position`. The batch may end beyond the end of
+    `data`.
 
-    Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or the length is
+    Raises CorruptionError if fewer than 61 bytes are left, the magic is not 2, or `batch_length` is
     below 49.
     """
     if len(data) - position < HEADER_SIZE:
@@ -159,17 +160,17 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
         )
     if header.batch_length < BATCH_LENGTH_MIN:
         raise CorruptionError(
-            f"batch header at position {position}: length is {header.batch_length},"
+            f"batch header at position {position}: batch length is {header.batch_length},"
             f" expected at least {BATCH_LENGTH_MIN}"
         )
     return header
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of every whole batch in `data`, without one that is cut off at the
-    end.
+    """Yield the position and the header of each whole batch in `data`. A last batch that is cut off
+    is left out.
 
-    Checksums are not checked. Raises CorruptionError at a header that `read_header` refuses.
+    Checksums are not checked. Raises the errors of `read_header`.
     """
     position = 0
     end = len(data)
@@ -182,8 +183,8 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_matches(data: Buffer, position: int, size: int) -> bool:
-    """Whether the `size` bytes at `position` are a batch with a correct checksum. False also if
-    bytes are missing."""
+    """Return whether the `size` bytes at `position` are a batch with a correct checksum. The result
+    is False, too, if `data` is too short."""
     if size < HEADER_SIZE or len(data) - position < size:
         return False
     stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]
@@ -191,8 +192,8 @@ def crc_matches(data: Buffer, position: int, size: int) -> bool:
 
 
 def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Set offset and leader epoch of the batch at `position`, in place. The checksum stays
-    correct."""
+    """Set the base offset and the leader epoch of the batch at `position`, in place. The checksum
+    does not cover them."""
     _INT64.pack_into(data, position, base_offset)
     _INT32.pack_into(data, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
@@ -200,11 +201,11 @@ def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_
 def restamp_log_append_time(
     data: bytearray | memoryview, position: int, size: int, timestamp_ms: int
 ) -> BatchHeader:
-    """Set the time of all records of the batch to `timestamp_ms`, in place, and return the new
+    """Set the timestamp of all records in the batch to `timestamp_ms`, in place, and return the new
     header.
 
-    Only the flag and `max_timestamp` change, and with them the checksum: readers take the time of
-    every record from `max_timestamp`, so the records need no decoding (KIP-32, KIP-98).
+    Only the LogAppendTime flag, `max_timestamp` and the checksum change. Readers of a LogAppendTime
+    batch use `max_timestamp` for every record, so no record is decoded (KIP-32, KIP-98).
     """
     (attributes,) = _INT16.unpack_from(data, position + CHECKED_POSITION)
     _INT16.pack_into(data, position + CHECKED_POSITION, attributes | LOG_APPEND_TIME_FLAG)
@@ -214,7 +215,8 @@ def restamp_log_append_time(
 
 
 def seal(data: bytearray | memoryview, position: int, size: int) -> None:
-    """Compute the checksum of the finished batch of `size` bytes at `position` and write it."""
+    """Compute the checksum of the complete batch of `size` bytes at `position`, and write it into
+    the batch header."""
     with memoryview(data) as view:
         value = checksum(view[position + CHECKED_POSITION : position + size])
     _UINT32.pack_into(data, position + _CRC_POSITION, value)

@@ -24,14 +24,15 @@ from pybroker.records.loops import append_record
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _RECORD_OVERHEAD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
-"""Length, attributes, two deltas, key and value length, number of headers, each at its longest."""
+"""The maximum size of a record's length, attributes, timestamp delta, offset delta, key length,
+value length and header count, in bytes."""
 _HEADER_OVERHEAD_MAX: Final = 5 + 5
 _UTF8_BYTES_MAX: Final = 4
 
 
 class BatchBuilder:
-    """Collects records for one batch. `build` may be called again, e.g. with another sequence after
-    a producer lost its id; the records stay."""
+    """A builder of one batch. `build` keeps the records, so a producer with a new producer id can
+    call it again with another sequence number."""
 
     def __init__(self, codec: Codec = Codec.NONE) -> None:
         self._codec = codec
@@ -46,7 +47,7 @@ class BatchBuilder:
 
     @property
     def estimated_size(self) -> int:
-        """Bytes of the batch before compression; without a codec, exactly its size."""
+        """The size of the batch before compression, in bytes."""
         return HEADER_SIZE + len(self._records)
 
     def append(
@@ -56,16 +57,20 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] = (),
     ) -> None:
-        """Add a record with that time (ms since 1970, -1: none).
+        """Add a record. `timestamp` is in ms since 1970, -1 for none.
 
-        Raises ValueError for another negative time, one that is more than 64 bits after the first
-        record's, or a header name that is not text; the batch is then as before.
+        Raises ValueError for any other negative timestamp, for a distance from the first record's
+        timestamp that exceeds 64 bits, or for a header name that cannot be encoded in UTF-8; the
+        batch is then unchanged.
         """
         if not -1 <= timestamp <= _TIMESTAMP_MAX:
             raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
         base = timestamp if self._count == 0 else self._base_timestamp
         if timestamp - base > _TIMESTAMP_MAX:
-            raise ValueError(f"timestamp is {timestamp}, but the batch begins without a time")
+            raise ValueError(
+                f"timestamp is {timestamp}, expected at most {base + _TIMESTAMP_MAX}, because the"
+                " first record of the batch has no timestamp"
+            )
         append_record(self._records, timestamp - base, self._count, key, value, headers)
         self._base_timestamp = base
         self._max_timestamp = max(self._max_timestamp, timestamp)
@@ -78,10 +83,10 @@ class BatchBuilder:
         base_sequence: int = NO_SEQUENCE,
         transactional: bool = False,
     ) -> bytes:
-        """Return the batch, with base offset 0 as Kafka requires of producers. Raises ValueError if
-        it has no record."""
+        """Return the encoded batch, with base offset 0 as Kafka requires of producers. Raises
+        ValueError if the batch has no records."""
         if not self._count:
-            raise ValueError("a batch without records cannot be built")
+            raise ValueError("the batch has no records: call append() before build()")
         return pack_batch(
             compress(self._codec, self._records),
             self._count,
@@ -99,8 +104,8 @@ def record_size_max(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]] = (),
 ) -> int:
-    """Return the maximal number of bytes by which such a record enlarges a batch (before
-    compression)."""
+    """Return the maximum size of a record with this key, value and headers in a batch before
+    compression, in bytes."""
     size = _RECORD_OVERHEAD_MAX + len(key or b"") + len(value or b"")
     for name, header_value in headers:
         size += _HEADER_OVERHEAD_MAX + _UTF8_BYTES_MAX * len(name) + len(header_value or b"")
@@ -118,7 +123,8 @@ def pack_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """Return a sealed batch around encoded (and compressed, as `attributes` say) records."""
+    """Return a batch with its checksum. `payload` has the encoded records, compressed with the
+    codec in `attributes`."""
     header = BatchHeader(
         base_offset=0,
         batch_length=BATCH_LENGTH_MIN + len(payload),

@@ -1,11 +1,12 @@
-"""Records as columns: the memory of Apache Arrow, without a Python object for each record.
+"""Records as columns in Apache Arrow's memory layout, without a Python object for each record.
 
-For readers of many records (Spark, data frames): one call decodes a batch and copies its keys and
-values once, to their place in Arrow's memory. All numbers are little-endian. In a bitmap the lowest
-bit comes first, and 1 means that there is a value; without a bitmap all entries have one.
+Spark and data frames read many records this way: one call decodes a batch and copies each key and
+value once, into the memory of an Arrow array. All numbers are little-endian. In a validity bitmap
+the least significant bit comes first, and 1 means a value, 0 means null. A column without a bitmap
+has no nulls.
 
-`_columns.pxi` does the work if a C compiler was found at installation, otherwise
-`_numpy_columns.py`; the same tests run over both.
+`_columns.pxi` decodes the records if a C compiler was found at installation, otherwise
+`_numpy_columns.py`. The same tests check both.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pybroker.records.record import encoded_records
 
 INT32_MAX: Final = 2**31 - 1
 NAME_GROWTH: Final = 3
-"""The maximal growth of a header's name: each broken byte is shown as U+FFFD."""
+"""The maximum growth of a header name: each invalid byte becomes U+FFFD, which has three bytes."""
 ENCODED_BYTES_MAX: Final = INT32_MAX // NAME_GROWTH
-"""The limit of a batch's records, since Arrow counts in 32 bits."""
+"""The maximum size of a batch's records, because Arrow's offsets have 32 bits."""
 
 _IMPLEMENTATIONS: Final[tuple[str, ...]] = (
     "pybroker.records._speedups",
@@ -32,41 +33,42 @@ _APPENDED: Final = int(TimestampType.LOG_APPEND_TIME)
 
 
 class BinaryColumn(NamedTuple):
-    """Entry i is `data[offsets[i]:offsets[i + 1]]`, or null if its bit in `validity` is 0."""
+    """A column of byte strings. Entry i is `data[offsets[i]:offsets[i + 1]]`, or null if bit i of
+    `validity` is 0. `validity` is None if the column has no nulls."""
 
     offsets: Buffer
-    """int32, one more than entries."""
+    """int32; the number of offsets is the number of entries plus one."""
     data: Buffer
     validity: Buffer | None
     nulls: int
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of row i are the entries `offsets[i]` to `offsets[i + 1]` of names and values; a
-    row without headers is null, as in Spark."""
+    """The headers of all rows. Row i has the entries `offsets[i]` up to, not including,
+    `offsets[i + 1]` of `names` and `values`; a row without headers is null, as in Spark."""
 
     offsets: Buffer
-    """int32, one more than rows."""
+    """int32; the number of offsets is the number of rows plus one."""
     validity: Buffer | None
     nulls: int
     names: BinaryColumn
-    """UTF-8; none is null."""
+    """Header names in UTF-8, without nulls."""
     values: BinaryColumn
 
 
 class Columns(NamedTuple):
-    """Records, one row each, in the order of their offsets."""
+    """Records as columns. Each record is one row; rows are sorted by offset."""
 
     rows: int
     offsets: Buffer
-    """int64."""
+    """int64, the offset of each record."""
     timestamps: Buffer
-    """int64, microseconds since 1970, -1000 if the producer set no time. Times that do not fit
-    (after the year 294246) become the last whole millisecond that does."""
+    """int64, microseconds since 1970, -1000 if the producer set no timestamp. A timestamp after the
+    year 294246 does not fit and becomes the last whole millisecond that fits."""
     timestamp_types: Buffer
     """int32, a `TimestampType`."""
     keys: BinaryColumn | None
-    """None if not wanted, like `values` and `headers`."""
+    """None if the caller did not request keys; the same holds for `values` and `headers`."""
     values: BinaryColumn | None
     headers: HeaderColumns | None
 
@@ -74,11 +76,11 @@ class Columns(NamedTuple):
 _Binary = tuple[Buffer, Buffer, Buffer | None, int]
 _Headers = tuple[Buffer, Buffer | None, int, _Binary, _Binary]
 Stored = tuple[int, Buffer, Buffer, Buffer, _Binary | None, _Binary | None, _Headers | None]
-"""`Columns`, in plain tuples."""
+"""The fields of `Columns`, as plain tuples."""
 
 
 class Store(Protocol):
-    """The interface of both implementations: columns that grow by one batch after the other."""
+    """The interface of both implementations: columns to which batches are added one by one."""
 
     def __init__(self, *, headers: bool, keys: bool, values: bool) -> None: ...
 
@@ -87,11 +89,11 @@ class Store(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in binary columns."""
+        """The number of bytes in all binary columns."""
 
     @property
     def weight(self) -> int:
-        """Bytes in binary columns and entries of columns: no number in offsets is larger."""
+        """The number of bytes and entries in all columns: an upper bound of all Arrow offsets."""
 
     def add(
         self,
@@ -107,19 +109,20 @@ class Store(Protocol):
     ) -> int:
         """Add the encoded records in `payload` with offset deltas from `first_delta` up to, not
         including, `end_delta`, and return their number. The other arguments and the errors are
-        those of `read_records`; after an error, nothing was added."""
+        those of `read_records`. An error leaves the columns unchanged."""
 
     def finish(self) -> Stored:
-        """Return the added records, and begin again."""
+        """Return the columns, and start again with empty columns."""
 
 
 class ColumnBuilder:
-    """Collects the records of batches. Used by one thread at a time; the compiled form releases the
-    GIL while it decodes."""
+    """A builder of columns from the records of many batches. One thread at a time may use it. The
+    compiled implementation releases the GIL while it decodes."""
 
     def __init__(self, *, headers: bool = False, keys: bool = True, values: bool = True) -> None:
-        """`headers`, `keys`, `values`: the wanted columns; unwanted ones are checked, but not kept.
-        Raises ImportError if neither the compiled module nor NumPy is installed."""
+        """Create an empty builder. `headers`, `keys` and `values` select the columns to keep; other
+        fields are checked, but not stored. Raises ImportError if neither the compiled module nor
+        NumPy is installed."""
         self._store = _store_type()(headers=headers, keys=keys, values=values)
 
     @property
@@ -128,7 +131,8 @@ class ColumnBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of keys, values, and names and values of headers in the builder."""
+        """The number of bytes of all keys, values, header names and header values in the
+        builder."""
         return self._store.size
 
     def add(
@@ -143,16 +147,17 @@ class ColumnBuilder:
         """Add the records of a batch with offsets from `first_offset` up to, not including,
         `end_offset`, and return their number.
 
-        `header` is the batch's own; `batch` begins with it and may extend beyond the batch. The
-        caller checks the checksum and the kind of the batch (control, aborted). Raises the errors
-        of `decode_records` for any damage in the batch, even outside the range, and has then added
-        nothing; ValueError if columns could grow beyond 2 GiB: call `finish` before.
+        `header` is the decoded header of the batch. `batch` begins with that header and may contain
+        more bytes after the batch. The caller checks the checksum, and skips control batches and
+        aborted batches. Raises the errors of `decode_records` for damage anywhere in the batch, and
+        ValueError if the columns could exceed 2 GiB: call `finish` first. An error leaves the
+        builder unchanged.
         """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
         if self._store.weight + NAME_GROWTH * len(payload) > INT32_MAX:
             raise ValueError(
-                f"{self.size} bytes in {self.rows} rows are held, and {len(payload)} more may not"
-                " fit into one set of columns: call finish() before"
+                f"the builder has {self.size} bytes in {self.rows} rows, and a batch with"
+                f" {len(payload)} bytes of records may exceed 2 GiB: call finish() before add()"
             )
         is_appended = header.uses_log_append_time
         return self._store.add(
@@ -168,8 +173,8 @@ class ColumnBuilder:
         )
 
     def finish(self) -> Columns:
-        """Return the records added since the last call. The builder is empty again, and does not
-        change these columns any more."""
+        """Return the records added since the last call of `finish`, and empty the builder. The
+        builder never changes the returned columns."""
         rows, offsets, timestamps, types, keys, values, headers = self._store.finish()
         return Columns(
             rows,
@@ -187,11 +192,11 @@ def _store_type() -> type[Store]:
         try:
             found: type[Store] = importlib.import_module(name).ColumnStore
         except (ImportError, AttributeError):
-            continue  # AttributeError: compiled before there were columns
+            continue  # AttributeError: an older build of `_speedups`, without columns
         return found
     raise ImportError(
-        "records become columns by the compiled module or by NumPy, and neither is installed:"
-        " pip install 'pybroker[arrow]'"
+        "decoding records as columns needs the compiled module pybroker.records._speedups or NumPy,"
+        " and neither is installed: pip install 'pybroker[arrow]'"
     )
 
 

@@ -1,16 +1,15 @@
-"""Compression of the records in a batch: four codecs, one way in and one way out.
+"""Compression of the records in a batch with four codecs.
 
-The input may be hostile. So decompression produces output in steps and counts it against a
-limit, and never trusts a size that the input declares: memory use follows the bytes that were
-produced. This module knows no headers of batches.
+The input may come from an attacker. Decompression therefore produces its output in steps, checks
+each step against a limit, and allocates no memory for a size that the input declares. This module
+does not read batch headers.
 
-Framing, as the Java clients write and read it:
+The framing is that of Kafka's Java clients:
 
 - gzip: RFC 1952, one or more members.
-- snappy: written as xerial stream (16 bytes of header, then blocks of at most 32 KiB, each with its
-length as i32); read
-  also as a single raw block, which some other clients send.
-- lz4: the frame format with independent blocks (Java refuses linked ones).
+- snappy: an xerial stream: a header of 16 bytes, then blocks of at most 32 KiB, each after its
+  length as i32. Decompression also accepts a single raw block, which some other clients send.
+- lz4: the frame format with independent blocks, because Java rejects linked blocks.
 - zstd: RFC 8878, one or more frames.
 """
 
@@ -31,16 +30,16 @@ from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.ports import Buffer
 
 FRAMES_MAX: Final = 64
-"""The limit of concatenated gzip members or frames in one batch. Producers write one; the limit
-keeps the work linear."""
+"""The maximum number of concatenated gzip members or frames in one batch. Producers write one; the
+limit keeps the time for decompression linear in the size of the batch."""
 
 _GZIP_WBITS: Final = 31
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES_MAX: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 22
-"""No element of the format expands 3 bytes to more than 64, so a larger declared length is
-wrong."""
+"""The maximum ratio of decompressed to compressed bytes: an element of the snappy format expands 3
+bytes to at most 64."""
 _LZ4_STEP_BYTES_MAX: Final = 1024 * 1024
 _LZ4_STEP_BYTES_MIN: Final = 64 * 1024
 _ZSTD_BLOCK_HEADER_BYTES: Final = 3
@@ -51,7 +50,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 class Codec(enum.IntEnum):
-    """The codec bits of a batch's attributes."""
+    """A compression codec, with its number in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -66,18 +65,18 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """Return `data` decompressed, at most `limit_bytes` long.
+    """Return the decompressed `data`, at most `limit_bytes` bytes.
 
-    Memory stays within a small multiple of the limit and of the input, whatever the input declares.
-    Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if it
-    is longer than the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) if no codec has the number.
+    The memory use is at most a small multiple of the limit and the input size, for any input.
+    Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if the
+    result exceeds the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
     """
     try:
         known = Codec(codec)
     except ValueError as error:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression codec {codec} is not known, expected 0 to {max(Codec)}",
+            f"compression codec {codec} is unknown, expected 0 to {max(Codec)}",
         ) from error
     output = _Output(known, limit_bytes)
     _DECOMPRESSORS[known](memoryview(data), output)
@@ -85,7 +84,7 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 class _Output:
-    """The output so far. Invariant: its length is at most the limit."""
+    """The decompressed bytes so far. Invariant: their number is at most the limit."""
 
     def __init__(self, codec: Codec, limit_bytes: int) -> None:
         self._codec = codec
@@ -99,7 +98,7 @@ class _Output:
         self._pieces.append(piece)
 
     def expect(self, length: int) -> None:
-        """Raise MESSAGE_TOO_LARGE unless `length` more bytes are allowed."""
+        """Raise MESSAGE_TOO_LARGE if `length` more bytes exceed the limit."""
         if length > self.room:
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -113,9 +112,10 @@ class _Output:
         return CorruptionError(f"{self._codec.name.lower()} data: {what}")
 
     def frame(self, index: int) -> None:
-        """Raise CorruptionError if `index` (from 0) is one frame too many."""
+        """Raise CorruptionError if the frame `index` (from 0) exceeds the maximum number of
+        frames."""
         if index >= FRAMES_MAX:
-            raise self.damaged(f"more than {FRAMES_MAX} frames are concatenated")
+            raise self.damaged(f"the data has more than {FRAMES_MAX} concatenated frames")
 
 
 def _copy(data: memoryview, output: _Output) -> None:
@@ -129,12 +129,12 @@ def _gunzip(data: memoryview, output: _Output) -> None:
         output.frame(index)
         member = zlib.decompressobj(wbits=_GZIP_WBITS)
         try:
-            # One byte above the limit is enough to detect too much output.
+            # A result of one byte more than the limit makes `output.add` raise MESSAGE_TOO_LARGE.
             output.add(member.decompress(rest, output.room + 1))
         except zlib.error as error:
             raise output.damaged(str(error)) from error
         if not member.eof:
-            raise output.damaged(f"member {index} is cut off")
+            raise output.damaged(f"gzip member {index} is cut off")
         rest = member.unused_data
         index += 1
 
@@ -185,9 +185,12 @@ def _unsnap_block(block: memoryview, output: _Output) -> None:
         if byte < 0x80:
             break
     else:
-        raise output.damaged("the length in front of a block is cut off or too long")
+        raise output.damaged("the decompressed length of a block is cut off or longer than 5 bytes")
     if declared > _SNAPPY_RATIO_MAX * len(block):
-        raise output.damaged(f"{len(block)} bytes claim to hold {declared}")
+        raise output.damaged(
+            f"a block of {len(block)} bytes declares {declared} decompressed bytes, expected at"
+            f" most {_SNAPPY_RATIO_MAX * len(block)}"
+        )
     output.expect(declared)
     try:
         output.add(snappy.decompress(block))
@@ -242,12 +245,11 @@ def _unzstd(data: memoryview, output: _Output) -> None:
 
 
 def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
-    """Yield the positions at which to cut the frame at `position` so that each part expands to at
-    most a few blocks.
+    """Yield the positions at which to split the frame at `position` into parts of a few blocks. The
+    last position is the end of the frame, or the end of the data if the frame is cut off.
 
-    The library does not limit the output of one call. A block expands to at most 128 KiB, so
-    feeding it a few blocks at a time bounds the output before the limit is checked. A frame that is
-    cut off ends at the end of the data.
+    The library does not limit the output of one call. A block expands to at most 128 KiB, so the
+    output of a few blocks is small, and the caller checks the limit after each part.
     """
     parameters = zstandard.get_frame_parameters(data[position:])
     position += zstandard.frame_header_size(data[position:])

@@ -1,7 +1,7 @@
 """Control records: the markers that end transactions (KIP-98).
 
-A marker is a batch of exactly one record whose key is version i16 and type i16 and whose value is
-version i16 and coordinator epoch i32. Only brokers write them; consumers skip them.
+A marker is a control batch with one record. The key of the record is version i16 and type i16; its
+value is version i16 and coordinator epoch i32. Only brokers write markers; consumers skip them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _VALUE: Final = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
-    """How a transaction ended: by a commit or an abort."""
+    """The type of a transaction marker: the transaction was committed or aborted."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class EndTransaction(NamedTuple):
-    """A marker. `coordinator_epoch` fences replaced coordinators."""
+    """A transaction marker. Leaders reject a marker with an older `coordinator_epoch` than the last
+    one of the producer."""
 
     type: ControlType
     coordinator_epoch: int
@@ -38,7 +39,8 @@ class EndTransaction(NamedTuple):
 def build_end_transaction(
     marker: EndTransaction, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Return the batch that ends the open transaction of that producer in a partition."""
+    """Return the encoded control batch that ends the open transaction of a producer in one
+    partition."""
     record = bytearray()
     key = _KEY.pack(VERSION, marker.type)
     append_record(record, 0, 0, key, _VALUE.pack(VERSION, marker.coordinator_epoch), ())
@@ -54,27 +56,29 @@ def build_end_transaction(
 
 
 def parse_control(record: Record) -> EndTransaction | None:
-    """Return the marker in the record of a control batch; None for a type that does not end a
-    transaction (later versions of Kafka have more). Later versions of key and value may be longer.
+    """Return the transaction marker in the record of a control batch, or None for any other control
+    type, which newer Kafka versions may write. Bytes after the known fields are ignored.
 
-    Raises CorruptionError if key or value are missing, cut off or of a negative version.
+    Raises CorruptionError if the key or the value is null, too short or has a negative version.
     """
-    version, number = _unpack(_KEY, record.key, f"key of the control record at {record.offset}")
+    key = f"control record at offset {record.offset}: key"
+    value = f"control record at offset {record.offset}: value"
+    version, number = _unpack(_KEY, record.key, key)
     if version < 0:
-        raise CorruptionError(f"control record at {record.offset}: version is {version}")
+        raise CorruptionError(f"{key} has version {version}, expected 0 or more")
     try:
         control_type = ControlType(number)
     except ValueError:
         return None
-    version, epoch = _unpack(_VALUE, record.value, f"end of transaction at {record.offset}")
+    version, epoch = _unpack(_VALUE, record.value, value)
     if version < 0:
-        raise CorruptionError(f"end of transaction at {record.offset}: version is {version}")
+        raise CorruptionError(f"{value} has version {version}, expected 0 or more")
     return EndTransaction(control_type, epoch)
 
 
 def _unpack(layout: struct.Struct, data: bytes | None, what: str) -> tuple[int, int]:
     if data is None or len(data) < layout.size:
-        found = "nothing" if data is None else f"{len(data)} bytes"
-        raise CorruptionError(f"{what}: found {found}, expected {layout.size} bytes")
+        found = "is null" if data is None else f"has {len(data)} bytes"
+        raise CorruptionError(f"{what} {found}, expected at least {layout.size} bytes")
     first, second = layout.unpack_from(data)
     return first, second

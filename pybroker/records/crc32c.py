@@ -1,8 +1,8 @@
-"""The checksum of record batches: CRC-32C (Castagnoli), by the processor's own instruction if it
-has one.
+"""The checksum of record batches: CRC-32C (Castagnoli). The library uses the processor's CRC-32C
+instruction if the processor has one.
 
-Only this module knows which library computes it. CRC-32 of zlib, which the message formats 0 and 1
-use, is another polynomial and does not belong here.
+No other module imports the library. The message formats 0 and 1 use CRC-32 with another polynomial
+(`zlib.crc32`), which this module does not compute.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ from pybroker.ports import Buffer
 
 
 def checksum(data: Buffer) -> int:
-    """Return CRC-32C of `data`, unsigned. `data` is contiguous; it is read in place, never
+    """Return the CRC-32C of `data` as an unsigned integer. `data` must be contiguous; it is not
     copied."""
     return _library.crc32c(data)

@@ -1,8 +1,7 @@
-"""Chooses between the two implementations of the loops over records (`columns.py` does so for
-columns).
+"""Selects the implementation of the loops over records. `columns.py` selects that of columns.
 
-`_speedups` is compiled if a C compiler was found at installation; `_pure` does the same in Python.
-Both raise the same errors, and the same tests run over both.
+`_speedups` exists if a C compiler was found at installation; otherwise `_pure` does the same in
+Python. Both raise the same errors, and the same tests check both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records, for consumers, the log cleaner and the coordinators.
+"""Decoding of the records in a batch, for consumers, the log cleaner and the coordinators.
 
-The broker itself moves batches without reading records (`batch.py`). The receiver of the bytes
-checks the checksum (`batch.crc_matches`).
+The broker stores and sends batches without decoding records (`batch.py`). Callers check the
+checksum first (`batch.crc_matches`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pybroker.records.compression import Codec, decompress
 from pybroker.records.loops import read_records
 
 Headers = tuple[tuple[str, bytes | None], ...]
-"""Name and value of each header, in order; names may repeat (KIP-82)."""
+"""The name and the value of each header, in order. A name may occur several times (KIP-82)."""
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is in ms since 1970, -1 if the producer set none."""
+    """A decoded record. `timestamp` is in ms since 1970, -1 if the producer set none."""
 
     offset: int
     timestamp: int
@@ -32,11 +32,12 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record]:
-    """Return the records of the first batch in `batch`; empty if compaction removed all.
+    """Return the records of the batch at the start of `batch`, an empty list if compaction removed
+    all of them.
 
-    Control batches are decoded like any other (see `control.py`). Raises CorruptionError if the
-    bytes are inconsistent, BrokerError MESSAGE_TOO_LARGE if the records are longer than
-    `decompressed_bytes_max`, UNSUPPORTED_COMPRESSION_TYPE for unknown codec bits.
+    Control batches are decoded, too; `control.py` parses their records. Raises CorruptionError if
+    the batch is damaged, BrokerError(MESSAGE_TOO_LARGE) if the decompressed records exceed
+    `decompressed_bytes_max`, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
     """
     header = read_header(batch)
     return read_records(
@@ -52,8 +53,8 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[Record
 
 
 def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield offset and timestamp of each record of a batch, without keeping any. Raises the errors
-    of `decode_records`, also during the iteration."""
+    """Yield the offset and the timestamp of each record in a batch, one record at a time to save
+    memory. Raises the errors of `decode_records`, also during the iteration."""
     header = read_header(batch)
     payload = records_payload(batch, header, decompressed_bytes_max)
     for time_delta, offset_delta in iter_times(payload, header.record_count):
@@ -70,13 +71,17 @@ def records_payload(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 
 
 def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> Buffer:
-    """As `records_payload`, but in place if nothing is compressed."""
+    """Return the encoded records of a batch, decompressed. The result is a slice of `batch`, not a
+    copy, if the batch is not compressed. Raises the errors of `decode_records`."""
     if len(batch) < header.size:
-        raise CorruptionError(f"batch of {header.size} bytes: only {len(batch)} are there")
+        raise CorruptionError(
+            f"batch of {header.size} bytes at offset {header.base_offset}: the data ends after"
+            f" {len(batch)} bytes"
+        )
     payload = memoryview(batch)[HEADER_SIZE : header.size]
     if header.codec == Codec.NONE and len(payload) <= decompressed_bytes_max:
         return payload
     if not payload and header.codec <= Codec.ZSTD:
-        # A batch that compaction emptied keeps its codec bits but has no compressed block.
+        # If compaction removes all records, the batch keeps its codec bits without compressed data.
         return b""
     return decompress(header.codec, payload, decompressed_bytes_max)

@@ -1,8 +1,8 @@
-"""Names the records at fault in a batch that a leader refuses (KIP-467), in Kafka's words.
+"""Lists the invalid records of a batch that a leader rejects (KIP-467), with Kafka's messages.
 
-Only for batches that `validate.py` has refused: the loop over the records is in Python, and is for
-a thread. It checks a limited number of records and names a limited number of them, because a small
-batch may decompress to millions.
+`validate.py` calls this module only for a batch that it has rejected: the loop over the records is
+in Python and runs in a thread. The number of checked records and the number of listed records are
+limited, because a small batch may decompress to millions of records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pybroker.model import NO_TIMESTAMP
 from pybroker.records._pure import iter_outlines
 
 NAMED_MAX: Final = 1000
-"""Kafka names all records. A record takes 7 bytes, and its error more than a hundred."""
+"""The maximum number of records in an error response. Kafka has no limit, but a record may take 7
+bytes and its error message more than 100."""
 WALKED_MAX: Final = 100_000
 _SHOWN_MAX: Final = 3
 _LONG_MIN: Final = -(2**63)
@@ -23,14 +24,16 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 class RecordError(NamedTuple):
-    """`batch_index`: the record's place in its batch, from 0."""
+    """The error of one record. `batch_index` is the position of the record in its batch, from
+    0."""
 
     batch_index: int
     message: str
 
 
 class RecordsRefused(BrokerError):
-    """Some records of a batch are at fault; `records` names them, if they are known yet."""
+    """Some records of a batch are invalid. `records` lists them, and is empty until `name_records`
+    finds them."""
 
     def __init__(self, code: ErrorCode, detail: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(code, detail)
@@ -38,8 +41,8 @@ class RecordsRefused(BrokerError):
 
 
 class Expected(NamedTuple):
-    """The leader's conditions on a record. `earliest` and `latest`: the bounds of its time in ms,
-    None if the time is not checked."""
+    """The conditions that each record must meet. `earliest` and `latest` limit the timestamp, in
+    ms; they are None if timestamps are not checked."""
 
     needs_key: bool
     earliest: int | None
@@ -48,8 +51,8 @@ class Expected(NamedTuple):
 
 
 class Times(NamedTuple):
-    """The source of the records' times: `base` plus the record's delta, or `append_time` for all if
-    the producer set LogAppendTime."""
+    """The source of the records' timestamps: `base` plus the timestamp delta of the record. If the
+    producer set LogAppendTime, `append_time` is the timestamp of all records."""
 
     base: int
     append_time: int | None
@@ -58,8 +61,8 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Return the same refusal with the names of the records at fault; `refused` itself if no
-    checked record is. `payload` has the encoded records. Raises CorruptionError."""
+    """Return an error that lists the invalid records, or `refused` if all checked records are
+    valid. `payload` has the encoded records. Raises CorruptionError for damaged records."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

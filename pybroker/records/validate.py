@@ -1,8 +1,8 @@
 """The checks of a leader before it appends a producer's batch.
 
-Shallow on purpose: header and checksum tell nearly everything, and the records stay opaque. Their
-keys and times are read only if the topic is compacted or limits the age of a record. The log checks
-the producer's state (sequence gaps, fencing).
+Most batches are checked by header and checksum alone. The leader decodes keys and timestamps of
+records only if the topic is compacted or limits the age of records. The log checks the producer
+state (sequence numbers, producer epochs).
 """
 
 from __future__ import annotations
@@ -35,49 +35,51 @@ from pybroker.records.record import records_payload
 from pybroker.records.refusals import Expected, RecordsRefused, Times, name_records
 
 NO_TIMESTAMP_LIMIT: Final = 2**63 - 1
-"""`message.timestamp.*.max.ms` with this value (Kafka's default) limits nothing."""
+"""The default of `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`, as in
+Kafka: no limit."""
 
 _CODEC_POSITION: Final = 22
-"""The low byte of a batch's attributes."""
+"""The position of the low byte of a batch's attributes, which has the codec bits."""
 _BATCH_API_VERSION_MIN: Final = 3
-"""The first version of Produce that carries this format, and nothing but it (KIP-98)."""
+"""The first version of Produce that allows record batches of magic 2 only (KIP-98)."""
 _ZSTD_API_VERSION_MIN: Final = 7
-"""The first version whose clients know zstd (KIP-110)."""
+"""The first version of Produce that allows zstd (KIP-110)."""
 _RECORD_BYTES_MIN: Final = 7
-"""A record without key, value and headers: each of its fields takes a byte."""
+"""The size of a record without key, value and headers: seven fields of one byte each."""
 _DECOMPRESSED_RATIO_MAX: Final = 64
 _DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
-"""A batch whose records are read may decompress to the larger of this and 64 times its size
-limit."""
+"""The decompressed size of a batch is limited to the larger of this and
+`_DECOMPRESSED_RATIO_MAX` times `max.message.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The limits of the topic's configuration and the request's version."""
+    """The conditions that a produced batch must meet, from the topic's configuration and the
+    version of the request."""
 
     max_message_bytes: int
-    """Size of a whole batch (`max.message.bytes`)."""
+    """The maximum size of a batch (`max.message.bytes`)."""
     segment_bytes: int
     compacted: bool = False
-    """Whether every record needs a key."""
+    """Whether the topic is compacted, so that every record needs a key."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = NO_TIMESTAMP_LIMIT
-    """The maximal age of a record (KIP-937)."""
+    """The maximum age of a record (`message.timestamp.before.max.ms`, KIP-937)."""
     timestamp_after_max_ms: int = NO_TIMESTAMP_LIMIT
-    """How far ahead of the broker's clock a record may be."""
+    """The maximum by which a record's timestamp may exceed the broker's clock
+    (`message.timestamp.after.max.ms`)."""
     stored_codec: Codec | None = None
-    """The codec of stored batches (`compression.type`); None keeps the producer's."""
+    """The codec of stored batches (`compression.type`); None keeps the producer's codec."""
     api_version: int = 9
     """The version of the Produce request."""
     partition: str = ""
-    """The partition's name for the producer's error texts."""
+    """The name of the partition, for error messages to the producer."""
     _bytes_max: int = field(init=False, repr=False, compare=False)
     _ahead_max_ms: int = field(init=False, repr=False, compare=False)
     _attributes_max: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the values that `_is_plainly_good` compares with, once instead of for each
-        batch."""
+        """Compute the limits for `validate_quickly` once, instead of for each batch."""
         creates = self.timestamp_type is TimestampType.CREATE_TIME
         walks = self.compacted or _limits_age(self)
         zstd = self.api_version >= _ZSTD_API_VERSION_MIN
@@ -91,23 +93,24 @@ class BatchRules:
 
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
-    """Return the header of the one batch in `data`, the records of a producer for one partition.
+    """Return the header of the batch in `data`, the records of a Produce request for one partition.
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD; RecordsRefused, without their names, if single records are at fault. `data` is
-    not changed.
+    INVALID_RECORD. If single records are invalid, raises RecordsRefused with an empty list of
+    records. `data` is not changed.
     """
     if data is None or not len(data):
-        raise _invalid("the request carries no records, expected one batch")
-    accepted = plainly_good(data, rules, now_ms)
+        raise _invalid("the request has no records for the partition, expected one batch")
+    accepted = validate_quickly(data, rules, now_ms)
     if accepted is not None:
         return accepted
     header = _read_one_batch(data, rules)
     _check_size(header, rules)
     if not crc_matches(data, 0, header.size):
         raise BrokerError(
-            ErrorCode.CORRUPT_MESSAGE, f"the checksum of the batch is not {header.crc:#010x}"
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the checksum of the batch differs from {header.crc:#010x} in its header",
         )
     _check_codec(header, rules.api_version)
     _check_offsets(header, rules)
@@ -118,10 +121,10 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
     return header
 
 
-def plainly_good(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | None:
-    """Return the header of a batch that passes `validate_produced`, is not transactional and whose
-    records need no check, after one check of all fields: nearly every batch. None says nothing
-    about the batch."""
+def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | None:
+    """Return the header of the batch in `data` if one combined check shows that the batch is valid.
+    Return None if the batch needs the separate checks of `validate_produced`: it may be invalid, is
+    transactional, or its records must be decoded. The combined check accepts nearly all batches."""
     size = len(data)
     if not HEADER_SIZE <= size <= rules._bytes_max:
         return None
@@ -147,7 +150,7 @@ def plainly_good(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeader | 
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Whether `stored_form` would decompress or compress these records, which may take long."""
+    """Return whether `stored_form` must decompress or compress the records, which may take long."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK
@@ -157,9 +160,9 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
-    """Return the one batch in `data` as it will be stored, and its header: itself, or a new one if
-    the topic stores another codec. Raises the errors of `validate_produced`, with the names of
-    records at fault."""
+    """Return the batch in the form in which the leader stores it, and its header. The result is
+    `data` itself, or a new batch if the topic's codec differs from the producer's codec. Raises the
+    errors of `validate_produced`; RecordsRefused then lists the invalid records."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:
@@ -199,7 +202,7 @@ def _named(
         times = Times(header.base_timestamp, appended_at)
         return name_records(refused, payload, header.record_count, times, expected)
     except (BrokerError, CorruptionError):
-        return refused  # the error of the whole batch stands
+        return refused  # without a list of records
 
 
 def _invalid(detail: str) -> BrokerError:
@@ -217,11 +220,12 @@ def _read_one_batch(data: Buffer, rules: BatchRules) -> BatchHeader:
     if magic < MAGIC and rules.api_version < _BATCH_API_VERSION_MIN:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"message format {magic} is not supported, expected {MAGIC}",
+            f"the message format is {magic}, expected {MAGIC}: use a newer producer",
         )
     if magic < MAGIC:
         raise _invalid(
-            f"the message format is {magic}, expected {MAGIC} in version {rules.api_version}"
+            f"the message format is {magic}, expected {MAGIC} in version {rules.api_version} of"
+            " Produce"
         )
     if magic > MAGIC:
         raise _corrupt(f"the message format is {magic}, expected {MAGIC}")
@@ -230,7 +234,7 @@ def _read_one_batch(data: Buffer, rules: BatchRules) -> BatchHeader:
     header = BatchHeader._make(HEADER.unpack_from(data))
     if not BATCH_LENGTH_MIN <= header.batch_length <= len(data) - LOG_OVERHEAD:
         raise _corrupt(
-            f"the length of the batch is {header.batch_length},"
+            f"the batch length in the header is {header.batch_length},"
             f" expected {BATCH_LENGTH_MIN} to {len(data) - LOG_OVERHEAD}"
         )
     if header.size < len(data):
@@ -245,12 +249,13 @@ def _check_codec(header: BatchHeader, api_version: int) -> None:
     if header.codec > Codec.ZSTD:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression codec {header.codec} is not known, expected 0 to {max(Codec)}",
+            f"compression codec {header.codec} is unknown, expected 0 to {max(Codec)}",
         )
     if header.codec == Codec.ZSTD and api_version < _ZSTD_API_VERSION_MIN:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd in version {api_version} of Produce, expected {_ZSTD_API_VERSION_MIN} or later",
+            f"the batch is compressed with zstd, which needs version {_ZSTD_API_VERSION_MIN} of"
+            f" Produce or later, but the request has version {api_version}",
         )
 
 
@@ -279,25 +284,28 @@ def _check_offsets(header: BatchHeader, rules: BatchRules) -> None:
             f"the last offset delta is {header.last_offset_delta},"
             f" expected {header.record_count - 1} for {header.record_count} records"
         )
-    # Each record that the header claims gets an offset, so the claimed number must be limited.
+    # The leader assigns an offset to each record that the header counts, so the count is limited.
     plain = header.codec == Codec.NONE
     bytes_max = header.size - HEADER_SIZE if plain else _decompressed_bytes_max(rules)
     if header.record_count * _RECORD_BYTES_MIN > bytes_max:
         raise _invalid(
-            f"{header.size} bytes of codec {header.codec} cannot hold {header.record_count} records"
+            f"the record count is {header.record_count}, expected at most"
+            f" {bytes_max // _RECORD_BYTES_MIN} in a batch of {header.size} bytes with compression"
+            f" codec {header.codec}"
         )
 
 
 def _check_producer(header: BatchHeader) -> None:
     if header.is_control:
-        raise _invalid("the batch is marked as control batch, which only brokers write")
+        raise _invalid("the batch is a control batch, which only brokers may write")
     if header.has_delete_horizon:
-        raise _invalid("the batch has a delete horizon, which only the log cleaner sets")
+        raise _invalid("the batch has a delete horizon, which only the log cleaner may set")
     if header.has_producer:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise _invalid(
-                f"producer {header.producer_id} has epoch {header.producer_epoch} and sequence"
-                f" {header.base_sequence}, expected both to be 0 or more"
+                f"the batch of producer id {header.producer_id} has producer epoch"
+                f" {header.producer_epoch} and base sequence {header.base_sequence}, expected both"
+                " to be 0 or more"
             )
     elif header.is_transactional:
         raise _invalid("the batch is transactional but has no producer id")
@@ -317,7 +325,7 @@ def _check_ahead(timestamp: int, what: str, rules: BatchRules, now_ms: int) -> N
     if timestamp - now_ms > rules.timestamp_after_max_ms:
         raise RecordsRefused(
             ErrorCode.INVALID_TIMESTAMP,
-            f"{what} has time {timestamp}, expected at most"
+            f"{what} has timestamp {timestamp}, expected at most"
             f" {now_ms + rules.timestamp_after_max_ms} (message.timestamp.after.max.ms)",
         )
 
@@ -334,7 +342,8 @@ def _decompressed_bytes_max(rules: BatchRules) -> int:
 
 
 def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
-    """Check keys and times of the records; a limit on decompression guards against bombs."""
+    """Check the keys and the timestamps of the records. The size of the decompressed records is
+    limited, because a small batch may decompress to gigabytes."""
     try:
         payload = records_payload(data, header, _decompressed_bytes_max(rules))
         keyless, earliest, lowest, highest = scan_records(payload, header.record_count)
@@ -343,7 +352,7 @@ def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms:
     if rules.compacted and keyless >= 0:
         raise RecordsRefused(
             ErrorCode.INVALID_RECORD,
-            f"record {keyless} has no key, expected one in a compacted topic",
+            f"record {keyless} of the batch has no key, but the topic is compacted",
         )
     if not _limits_age(rules):
         return
@@ -351,7 +360,7 @@ def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms:
     if oldest != NO_TIMESTAMP and now_ms - oldest > rules.timestamp_before_max_ms:
         raise RecordsRefused(
             ErrorCode.INVALID_TIMESTAMP,
-            f"record {earliest} has time {oldest}, expected at least"
+            f"record {earliest} of the batch has timestamp {oldest}, expected at least"
             f" {now_ms - rules.timestamp_before_max_ms} (message.timestamp.before.max.ms)",
         )
     _check_ahead(header.base_timestamp + highest, "a record", rules, now_ms)

@@ -1,2 +1,2 @@
-"""Kafka's wire protocol as values: bytes in, messages out, and back. No socket, loop, clock or
-logging."""
+"""Kafka's wire protocol: conversion between bytes and messages. No module here uses a socket, an
+event loop, a clock or a log."""

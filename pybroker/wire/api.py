@@ -1,9 +1,10 @@
-"""The one list of APIs, for ApiVersions, the dispatch of handlers and the codec.
+"""The list of all APIs. ApiVersions responses, the dispatch of requests and the codec use it.
 
-The versions form one coherent profile, that of a ZooKeeper-mode Kafka 3.0: clients infer features
-from the set as a whole. DescribeCluster has its version 1, too, because kafka-python cannot read
-the answer of version 0. Produce starts at 0 although old formats are refused, because older
-librdkafka turns compression off when its lowest version is above 0 (KAFKA-18659).
+The versions are those of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker
+from all versions together. There are two exceptions. DescribeCluster has version 1, because
+kafka-python cannot decode the response of version 0. Produce starts at version 0, although brokers
+reject the message formats 0 and 1, because older librdkafka disables compression if the lowest
+version is above 0 (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from pybroker.wire.schema import Message
 
 
 class ApiKey(enum.IntEnum):
-    """The numbers of the APIs that clients use, and 4 to 7 that only brokers use."""
+    """The API keys. Only brokers use the keys 4 to 7."""
 
     PRODUCE = 0
     FETCH = 1
@@ -97,8 +98,8 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its messages and its versions here. `flexible_since` is the first version with
-    compact types and tagged fields (KIP-482), None if there is none."""
+    """An API: its request and response, and the supported versions. `flexible_since` is the first
+    version with compact types and tagged fields (KIP-482), None if no version has them."""
 
     key: ApiKey
     request: type[Message]
@@ -108,20 +109,22 @@ class Api:
     flexible_since: int | None
 
     def supports(self, version: int) -> bool:
-        """Whether this code knows that version."""
+        """Return whether pybroker supports the version."""
         return self.min_version <= version <= self.max_version
 
     def is_flexible(self, version: int) -> bool:
-        """Whether that version is flexible."""
+        """Return whether the version has compact types and tagged fields."""
         return self.flexible_since is not None and version >= self.flexible_since
 
     def request_header_version(self, version: int) -> int:
-        """Return 1, or 2 (with tagged fields) if the version is flexible."""
+        """Return the version of the request header: 2, with tagged fields, for a flexible version,
+        otherwise 1."""
         return 2 if self.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """Return 0, or 1 (with tagged fields) if the version is flexible; ApiVersions stays at 0,
-        since its client does not know yet which version it will get."""
+        """Return the version of the response header: 1, with tagged fields, for a flexible version,
+        otherwise 0. It is always 0 for ApiVersions, because the client does not know the response
+        version yet."""
         if self.key is ApiKey.API_VERSIONS:
             return 0
         return 1 if self.is_flexible(version) else 0
@@ -233,13 +236,13 @@ BETWEEN_BROKERS: Final = frozenset(
         ApiKey.CONTROLLED_SHUTDOWN,
     }
 )
-"""Requests between brokers, in a version that both ends know: not advertised, and refused on every
-listener but the one for brokers."""
+"""The APIs that only brokers use. ApiVersions responses omit them, and only the inter-broker
+listener accepts them."""
 
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
-    """Return the content of ApiVersions: (key, lowest, highest version) of every API for clients,
-    by key."""
+    """Return the rows of an ApiVersions response: key, lowest version and highest version of each
+    API for clients, sorted by key."""
     return tuple(
         (api.key, api.min_version, api.max_version)
         for api in APIS.values()

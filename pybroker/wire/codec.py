@@ -1,6 +1,7 @@
-"""Encoding and decoding of messages: bodies only, `headers` has the headers, `frame` the framing.
+"""Encoding and decoding of message bodies. The module `headers` handles headers, `frame` the size
+prefix.
 
-This module knows no single API; the messages declare which fields exist in which version.
+This module has no code for single APIs; each message declares its fields in every version.
 """
 
 from __future__ import annotations
@@ -29,28 +30,31 @@ def decode_message(
     *,
     to_the_end: bool = True,
 ) -> MessageT:
-    """Return the structure at the start of `body`; with `to_the_end` no byte may follow it. Fields
-    of kind `records` are slices of `body`. `elements_max` bounds all arrays together. Raises
-    MalformedInput."""
+    """Return the decoded message at the start of `body`. With `to_the_end`, bytes after the message
+    are an error. Fields of kind `records` are slices of `body`. All arrays together may have at
+    most `elements_max` elements. Raises MalformedInput."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
         message, end = decoder(message_class, version, flexible)(data, elements_max)
     except DECODING_ERRORS as error:
         raise MalformedInput(f"{message_class.__name__} v{version}: {error}") from error
     if to_the_end and end != len(data):
-        raise MalformedInput(f"{message_class.__name__} v{version}: {len(data) - end} bytes follow")
+        raise MalformedInput(
+            f"{message_class.__name__} v{version}: {len(data) - end} bytes follow the message,"
+            " expected 0"
+        )
     return message
 
 
 def encode_message(message: Message, version: int, flexible: bool) -> bytes:
-    """Return the bytes of a structure. Raises ValueError if a value does not fit its field, is null
-    although that is not allowed, or does not exist in that version."""
+    """Return the encoded message. Raises ValueError if a value does not fit into its field, a field
+    is null but not nullable, or the version lacks a field that is set."""
     return b"".join(encode_parts(message, version, flexible))
 
 
 def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]:
-    """Return the bytes of a structure as buffers for a vectored write: large record batches are not
-    copied. Raises the errors of `encode_message`."""
+    """Return the encoded message as a list of buffers for a vectored write, without a copy of large
+    record batches. Raises the errors of `encode_message`."""
     try:
         return encoder(type(message), version, flexible)(message)
     except struct.error as error:
@@ -58,10 +62,12 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
-    """Return the request in `body`. Bytes after it are ignored, as in Kafka: librdkafka writes some
-    behind a Metadata request for all topics. Raises MalformedInput, also for more elements than a
-    request may have; ValueError for an unsupported version: the caller checks `api.supports`
-    first."""
+    """Return the decoded request in `body`. Bytes after the request are ignored, as in Kafka,
+    because librdkafka sends additional bytes after a Metadata request for all topics.
+
+    Raises MalformedInput for a damaged request or one with more than REQUEST_ELEMENTS_MAX array
+    elements, and ValueError for an unsupported version, so callers check `api.supports` first.
+    """
     flexible = _is_flexible(api, version)
     return decode_message(
         api.request, version, flexible, body, REQUEST_ELEMENTS_MAX, to_the_end=False
@@ -69,29 +75,36 @@ def decode_request(api: Api, version: int, body: Buffer) -> Message:
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:
-    """Return the body of a request. Raises ValueError; see `encode_message`."""
+    """Return the encoded body of a request. Raises ValueError for an unsupported version, and the
+    errors of `encode_message`."""
     _expect(message, api.request)
     return encode_message(message, version, _is_flexible(api, version))
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
-    """Return the response in `body`, all of it: the client requested it, so it may have any number
-    of elements. Raises the errors of `decode_request`."""
+    """Return the decoded response in `body`. The number of array elements is not limited, because
+    the client requested the response. Raises MalformedInput, also for bytes after the response, and
+    ValueError for an unsupported version."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 
 def encode_response(api: Api, version: int, message: Message) -> bytes:
-    """Return the body of a response. Raises ValueError; see `encode_message`."""
+    """Return the encoded body of a response. Raises the errors of `encode_request`."""
     _expect(message, api.response)
     return encode_message(message, version, _is_flexible(api, version))
 
 
 def _is_flexible(api: Api, version: int) -> bool:
     if not api.supports(version):
-        raise ValueError(f"{api.key.name} version {version} is not supported")
+        raise ValueError(
+            f"version {version} of {api.key.name} is not supported, expected"
+            f" {api.min_version} to {api.max_version}"
+        )
     return api.is_flexible(version)
 
 
 def _expect(message: Message, message_class: type[Message]) -> None:
     if type(message) is not message_class:
-        raise ValueError(f"{type(message).__name__} where a {message_class.__name__} is due")
+        raise ValueError(
+            f"the message is a {type(message).__name__}, expected a {message_class.__name__}"
+        )

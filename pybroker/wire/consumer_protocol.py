@@ -1,10 +1,11 @@
-"""The messages between consumers of a group, which the coordinator only passes on: a member's
-Subscription, in the metadata of JoinGroup, and its Assignment, in SyncGroup. Versions 0-3 of both
-(Kafka's "consumer" protocol type).
+"""The messages between consumers of a group (Kafka's "consumer" protocol type), versions 0-3. The
+Subscription of a member is in the metadata of its JoinGroup request, its Assignment in the
+SyncGroup response. The coordinator forwards both without decoding them.
 
-The version comes first, as an int16. Subscription: 1 owned partitions (KIP-429). 2 their generation
-(KIP-792). 3 rack (KIP-881). Assignment: the same in all. A version above 3 is read as 3, and
-further bytes are ignored: newer members may be in the group.
+Each message begins with its version as an int16. Subscription, changes in version 1: owned
+partitions (KIP-429). 2: generation of the owned partitions (KIP-792). 3: rack (KIP-881). Assignment
+is the same in all versions. Because newer members may be in the group, a version above 3 is decoded
+as version 3, and additional bytes are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pybroker.wire.schema import (
 )
 
 PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of groups whose members speak this protocol."""
+"""The protocol type of groups whose members are consumers."""
 VERSION_MAX: Final = 3
 NO_GENERATION: Final = -1
 
@@ -41,8 +42,8 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The topics of a member, the user data of its assignor, and the partitions that it owned in
-    `generation_id` (-1: unknown)."""
+    """The subscription of a member: its topics, the user data of its assignor, and its partitions
+    in the generation `generation_id` (-1 for unknown)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -53,7 +54,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The partitions of a member, and the user data of the leader's assignor."""
+    """The assignment of a member: its partitions, and the user data of the leader's assignor."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
@@ -61,34 +62,34 @@ class Assignment:
 
 @message
 class _Partitions(Message):
-    """Partitions of one topic."""
+    """The partitions of one topic."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    topic: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class _Subscription(Message):
-    """`Subscription` on the wire."""
+    """The wire format of `Subscription`."""
 
-    topics: list[str] = string_array("The topics that the member reads.")
+    topics: list[str] = string_array("The topics to which the member subscribes.")
     user_data: bytes | None = octets(
         "The user data of the assignor.", nullable_since=0, default=None
     )
     owned_partitions: list[_Partitions] = array(
-        _Partitions, "The partitions that the member owned.", since=1, ignorable=True
+        _Partitions, "The partitions that the member owns.", since=1, ignorable=True
     )
     generation_id: int = int32(
         "The generation of the owned partitions.", since=2, ignorable=True, default=NO_GENERATION
     )
     rack_id: str | None = string(
-        "The member's rack.", since=3, nullable_since=3, ignorable=True, default=None
+        "The rack of the member.", since=3, nullable_since=3, ignorable=True, default=None
     )
 
 
 @message
 class _Assignment(Message):
-    """`Assignment` on the wire."""
+    """The wire format of `Assignment`."""
 
     assigned_partitions: list[_Partitions] = array(_Partitions, "The partitions of the member.")
     user_data: bytes | None = octets(
@@ -97,8 +98,8 @@ class _Assignment(Message):
 
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
-    """Return the bytes; fields that the version lacks are left out. Raises ValueError for text or
-    numbers that do not fit, and for an unknown version."""
+    """Return the encoded subscription, without the fields that the version lacks. Raises ValueError
+    for a value that does not fit into its field and for an unknown version."""
     return _encode(
         _Subscription(
             topics=list(subscription.topics),
@@ -112,7 +113,7 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) 
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """Return the subscription. Raises MalformedInput."""
+    """Return the decoded subscription. Raises MalformedInput."""
     found = _decode(_Subscription, data)
     return Subscription(
         tuple(found.topics),
@@ -124,13 +125,13 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def plain_subscription(data: Buffer) -> dict[str, Any]:
-    """Return the fields of the version in which the subscription was sent. Raises
+    """Return the subscription as plain values, with the fields of its version. Raises
     MalformedInput."""
     return plain(_decode(_Subscription, data), _known_version(data))
 
 
 def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> bytes:
-    """Return the bytes. Raises the errors of `encode_subscription`."""
+    """Return the encoded assignment. Raises the errors of `encode_subscription`."""
     return _encode(
         _Assignment(
             assigned_partitions=_by_topic(assignment.partitions), user_data=assignment.user_data
@@ -140,8 +141,8 @@ def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> byt
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """Return the assignment; an empty one for no bytes, which a member without an assignment has.
-    Raises MalformedInput."""
+    """Return the decoded assignment. Empty `data` gives an empty assignment, because a member
+    without an assignment receives no bytes. Raises MalformedInput."""
     if len(data) == 0:
         return Assignment()
     found = _decode(_Assignment, data)
@@ -149,13 +150,15 @@ def decode_assignment(data: Buffer) -> Assignment:
 
 
 def plain_assignment(data: Buffer) -> dict[str, Any]:
-    """Return the fields of the assignment. Raises MalformedInput."""
+    """Return the assignment as plain values. Raises MalformedInput."""
     return plain(_decode(_Assignment, data), _known_version(data))
 
 
 def _encode(fields: Message, version: int) -> bytes:
     if not 0 <= version <= VERSION_MAX:
-        raise ValueError(f"version {version} of the consumer protocol, expected 0 to {VERSION_MAX}")
+        raise ValueError(
+            f"the version of the consumer protocol is {version}, expected 0 to {VERSION_MAX}"
+        )
     return _VERSION.pack(version) + encode_message(fields, version, False)
 
 
@@ -171,12 +174,17 @@ def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
 
 
 def _known_version(data: Buffer) -> int:
-    """Return the version as which the data are read."""
+    """Return the version with which to decode the message: its own version, at most VERSION_MAX."""
     if len(data) < _VERSION.size:
-        raise MalformedInput(f"{len(data)} bytes of the consumer protocol, expected 2 or more")
+        raise MalformedInput(
+            f"the message of the consumer protocol has {len(data)} bytes, expected at least"
+            f" {_VERSION.size}"
+        )
     version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
-        raise MalformedInput(f"version {version} of the consumer protocol, expected 0 or more")
+        raise MalformedInput(
+            f"the version of the consumer protocol is {version}, expected 0 or more"
+        )
     return min(version, VERSION_MAX)
 
 

@@ -1,12 +1,13 @@
-"""Compiles a declaration into one Python function that decodes one version of a message.
+"""Compiles the declaration of a message into a Python function that decodes one version of the
+message.
 
-The whole message, nested structures included, becomes a single function: neighbouring fields of
-fixed size are read by one `struct` call, and no function is called for each element. Nesting is
-bounded by the declarations, since no structure contains itself.
+The function decodes the whole message, with its nested structures. It decodes adjacent fields of
+fixed size with one `struct` call, and calls no function for an element of an array. The nesting
+depth is limited, because no structure contains itself.
 
-The generated function raises MalformedInput or one of primitives.DECODING_ERRORS. It never
-allocates by a count that it has not compared with the bytes that remain, nor more elements than
-its second argument allows.
+The generated function raises MalformedInput or one of primitives.DECODING_ERRORS. Before it
+allocates an array, it compares the element count with the remaining bytes and with the maximum in
+its second argument.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
 
 class Decoder(Protocol[DecodedT]):
-    """`elements_max` bounds the elements of all arrays together; messages to a broker must be
-    bounded (`primitives.REQUEST_ELEMENTS_MAX`, the default)."""
+    """A generated function that decodes a message and returns it with its end. All arrays together
+    may have at most `elements_max` elements, by default `primitives.REQUEST_ELEMENTS_MAX`."""
 
     def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...
 
@@ -45,8 +46,8 @@ _LENGTH_LETTER: Final = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
 
 @memoized
 def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Decoder[MessageT]:
-    """Return a function that decodes `message_class` at the start of a buffer and returns its
-    end."""
+    """Return a function that decodes a `message_class` at the start of a buffer, and returns the
+    message and the position behind it."""
     compiler = _DecoderCompiler(version, flexible)
     source = compiler.source
     source.line(f"def decode(data, room={primitives.REQUEST_ELEMENTS_MAX}):")
@@ -60,8 +61,8 @@ def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Deco
 
 
 class _DecoderCompiler:
-    """Writes the function's body. `pending` are fixed-size targets that one `struct` call will
-    fill."""
+    """A writer of the source text of one decoding function. `pending` has the fixed-size fields
+    that the next `struct` call decodes."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -78,7 +79,7 @@ class _DecoderCompiler:
         self.pending: list[tuple[str, str]] = []
 
     def structure(self, message_class: type[Message]) -> str:
-        """Emits the decoding of one structure; returns the variable that holds it."""
+        """Write the code that decodes one structure. Return the name of its variable."""
         target = self.source.variable("m")
         self.source.line(f"{target} = new({self.source.constant(message_class)})")
         tagged = []
@@ -103,7 +104,7 @@ class _DecoderCompiler:
         self.source.line(f"{attribute} = {default}")
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """One value that is no array."""
+        """Write the code that decodes a field that is not an array."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             raw = self.source.variable("u")
@@ -125,7 +126,7 @@ class _DecoderCompiler:
             self.source.dedent()
 
     def length(self, letter: str) -> None:
-        """Puts a length or count into `n`; -1 is null."""
+        """Write the code that decodes a length or an array's count into `n`, -1 for null."""
         if self.flexible:
             self.flush()
             self.uvarint("n")
@@ -135,7 +136,8 @@ class _DecoderCompiler:
             self.flush()
 
     def records_length(self) -> None:
-        """As `length`, with lengths of two or three bytes, which batches have, read inline."""
+        """Write the code that decodes the compact length of record batches into `n`. It decodes up
+        to three bytes without a function call."""
         self.flush()
         for line in (
             "n = data[p]",
@@ -152,18 +154,20 @@ class _DecoderCompiler:
             self.source.line(line)
 
     def uvarint(self, target: str) -> None:
-        """Most varints have one byte; the rest take the slow path."""
+        """Write the code that decodes an unsigned varint. It calls a function only for a varint of
+        several bytes."""
         self.source.line(f"{target} = data[p]")
         self.source.line(f"if {target} > 127: {target}, p = uvarint(data, p)")
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Handles n < 0 and opens the branch for the rest."""
+        """Write the code for n < 0, and open the branch for n >= 0."""
         source = self.source
         source.line("if n < 0:")
         source.indent()
         if allowed:
-            source.line(f"if n != -1: raise Malformed({f'{name}: negative length'!r})")
+            complaint = f"{name}: the length is below -1 (null)"
+            source.line(f"if n != -1: raise Malformed({complaint!r})")
             source.line(f"{attribute} = None")
         else:
             source.line(f"raise Malformed({f'{name} may not be null'!r})")
@@ -172,14 +176,16 @@ class _DecoderCompiler:
         source.indent()
 
     def sized(self, attribute: str, kind: Kind, name: str) -> None:
-        """`n` bytes at `p`."""
+        """Write the code that decodes the `n` bytes at `p`."""
         source = self.source
         source.line("q = p + n")
-        source.line(f"if q > end: raise Malformed({f'{name} reaches beyond the end'!r})")
+        complaint = f"{name}: the length exceeds the remaining bytes of the message"
+        source.line(f"if q > end: raise Malformed({complaint!r})")
         if kind is Kind.STRING:
             if self.flexible:
                 limit = primitives.STRING_LENGTH_MAX
-                source.line(f"if n > {limit}: raise Malformed({f'{name} is too long'!r})")
+                complaint = f"{name}: the string has more than {limit} bytes"
+                source.line(f"if n > {limit}: raise Malformed({complaint!r})")
             source.line(f"{attribute} = str(data[p:q], 'utf-8')")
         elif kind is Kind.BYTES:
             source.line(f"{attribute} = bytes(data[p:q])")
@@ -188,14 +194,14 @@ class _DecoderCompiler:
         source.line("p = q")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """A count, then the elements."""
+        """Write the code that decodes an array: the count, then the elements."""
         source, wire = self.source, field.wire
         self.length("i")
         self.nullable(attribute, wire.is_nullable_in(self.version), name)
         size = max(1, minimum_element_size(wire, self.version, self.flexible))
-        complaint = f"{name}: more elements than the remaining bytes can hold"
+        complaint = f"{name}: the element count exceeds the remaining bytes of the message"
         source.line(f"if n * {size} > end - p: raise Malformed({complaint!r})")
-        # Numbers are read by one call, and cost a fraction of a structure.
+        # One call decodes all numbers of an array, so a number takes less time than a structure.
         charged = f"n // {_NUMBERS_AS_ONE}" if wire.kind.is_fixed else "n"
         self.charge(charged)
         if wire.kind.is_fixed:
@@ -212,23 +218,26 @@ class _DecoderCompiler:
             source.line(f"{items}.append({self.structure(wire.element)})")
         else:
             self.length("h")
-            source.line(f"if n < 0: raise Malformed({f'{name}: an element is null'!r})")
+            source.line(f"if n < 0: raise Malformed({f'{name}: a string of the array is null'!r})")
             self.sized("text", wire.kind, name)
             source.line(f"{items}.append(text)")
         source.dedent()
         source.dedent()
 
     def charge(self, count: str) -> None:
-        """Takes elements out of the message's total."""
+        """Write the code that subtracts `count` from the number of elements that the message may
+        still have."""
         self.source.line(f"room -= {count}")
-        self.source.line("if room < 0: raise Malformed('too many elements in all arrays together')")
+        complaint = "the arrays of the message have too many elements"
+        self.source.line(f"if room < 0: raise Malformed({complaint!r})")
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
         source = self.source
         if not tagged:
             source.line("if data[p]:")
             source.indent()
-            self.charge("data[p]")  # the count: a larger one than a byte tells is refused below
+            # `skip_tagged_fields` rejects a count that does not fit into one byte.
+            self.charge("data[p]")
             source.line("p = skip_tagged_fields(data, p)")
             source.dedent()
             source.line("else: p += 1")
@@ -237,13 +246,14 @@ class _DecoderCompiler:
         self.uvarint(count)
         source.line(f"if {count}:")
         source.indent()
-        source.line(f"if 2 * {count} > end - p: raise Malformed('too many tagged fields')")
+        complaint = f"{cls.__name__}: the count of tagged fields exceeds the remaining bytes"
+        source.line(f"if 2 * {count} > end - p: raise Malformed({complaint!r})")
         self.charge(count)
         source.line(f"{seen} = set()")
         source.line(f"for {source.variable('i')} in range({count}):")
         source.indent()
         source.line(f"{tag}, {size}, p = read_tag(data, p)")
-        source.line(f"if {tag} in {seen}: raise Malformed(f'tag {{{tag}}} is given twice')")
+        source.line(f"if {tag} in {seen}: raise Malformed(f'tag {{{tag}}} occurs twice')")
         source.line(f"{seen}.add({tag})")
         source.line(f"{stop} = p + {size}")
         for field in tagged:
@@ -255,7 +265,7 @@ class _DecoderCompiler:
             else:
                 self.value(f"{target}.{field.name}", field, name)
             self.flush()
-            complaint = f"{name}: the size of the tagged field is wrong"
+            complaint = f"{name}: the value does not end at the declared size of the tagged field"
             source.line(f"if p != {stop}: raise Malformed({complaint!r})")
             source.dedent()
         source.line(f"p = {stop}")
@@ -263,7 +273,7 @@ class _DecoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Emits the `struct` call for the fixed-size fields collected so far."""
+        """Write the `struct` call that decodes the pending fixed-size fields."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

@@ -1,9 +1,10 @@
-"""Compiles a declaration into one Python function that encodes one version of a message.
+"""Compiles the declaration of a message into a Python function that encodes one version of the
+message.
 
-The mirror of `decoder`: neighbouring values of fixed size, and the lengths between them, go through
-one `struct` call; nested structures are written in place.
+The function encodes the whole message, with its nested structures. It encodes adjacent values and
+lengths of fixed size with one `struct` call.
 
-The generated function raises ValueError if the message cannot be expressed in that version.
+The generated function raises ValueError for a message that the version cannot represent.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pybroker.wire.primitives import Buffer
 from pybroker.wire.schema import Kind, Message, WireField, memoized, wire_fields
 from pybroker.wire.source import Source
 
-# Record batches from this size on are not copied; below it, copying them costs less than one more
-# buffer in the vectored write.
+# The encoder copies smaller record batches, because a copy is cheaper than an additional buffer in
+# the vectored write. Larger batches become buffers of their own.
 SCATTER_BYTES_MIN: Final = 4096
 
 Encoder = Callable[[Message], list[Buffer]]
@@ -26,7 +27,8 @@ Encoder = Callable[[Message], list[Buffer]]
 
 @memoized
 def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
-    """Return a function that encodes a message into buffers, to be sent one after the other."""
+    """Return a function that encodes a message into a list of buffers, to be sent in their
+    order."""
     compiler = _EncoderCompiler(version, flexible)
     source = compiler.source
     source.line("def encode(m):")
@@ -41,8 +43,8 @@ def encoder(message_class: type[Message], version: int, flexible: bool) -> Encod
 
 
 class _EncoderCompiler:
-    """Writes the function's body. `pending` are the fixed-size expressions that one `struct` call
-    will pack; `out` names the bytearray that is being written."""
+    """A writer of the source text of one encoding function. `pending` has the fixed-size values
+    that the next `struct` call encodes. `out` is the name of the current output bytearray."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -52,7 +54,7 @@ class _EncoderCompiler:
         self.out = "out"
 
     def structure(self, target: str, message_class: type[Message]) -> None:
-        """Emits the encoding of the structure held by the variable `target`."""
+        """Write the code that encodes the structure in the variable `target`."""
         tagged = []
         for field in wire_fields(message_class):
             attribute = f"{target}.{field.name}"
@@ -72,16 +74,16 @@ class _EncoderCompiler:
             self.tagged_section(target, message_class, tagged)
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
-        """Handles a field that the version lacks: no error if it has its default, or if Kafka
-        allows dropping it."""
+        """Write the code for a field that the version lacks: it raises ValueError, unless the field
+        has its default value or is ignorable."""
         if field.wire.ignorable:
             return
-        complaint = f"version {self.version} has no {name}"
+        complaint = f"{name} is set, but version {self.version} has no such field"
         is_set = self.differs_from_default(attribute, field)
         self.source.line(f"if {is_set}: raise ValueError({complaint!r})")
 
     def differs_from_default(self, attribute: str, field: WireField) -> str:
-        """Return an expression that tells whether the field differs from its default."""
+        """Return an expression that is true if the field differs from its default."""
         if field.is_fresh_list:
             return attribute
         if field.default is None:
@@ -89,7 +91,7 @@ class _EncoderCompiler:
         return f"{attribute} != {self.source.constant(field.default)}"
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """One value that is no array."""
+        """Write the code that encodes a field that is not an array."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             self.pending.append((f"{attribute}.bytes", wire.kind.value))
@@ -104,7 +106,7 @@ class _EncoderCompiler:
             self.sized(attribute, wire.kind, wire.is_nullable_in(self.version), name)
 
     def sized(self, expression: str, kind: Kind, nullable: bool, name: str) -> None:
-        """A length, then that many bytes."""
+        """Write the code that encodes a length and the bytes of the value."""
         source = self.source
         value, length = source.variable("v"), source.variable("n")
         source.line(f"{value} = {expression}")
@@ -124,11 +126,12 @@ class _EncoderCompiler:
         source.line(f"{length} = {size if kind is Kind.RECORDS else f'len({value})'}")
         if kind is Kind.STRING:
             limit = primitives.STRING_LENGTH_MAX
-            source.line(f"if {length} > {limit}: raise ValueError({f'{name} is too long'!r})")
+            complaint = f"{name}: the string has more than {limit} bytes"
+            source.line(f"if {length} > {limit}: raise ValueError({complaint!r})")
         source.dedent()
         self.length(length, "h" if kind is Kind.STRING else "i")
         if kind is Kind.RECORDS:
-            smallest = SCATTER_BYTES_MIN + self.flexible  # compact lengths are one more
+            smallest = SCATTER_BYTES_MIN + self.flexible  # a compact length is the size plus one
             source.line(f"if {length} < {smallest}: {self.out} += {value}")
             source.line("else:")
             source.indent()
@@ -144,7 +147,7 @@ class _EncoderCompiler:
         self.source.line(f"raise ValueError({complaint!r})")
 
     def length(self, variable: str, letter: str) -> None:
-        """Writes a length or count held by a variable; -1 is null."""
+        """Write the code that encodes the length or count in a variable, -1 for null."""
         if not self.flexible:
             self.pending.append((variable, letter))
             self.flush()
@@ -154,12 +157,13 @@ class _EncoderCompiler:
         self.uvarint(variable)
 
     def uvarint(self, variable: str) -> None:
-        """Most varints have one byte; the rest take the slow path."""
+        """Write the code that encodes an unsigned varint. It calls a function only for a varint of
+        several bytes."""
         self.source.line(f"if {variable} < 128: {self.out}.append({variable})")
         self.source.line(f"else: {self.out} += uvarint({variable})")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """A count, then the elements."""
+        """Write the code that encodes an array: the count, then the elements."""
         source, wire = self.source, field.wire
         items, count = source.variable("items"), source.variable("n")
         source.line(f"{items} = {attribute}")
@@ -188,8 +192,8 @@ class _EncoderCompiler:
         source.dedent()
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
-        """Emits tagged fields in ascending order of their tags, each only if it differs from its
-        default."""
+        """Write the code that encodes the tagged fields, sorted by tag. A field with its default
+        value is omitted."""
         source = self.source
         if not tagged:
             source.line(f"{self.out}.append(0)")
@@ -220,7 +224,7 @@ class _EncoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Emits the `struct` call for the fixed-size values collected so far."""
+        """Write the `struct` call that encodes the pending fixed-size values."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

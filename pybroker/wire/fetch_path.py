@@ -1,7 +1,7 @@
-"""Fetch requests and responses, which consumers and followers send all the time.
+"""The fast path for decoding Fetch requests and encoding Fetch responses, which are frequent.
 
-As in `produce_path`, the compiled functions are bound once. Responses stay a list of buffers, so
-that batches read from the log go to the socket without another copy.
+As in `produce_path`, the compiled functions are looked up once, at import. A response is a list of
+buffers, so that record batches from the log are sent without another copy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ENCODERS: Final = {
 
 
 def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
-    """Return the result of `codec.decode_request`. `version` must be in the list of APIs. Raises
-    MalformedInput."""
+    """Return the decoded request, as `codec.decode_request` does. The caller checks that `version`
+    is supported. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)
@@ -38,9 +38,9 @@ def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
 
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
-    """Return the body in buffers; joined they equal `codec.encode_response`. Record batches of
-    `encoder.SCATTER_BYTES_MIN` bytes or more are the objects in the response themselves. Raises
-    ValueError if the response cannot be expressed in that version."""
+    """Return the encoded body as a list of buffers. Joined, the buffers equal the result of
+    `codec.encode_response`. Record batches of at least `encoder.SCATTER_BYTES_MIN` bytes are not
+    copied. Raises the errors of `codec.encode_message`."""
     try:
         return _ENCODERS[version](response)
     except struct.error as error:

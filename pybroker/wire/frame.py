@@ -1,6 +1,6 @@
-"""The outermost layer of the protocol: a signed 32 bit size, then that many bytes.
+"""The framing of requests and responses: a size as a signed 32-bit integer, then `size` bytes.
 
-Other modules read from sockets; this one has the arithmetic and its limits.
+This module computes and checks sizes; other modules read from sockets.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ _SIZE = struct.Struct(">i")
 
 
 def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
-    """Return the size in the four bytes of `prefix`. Raises MalformedInput if it is negative or
-    above `limit` bytes, before anything is allocated for it."""
+    """Return the frame size from the four bytes of `prefix`. Raises MalformedInput if the size is
+    negative or exceeds `limit` bytes. Callers allocate memory for the frame after this check."""
     if len(prefix) < SIZE_PREFIX_LENGTH:
-        raise MalformedInput(f"a size prefix of {len(prefix)} bytes")
+        raise MalformedInput(
+            f"the size prefix of a frame has {len(prefix)} bytes, expected {SIZE_PREFIX_LENGTH}"
+        )
     size: int = _SIZE.unpack_from(prefix)[0]
     if not 0 <= size <= limit:
-        raise MalformedInput(f"a frame of {size} bytes; at most {limit} are allowed")
+        raise MalformedInput(f"the frame size is {size} bytes, expected 0 to {limit}")
     return size
 
 
 def size_prefix(size: int) -> bytes:
-    """Return the four bytes in front of a frame of `size` bytes. Raises ValueError beyond 2 GiB."""
+    """Return the four bytes of the size prefix for a frame of `size` bytes. Raises ValueError for a
+    size of 2 GiB or more."""
     if not 0 <= size <= RESPONSE_SIZE_MAX:
-        raise ValueError(f"a frame of {size} bytes cannot be sent")
+        raise ValueError(f"the frame size is {size} bytes, expected 0 to {RESPONSE_SIZE_MAX}")
     return _SIZE.pack(size)
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Return the parts with their size in front, ready for a vectored write; nothing is copied."""
+    """Return a list of the size prefix and all parts, for a vectored write. No part is copied."""
     total = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
     return [size_prefix(total), *parts]

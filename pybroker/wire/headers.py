@@ -1,9 +1,9 @@
-"""The headers in front of every request and response body.
+"""The headers of requests and responses.
 
-Request headers: version 1 is key, version, correlation id, client id; version 2 adds a section of
-tagged fields. The client id keeps its 16 bit length in version 2: a broker must be able to read it
-before it knows whether it understands the rest. Response headers: version 0 is the correlation id,
-version 1 adds a section of tagged fields.
+A request header of version 1 has the API key, the API version, the correlation id and the client
+id; version 2 adds tagged fields. The client id has a 16-bit length in both versions, because a
+broker decodes it before it checks whether it supports the API version. A response header of version
+0 has the correlation id; version 1 adds tagged fields.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pybroker.wire.primitives import (
     skip_tagged_fields,
 )
 
-REQUEST_HEADER_FIXED_SIZE: Final = 8  # key, version, correlation id
+REQUEST_HEADER_FIXED_SIZE: Final = 8  # API key, API version and correlation id
 
 _FIXED = struct.Struct(">hhi")
 _FIXED_AND_LENGTH = struct.Struct(">hhih")
 _CORRELATION_ID = struct.Struct(">i")
 
-# (key, version) -> whether tagged fields follow; of other requests only the client id is read.
+# API key and API version -> whether the header has tagged fields. In the header of any other
+# request, decoding ends after the client id.
 _TAGGED_FIELDS_FOLLOW: Final = {
     (int(key), version): api.is_flexible(version)
     for key, api in APIS.items()
@@ -34,8 +35,8 @@ _TAGGED_FIELDS_FOLLOW: Final = {
 
 
 class RequestHeader(NamedTuple):
-    """The API, version, correlation id and client of a request. `client_id` names the application;
-    it is no identity."""
+    """The header of a request. `client_id` is a name that the client chooses, not an authenticated
+    identity."""
 
     api_key: int
     version: int
@@ -44,15 +45,19 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Return the header at the start of a frame (without its size), and the start of the body.
+    """Return the request header at the start of a frame without its size prefix, and the position
+    of the body.
 
-    For an unknown API or version only the fixed part and the client id are read: the caller decides
-    what to do, and must not read the body. Raises MalformedInput.
+    For an unsupported API key or version, the returned position is after the client id, and the
+    caller must not decode the body. Raises MalformedInput.
     """
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
     except struct.error as error:
-        raise MalformedInput(f"a request of {len(frame)} bytes has no whole header") from error
+        raise MalformedInput(
+            f"the request has {len(frame)} bytes, expected at least {_FIXED_AND_LENGTH.size} for a"
+            " header"
+        ) from error
     if length < 0 or 10 + length >= len(frame):
         client_id, position = read_nullable_string(frame, REQUEST_HEADER_FIXED_SIZE)
     else:
@@ -60,7 +65,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         try:
             client_id = str(frame[10:position], "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedInput("the client id is not UTF-8") from error
+            raise MalformedInput("the client id in the request header is not UTF-8") from error
     if _TAGGED_FIELDS_FOLLOW.get((key, version)):
         if position < len(frame) and frame[position] == 0:
             position += 1
@@ -70,22 +75,26 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader, header_version: int) -> bytes:
-    """Return the bytes of a request header of version 1 or 2."""
+    """Return an encoded request header of version 1 or 2."""
     fixed = _FIXED.pack(header.api_key, header.version, header.correlation_id)
     tagged = b"\x00" if _has_tagged_fields(header_version, first=2) else b""
     return fixed + encode_nullable_string(header.client_id) + tagged
 
 
 def encode_response_header(correlation_id: int, header_version: int) -> bytes:
-    """Return the bytes of a response header of version 0 or 1."""
+    """Return an encoded response header of version 0 or 1."""
     tagged = b"\x00" if _has_tagged_fields(header_version, first=1) else b""
     return _CORRELATION_ID.pack(correlation_id) + tagged
 
 
 def parse_response_header(frame: memoryview, header_version: int) -> tuple[int, int]:
-    """Return the correlation id, and the start of the body. Raises MalformedInput."""
+    """Return the correlation id of a response, and the position of its body. Raises
+    MalformedInput."""
     if len(frame) < _CORRELATION_ID.size:
-        raise MalformedInput(f"a response of {len(frame)} bytes has no whole header")
+        raise MalformedInput(
+            f"the response has {len(frame)} bytes, expected at least {_CORRELATION_ID.size} for its"
+            " header"
+        )
     correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
     if _has_tagged_fields(header_version, first=1):
         return correlation_id, skip_tagged_fields(frame, _CORRELATION_ID.size)
@@ -94,5 +103,5 @@ def parse_response_header(frame: memoryview, header_version: int) -> tuple[int, 
 
 def _has_tagged_fields(header_version: int, *, first: int) -> bool:
     if header_version not in (first - 1, first):
-        raise ValueError(f"there is no header version {header_version} here")
+        raise ValueError(f"header version is {header_version}, expected {first - 1} or {first}")
     return header_version == first

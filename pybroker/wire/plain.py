@@ -1,4 +1,4 @@
-"""A message as plain values, in the shape that Kafka's tools print as JSON."""
+"""Conversion of a message to plain values, in the format that Kafka's tools print as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pybroker.wire.schema import Message, wire_fields
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """Return the fields of the version, in their order: names in camel case, bytes as base64 text,
-    arrays as lists."""
+    """Return a dictionary of the message's fields in the version, in the order of the declaration.
+    Names are in camel case, bytes are base64 text, arrays are lists."""
     return {
         _camel(field.name): _plain_value(getattr(message, field.name), version)
         for field in wire_fields(type(message))

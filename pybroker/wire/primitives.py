@@ -1,7 +1,7 @@
-"""The smallest parts of the protocol: varints, strings and tagged sections, bounds checked.
+"""The primitive types of the protocol: varints, strings and tagged fields.
 
-Functions take a memoryview and a position and return a value and the next position, or raise
-MalformedInput. They know no fields of messages.
+A decoding function takes a memoryview and a position. It returns the value and the position behind
+the value, or raises MalformedInput.
 """
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ from pybroker.errors import MalformedInput
 
 Buffer = bytes | bytearray | memoryview
 
-STRING_LENGTH_MAX: Final = (
-    0x7FFF  # bytes of UTF-8; the int16 prefix of old versions sets it for all
-)
+STRING_LENGTH_MAX: Final = 0x7FFF
+"""The maximum length of a string, in bytes of UTF-8. It is the maximum of the int16 length in
+versions that are not flexible, and applies to flexible versions, too."""
 REQUEST_ELEMENTS_MAX: Final = 131_072
-"""Elements of all arrays of a request together. A few bytes may cause much work, and the event loop
-handles no other request meanwhile; 100,000 partitions, more than a broker should have, fit."""
+"""The maximum number of elements in all arrays of a request together. The limit bounds the time for
+which one small request blocks the event loop. It allows 100,000 partitions, more than a broker
+should have."""
 ANY_NUMBER: Final = 1 << 62
 TAGS_MAX: Final = 127
-"""Tagged fields in one section; no version of any message has more than a few."""
-UVARINT_LENGTH_MAX: Final = 5  # bytes of an unsigned varint of 32 bits
+"""The maximum number of tagged fields in one structure. All known messages have far fewer."""
+UVARINT_LENGTH_MAX: Final = 5  # the maximum size of an unsigned 32-bit varint, in bytes
 
-# The errors of decoders at the end of the data, or for text that is not UTF-8; the codec turns each
-# into MalformedInput instead of paying for a check at every field.
+# The errors that a generated decoder raises at the end of the data, or for text that is not UTF-8.
+# The codec converts them to MalformedInput, which is faster than a check before each field.
 DECODING_ERRORS: Final = (struct.error, IndexError, UnicodeDecodeError)
 
 _INT16 = struct.Struct(">h")
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return an unsigned varint of at most 32 bits (KIP-482) and the position after it."""
+    """Return the unsigned varint of at most 32 bits (KIP-482) at `position`, and the position
+    behind it."""
     value = shift = 0
     for index in range(position, position + UVARINT_LENGTH_MAX):
         if index >= len(data):
-            raise MalformedInput(f"a varint at byte {position} is cut off")
+            raise MalformedInput(f"the message ends inside the varint at byte {position}")
         byte = data[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -48,9 +50,9 @@ def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def encode_uvarint(value: int) -> bytes:
-    """Return the shortest unsigned varint of `value` (0 to 2**32 - 1)."""
+    """Return `value`, 0 to 2**32 - 1, as an unsigned varint of minimum length."""
     if not 0 <= value <= 0xFFFFFFFF:
-        raise ValueError(f"{value} does not fit an unsigned varint of 32 bits")
+        raise ValueError(f"value of an unsigned varint is {value}, expected 0 to {0xFFFFFFFF}")
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
@@ -60,16 +62,20 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, int]:
-    """Return a string with an int16 length, -1 meaning null, and the position after it."""
+    """Return the string at `position`, which has an int16 length (-1 for null), and the position
+    behind it."""
     start = position + 2
     if start > len(data):
-        raise MalformedInput(f"the length of a string at byte {position} is cut off")
+        raise MalformedInput(f"the message ends inside the string length at byte {position}")
     length = _INT16.unpack_from(data, position)[0]
     if length == -1:
         return None, start
     end = start + length
     if length < 0 or end > len(data):
-        raise MalformedInput(f"a string at byte {position} says {length} bytes")
+        raise MalformedInput(
+            f"length of the string at byte {position} is {length}, expected -1 (null) or 0 to"
+            f" {len(data) - start}"
+        )
     try:
         return str(data[start:end], "utf-8"), end
     except UnicodeDecodeError as error:
@@ -77,38 +83,44 @@ def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, i
 
 
 def encode_nullable_string(value: str | None) -> bytes:
-    """Return a string with an int16 length; None becomes -1."""
+    """Return an encoded string with an int16 length, which is -1 for None."""
     if value is None:
         return b"\xff\xff"
     text = value.encode()
     if len(text) > STRING_LENGTH_MAX:
-        raise ValueError(f"a string of {len(text)} bytes; at most {STRING_LENGTH_MAX} fit")
+        raise ValueError(f"the string has {len(text)} bytes, expected at most {STRING_LENGTH_MAX}")
     return _INT16.pack(len(text)) + text
 
 
 def skip_tagged_fields(data: memoryview, position: int) -> int:
-    """Return the position after a section of unknown tagged fields. Unknown tags are no error
-    (KIP-482); a tag given twice, or one that reaches beyond the end, is."""
+    """Return the position behind the tagged fields at `position`. Unknown tags are allowed
+    (KIP-482). Raises MalformedInput for a tag that occurs twice or a field that exceeds the
+    data."""
     count, position = read_uvarint(data, position)
     if count > TAGS_MAX:
-        raise MalformedInput(f"{count} tagged fields; at most {TAGS_MAX} are allowed")
+        raise MalformedInput(f"the count of tagged fields is {count}, expected at most {TAGS_MAX}")
     if 2 * count > len(data) - position:
-        raise MalformedInput(f"{count} tagged fields cannot fit into {len(data) - position} bytes")
+        raise MalformedInput(
+            f"the count of tagged fields is {count}, but only {len(data) - position} bytes remain"
+        )
     seen: set[int] = set()
     for _ in range(count):
         tag, size, position = read_tag(data, position)
         if tag in seen:
-            raise MalformedInput(f"tag {tag} is given twice")
+            raise MalformedInput(f"tag {tag} occurs twice")
         seen.add(tag)
         position += size
     return position
 
 
 def read_tag(data: memoryview, position: int) -> tuple[int, int, int]:
-    """Return the head of one tagged field: tag, size in bytes, and the position of its content,
-    which lies inside `data`."""
+    """Return the tag, the size and the position of the content of the tagged field at `position`.
+    Raises MalformedInput if the content exceeds the data."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if size > len(data) - position:
-        raise MalformedInput(f"tag {tag} says {size} bytes, {len(data) - position} remain")
+        raise MalformedInput(
+            f"size of the tagged field {tag} is {size} bytes, but only {len(data) - position} bytes"
+            " remain"
+        )
     return tag, size, position

@@ -1,7 +1,8 @@
-"""Produce requests, the most frequent decoding of a broker.
+"""The fast path for decoding Produce requests, which are the most frequent requests.
 
-The compiled decoder is within a tenth of a hand-written one, so there is only one. The remaining
-cost is finding it: the decoders are bound once here.
+The compiled decoder takes at most 10% more time than a decoder written by hand, so Produce has no
+such decoder. This module saves the lookup of the compiled decoder for each request: it looks up the
+decoders of all versions once, at import.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _DECODERS: Final = {
 
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """Return the result of `codec.decode_request`: `records` are slices of `body`. `version` must
-    be in the list of APIs. Raises MalformedInput."""
+    """Return the decoded request, as `codec.decode_request` does: `records` are slices of `body`.
+    The caller checks that `version` is supported. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)

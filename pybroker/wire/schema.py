@@ -1,21 +1,23 @@
-"""How a message is declared: one dataclass for all versions, its fields saying when they exist.
+"""The declaration of messages. One dataclass declares all versions of a message, and each field
+declares its versions.
 
     @message
     class HeartbeatResponse(Message):
         throttle_time_ms: int = int32("How long the client should pause.", since=1, ignorable=True)
         error_code: int = int16("The error, or 0.")
 
-A field's specifier names the wire type, the meaning in one sentence, and
+The declaration of a field calls a function for its wire type, such as `int32`, with the meaning of
+the field as a sentence and these optional arguments:
 
-- `since`, `until`: the versions that carry the field (default: all);
-- `nullable_since`: from which version on it may be null (default: never);
-- `tag`: the field travels in the tagged section of flexible versions, and only if it differs from
-  its default;
-- `default`: the value that a decoder sets if the version has no such field;
-- `ignorable`: whether an encoder may drop a value that the version cannot carry. Without it, such a
-  value is a ValueError, because the receiver would not get all that the sender means.
+- `since`, `until`: the first and the last version with the field (default: all versions);
+- `nullable_since`: the first version in which the field may be null (default: never null);
+- `tag`: the tag number, if the field is a tagged field of flexible versions. The encoder omits a
+  tagged field with its default value;
+- `default`: the value that the decoder sets if the version has no such field;
+- `ignorable`: whether the encoder may omit a value if the version has no such field. Otherwise the
+  encoder raises ValueError, because the receiver would not receive the value.
 
-This module has the vocabulary only; `decoder` and `encoder` compile it.
+This module declares messages only; `decoder` and `encoder` compile the declarations.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _METADATA_KEY: Final = "wire"
 
 
 class Kind(enum.Enum):
-    """A wire type: the `struct` letter of those with a fixed size, else only a name."""
+    """A wire type. The value is the `struct` format of a type with a fixed size, otherwise a
+    name."""
 
     INT8 = "b"
     INT16 = "h"
@@ -63,14 +66,13 @@ class Kind(enum.Enum):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every value of the type has the same size."""
+        """Whether all values of the type have the same size."""
         return self not in (Kind.STRING, Kind.BYTES, Kind.RECORDS, Kind.STRUCT)
 
 
 class Message:
-    """Base of all declared structures, top level or nested. It defines equality and text once, so
-    that they are not generated for each of some 200 classes, which halves the time to import
-    them."""
+    """The base class of all messages and nested structures. It defines `__eq__` and `__repr__`
+    once: generated methods for each of about 200 classes would double the time to import them."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]  # values change
@@ -94,15 +96,15 @@ Result = TypeVar("Result")
 
 
 def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`functools.cache` with the function's own signature: the compiled result depends only on the
-    declaration, so it is compiled once."""
+    """Return the function with a cache of its results, like `functools.cache`, but with the
+    function's own type. Each declaration is compiled once, because it never changes."""
     cached: Any = functools.cache(function)
     return cast("Callable[Parameters, Result]", cached)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The properties of a field from its specifier; see the module's docstring."""
+    """The properties of a declared field. The docstring of the module describes them."""
 
     kind: Kind
     meaning: str
@@ -115,17 +117,18 @@ class Wire:
     ignorable: bool = False
 
     def exists_in(self, version: int) -> bool:
-        """Whether that version carries the field."""
+        """Return whether the version has the field."""
         return self.since <= version <= self.until
 
     def is_nullable_in(self, version: int) -> bool:
-        """Whether the field may be null in that version."""
+        """Return whether the field may be null in the version."""
         return self.nullable_since is not None and version >= self.nullable_since
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field of a message as the compilers see it."""
+    """A field of a message, for the compilers. `is_fresh_list` is true if the default is a new
+    empty list."""
 
     name: str
     wire: Wire
@@ -134,7 +137,7 @@ class WireField:
 
 
 class Bounds(TypedDict, total=False):
-    """The keywords that every specifier takes."""
+    """The optional arguments of all functions that declare a field."""
 
     since: int
     until: int
@@ -145,7 +148,7 @@ class Bounds(TypedDict, total=False):
 
 @dataclass_transform(kw_only_default=True)
 def message(cls: type[T]) -> type[T]:
-    """Makes a dataclass with slots and keyword arguments out of a declaration."""
+    """Return the declaration as a dataclass with slots and keyword-only arguments."""
     return dataclass(slots=True, kw_only=True, eq=False, repr=False, match_args=False)(cls)
 
 
@@ -156,37 +159,37 @@ def _specifier(wire: Wire, default: object) -> Any:
 
 
 def int8(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """A signed integer of 8 bits."""
+    """Declare a signed integer of 8 bits."""
     value: int = _specifier(Wire(Kind.INT8, meaning, **bounds), default)
     return value
 
 
 def int16(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """A signed integer of 16 bits."""
+    """Declare a signed integer of 16 bits."""
     value: int = _specifier(Wire(Kind.INT16, meaning, **bounds), default)
     return value
 
 
 def int32(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """A signed integer of 32 bits."""
+    """Declare a signed integer of 32 bits."""
     value: int = _specifier(Wire(Kind.INT32, meaning, **bounds), default)
     return value
 
 
 def int64(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """A signed integer of 64 bits."""
+    """Declare a signed integer of 64 bits."""
     value: int = _specifier(Wire(Kind.INT64, meaning, **bounds), default)
     return value
 
 
 def float64(meaning: str, *, default: float = 0.0, **bounds: Unpack[Bounds]) -> float:
-    """An IEEE 754 number of 64 bits."""
+    """Declare an IEEE 754 number of 64 bits."""
     value: float = _specifier(Wire(Kind.FLOAT64, meaning, **bounds), default)
     return value
 
 
 def boolean(meaning: str, *, default: bool = False, **bounds: Unpack[Bounds]) -> bool:
-    """One byte, 0 or 1; a decoder takes any other value as true."""
+    """Declare a boolean of one byte, 0 or 1. A decoder treats any other value as true."""
     value: bool = _specifier(Wire(Kind.BOOLEAN, meaning, **bounds), default)
     return value
 
@@ -194,19 +197,19 @@ def boolean(meaning: str, *, default: bool = False, **bounds: Unpack[Bounds]) ->
 def identifier(
     meaning: str, *, default: uuid.UUID = NO_UUID, **bounds: Unpack[Bounds]
 ) -> uuid.UUID:
-    """A UUID; the zero UUID means none."""
+    """Declare a UUID. The zero UUID means no UUID."""
     value: uuid.UUID = _specifier(Wire(Kind.UUID, meaning, **bounds), default)
     return value
 
 
 def string(meaning: str, *, default: str | None = "", **bounds: Unpack[Bounds]) -> str:
-    """UTF-8 text of at most STRING_LENGTH_MAX bytes."""
+    """Declare UTF-8 text of at most STRING_LENGTH_MAX bytes."""
     value: str = _specifier(Wire(Kind.STRING, meaning, **bounds), default)
     return value
 
 
 def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds]) -> bytes:
-    """Opaque bytes; decoding copies them."""
+    """Declare opaque bytes. The decoder copies them."""
     value: bytes = _specifier(Wire(Kind.BYTES, meaning, **bounds), default)
     return value
 
@@ -214,13 +217,14 @@ def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds
 def records(
     meaning: str, *, default: Buffer | None = None, **bounds: Unpack[Bounds]
 ) -> Buffer | None:
-    """Record batches; decoding returns a slice of the input, not a copy. Never tagged."""
+    """Declare record batches. The decoder returns a slice of the input, not a copy. The field must
+    not be tagged."""
     value: Buffer | None = _specifier(Wire(Kind.RECORDS, meaning, **bounds), default)
     return value
 
 
 def optional(element: type[MessageT], meaning: str, **bounds: Unpack[Bounds]) -> MessageT | None:
-    """A nested structure in the tagged section; None if it is not sent."""
+    """Declare a nested structure as a tagged field. The value is None if the field is omitted."""
     wire = Wire(Kind.STRUCT, meaning, element=element, **bounds)
     value: MessageT | None = _specifier(wire, None)
     return value
@@ -233,7 +237,8 @@ def array(
     default: type[list[Any]] | None = list,
     **bounds: Unpack[Bounds],
 ) -> list[MessageT]:
-    """Any number of nested structures. `default=None` makes null the default."""
+    """Declare an array of nested structures. The default is an empty array, or null with
+    `default=None`."""
     wire = Wire(Kind.STRUCT, meaning, is_array=True, element=element, **bounds)
     value: list[MessageT] = _specifier(wire, default)
     return value
@@ -246,7 +251,8 @@ def _plain_array(kind: Kind, meaning: str, default: object, bounds: Bounds) -> A
 def int32_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[int]:
-    """Any number of signed integers of 32 bits; `default=None` makes null the default."""
+    """Declare an array of signed integers of 32 bits. The default is an empty array, or null with
+    `default=None`."""
     value: list[int] = _plain_array(Kind.INT32, meaning, default, bounds)
     return value
 
@@ -254,7 +260,8 @@ def int32_array(
 def int64_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[int]:
-    """Any number of signed integers of 64 bits; `default=None` makes null the default."""
+    """Declare an array of signed integers of 64 bits. The default is an empty array, or null with
+    `default=None`."""
     value: list[int] = _plain_array(Kind.INT64, meaning, default, bounds)
     return value
 
@@ -262,14 +269,14 @@ def int64_array(
 def string_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[str]:
-    """Any number of strings; `default=None` makes null the default."""
+    """Declare an array of strings. The default is an empty array, or null with `default=None`."""
     value: list[str] = _plain_array(Kind.STRING, meaning, default, bounds)
     return value
 
 
 @memoized
 def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
-    """Return the fields of a declaration in their order on the wire."""
+    """Return the fields of a message in their wire order."""
     found = []
     for field in dataclasses.fields(message_class):  # type: ignore[arg-type]
         is_list = field.default_factory is list
@@ -280,8 +287,9 @@ def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
 
 @memoized
 def minimum_size(message_class: type[Message], version: int, flexible: bool) -> int:
-    """Return the minimum size of a structure in a version, in bytes. An array's count is checked
-    against it, so that a small frame cannot announce millions of elements."""
+    """Return the minimum size of a structure in a version, in bytes. The decoder compares an
+    array's count with the remaining bytes by this size, so a small frame cannot declare millions of
+    elements."""
     size = 1 if flexible else 0
     for field in wire_fields(message_class):
         if field.wire.exists_in(version) and field.wire.tag is None:
@@ -290,14 +298,16 @@ def minimum_size(message_class: type[Message], version: int, flexible: bool) -> 
 
 
 def minimum_field_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the minimum size of one field, in bytes; for an array, that of its count."""
+    """Return the minimum size of a field, in bytes. The minimum of an array is the size of its
+    count."""
     if wire.is_array:
         return 1 if flexible else 4
     return minimum_element_size(wire, version, flexible)
 
 
 def minimum_element_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the minimum size of one value of the field's type, or of one element of an array."""
+    """Return the minimum size of a value of the field's type, or of one element of an array, in
+    bytes."""
     if wire.element is not None:
         return minimum_size(wire.element, version, flexible)
     if wire.kind.is_fixed:

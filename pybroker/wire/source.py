@@ -1,6 +1,7 @@
-"""The text of a Python function that the compilers write, and its compilation.
+"""The source text of a generated Python function, and its compilation.
 
-The text comes from declarations in this package only, never from input.
+`decoder` and `encoder` generate the text from declarations in this package, never from received
+data.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class Source:
-    """Lines with indentation, names for constants, and fresh variable names."""
+    """The source text of one function: its lines, its constants and its variable names."""
 
     def __init__(self, **names: object) -> None:
         self._lines: list[str] = []
@@ -18,24 +19,25 @@ class Source:
         self._namespace: dict[str, Any] = dict(names)
 
     def line(self, text: str) -> None:
-        """Add one statement at the current depth."""
+        """Add a line with the current indentation."""
         self._lines.append("    " * self._depth + text)
 
     def indent(self) -> None:
-        """Begin a block of the last statement."""
+        """Increase the indentation: the next lines are the block of the last statement."""
         self._depth += 1
 
     def dedent(self) -> None:
-        """End the innermost block."""
+        """Decrease the indentation: the innermost block ends."""
         self._depth -= 1
 
     def variable(self, stem: str) -> str:
-        """Return an unused name."""
+        """Return an unused variable name that begins with `stem`."""
         self._counter += 1
         return f"{stem}{self._counter}"
 
     def constant(self, value: object) -> str:
-        """Return an expression for `value`: a literal if there is one, else a name bound to it."""
+        """Return an expression for `value`: a literal for a simple value, otherwise a new name with
+        that value."""
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return repr(value)
         name = self.variable("K")
@@ -43,7 +45,7 @@ class Source:
         return name
 
     def function(self, name: str) -> Any:
-        """Compile the text and return the function `name` that it defines."""
+        """Compile the source text, and return the function `name` that the text defines."""
         code = compile("\n".join(self._lines), f"<wire {name}>", "exec")
-        exec(code, self._namespace)  # noqa: S102  (our own source, made above)
+        exec(code, self._namespace)  # noqa: S102  (the text was generated above)
         return self._namespace[name]

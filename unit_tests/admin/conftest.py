@@ -1,4 +1,4 @@
-"""The broker whose pages the tests request."""
+"""The fixture with the broker whose pages the tests request."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The page of metrics agrees with the code."""
+"""Tests that the metrics document matches the code."""
 
 from __future__ import annotations
 
 from docs import make_metrics
 
 
-def test_the_page_of_metrics_is_made_from_the_list() -> None:
+def test_metrics_document_matches_the_code() -> None:
     assert make_metrics.PAGE.read_text() == make_metrics.render(), "run: make docs"

@@ -1,4 +1,5 @@
-"""The page of metrics: complete, readable by Prometheus' own parser, and made without a stall."""
+"""Tests of the metrics page: it is complete, Prometheus' parser accepts it, and rendering it does
+not stall the event loop."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ async def page(view: BrokerView) -> str:
 
 
 def samples(text: str) -> Samples:
-    """(name, labels) -> value. Raises ValueError for a sample that occurs twice."""
+    """Return the value of each sample by name and labels. Raises ValueError for a sample that
+    occurs twice."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -62,7 +64,7 @@ async def value(shown: Shown, name: str, **where: str) -> float | None:
     return samples(await page(shown.view)).get((name, frozenset(where.items())))
 
 
-async def test_every_family_is_on_the_page_once_with_its_kind(shown: Shown) -> None:
+async def test_page_has_each_family_once_with_its_type(shown: Shown) -> None:
     await shown.hosts(facts())
     text = await page(shown.view)
     for family in FAMILIES.values():
@@ -71,7 +73,7 @@ async def test_every_family_is_on_the_page_once_with_its_kind(shown: Shown) -> N
     assert samples(text)
 
 
-async def test_no_sample_lies_outside_of_its_family(shown: Shown) -> None:
+async def test_each_sample_belongs_to_its_family(shown: Shown) -> None:
     await shown.hosts(facts())
     family = ""
     for line in (await page(shown.view)).splitlines():
@@ -82,20 +84,20 @@ async def test_no_sample_lies_outside_of_its_family(shown: Shown) -> None:
             assert name in (family, f"{family}_sum", f"{family}_count", f"{family}_created"), line
 
 
-async def test_the_names_of_processes_are_prometheus_own(shown: Shown) -> None:
+async def test_process_metrics_have_the_names_of_prometheus(shown: Shown) -> None:
     text = await page(shown.view)
     for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
         assert f"\n{name} " in f"\n{text}"
 
 
-async def test_before_there_is_a_broker_the_process_is_shown() -> None:
+async def test_process_metrics_are_shown_before_the_broker_starts() -> None:
     text = await page(BrokerView(BrokerConfig()))
     found = samples(text)
     assert found["kafka_server_kafkaserver_brokerstate", frozenset()] == 1
     assert found["pybroker_ready", frozenset({("condition", "started")})] == 0
 
 
-async def test_records_are_counted_for_their_topic_and_in_all(shown: Shown) -> None:
+async def test_records_are_counted_per_topic_and_in_total(shown: Shown) -> None:
     other = TopicPartition("other", 0)
     await shown.hosts(facts(), facts(other))
     shown.replicas.append(b"a", b"b")
@@ -109,7 +111,7 @@ async def test_records_are_counted_for_their_topic_and_in_all(shown: Shown) -> N
     assert await value(shown, start) == 3
 
 
-async def test_offsets_and_sizes_are_those_of_the_log(shown: Shown) -> None:
+async def test_offsets_and_sizes_equal_those_of_the_log(shown: Shown) -> None:
     await shown.hosts(facts())
     shown.replicas.append(b"a", b"b", b"c")
     found = samples(await page(shown.view))
@@ -123,7 +125,7 @@ async def test_offsets_and_sizes_are_those_of_the_log(shown: Shown) -> None:
     assert found["kafka_topic_partition_leader_is_preferred", where] == 1
 
 
-async def test_replicas_in_bad_health_and_full_directories_are_counted(
+async def test_damaged_replicas_and_full_directories_are_counted(
     shown: Shown,
 ) -> None:
     keys = [TopicPartition("t", number) for number in range(3)]
@@ -146,7 +148,7 @@ async def test_replicas_in_bad_health_and_full_directories_are_counted(
         assert found["pybroker_log_directory_free_bytes", where] == free
 
 
-async def test_replicas_are_counted_by_the_leader(shown: Shown) -> None:
+async def test_leader_counts_replicas(shown: Shown) -> None:
     await shown.hosts(
         facts(TopicPartition("t", 0), isr=(ME,), replicas=(ME, 2)),
         facts(TopicPartition("t", 1), leader=2, isr=(ME, 2)),
@@ -188,7 +190,7 @@ async def test_fetches_from_leaders_are_counted(
     assert found["kafka_server_brokertopicmetrics_replicationbytesin_total", nothing] == 400
 
 
-async def test_only_the_controller_tells_of_the_cluster(shown: Shown) -> None:
+async def test_only_the_controller_shows_cluster_metrics(shown: Shown) -> None:
     await shown.hosts(facts(TopicPartition("t", 2), leader=-1, isr=(2,), replicas=(2, ME)))
     shown.controller.is_active = False
     text = await page(shown.view)
@@ -196,7 +198,7 @@ async def test_only_the_controller_tells_of_the_cluster(shown: Shown) -> None:
     assert "\nkafka_controller_kafkacontroller_offlinepartitionscount 0\n" in text
 
 
-async def test_requests_have_kafkas_names_and_times_in_ms(shown: Shown) -> None:
+async def test_request_metrics_have_kafka_names_and_ms(shown: Shown) -> None:
     meter = shown.metrics.requests[ApiKey.INIT_PRODUCER_ID]
     meter.count = 2
     meter.times.add(0.25)
@@ -208,14 +210,14 @@ async def test_requests_have_kafkas_names_and_times_in_ms(shown: Shown) -> None:
     assert found["kafka_network_requestmetrics_totaltimems_count", where] == 2
 
 
-def test_apis_are_named_as_kafka_names_them() -> None:
+def test_api_labels_are_kafka_names() -> None:
     assert [api_label(key) for key in (ApiKey.PRODUCE, ApiKey.API_VERSIONS)] == [
         "Produce",
         "ApiVersions",
     ]
 
 
-async def test_groups_are_counted_by_their_states(shown: Shown) -> None:
+async def test_groups_are_counted_by_state(shown: Shown) -> None:
     shown.groups = GroupNumbers({"stable": 3, "empty": 1}, 5, 2, 0.25, 0.125)
     shown.metrics.groups.completed_rebalances = 7
     group, coordinator = "kafka_coordinator_group_groupmetadatamanager", "kafka_server_group"
@@ -230,7 +232,7 @@ async def test_groups_are_counted_by_their_states(shown: Shown) -> None:
     assert await value(shown, "pybroker_group_coordinator_partitions_loading") == 2
 
 
-async def test_sessions_and_connections(shown: Shown) -> None:
+async def test_expired_sessions_and_lost_connections_are_counted(shown: Shown) -> None:
     for event in (SessionEvent.SUSPENDED, SessionEvent.EXPIRED):
         shown.session.heard(event)
     shown.metrics.connection_closed("idle")
@@ -243,7 +245,7 @@ async def test_sessions_and_connections(shown: Shown) -> None:
     assert await value(shown, "pybroker_unsent_bytes") == 17
 
 
-async def test_a_replica_that_is_not_served_is_counted(shown: Shown) -> None:
+async def test_replica_that_is_not_open_is_counted(shown: Shown) -> None:
     shown.knows(facts(TopicPartition("t", 7)))
     with pytest.raises(BrokerError):
         shown.replicas.partition(TopicPartition("t", 7))
@@ -255,8 +257,8 @@ def test_labels_are_escaped() -> None:
     assert labels({}) == ""
 
 
-async def test_thousands_of_partitions_do_not_stall_the_loop(shown: Shown) -> None:
-    """Between two turns of the loop a bounded part of the page is made."""
+async def test_page_of_many_partitions_yields_to_the_event_loop(shown: Shown) -> None:
+    """The broker renders a limited part of the page in each iteration of the event loop."""
     shown.knows(*(facts(TopicPartition(f"topic-{n // 10}", n % 10)) for n in range(5000)))
     lines_of_turn = [0]
 
@@ -276,7 +278,7 @@ async def test_thousands_of_partitions_do_not_stall_the_loop(shown: Shown) -> No
     assert len(lines_of_turn) > 5000 / AT_A_TIME + sum(lines_of_turn) / AT_A_TIME
 
 
-async def test_groups_are_told_by_partition_and_by_topic(shown: Shown) -> None:
+async def test_group_metrics_are_shown_per_partition_and_per_topic(shown: Shown) -> None:
     a0, a1 = TopicPartition("a", 0), TopicPartition("a", 1)
     behind = GroupProgress('g"', 2, {a0: 5, a1: 7}, {a0: Lag(3, 300, 1.5), a1: Lag(4, None, None)})
     shown.progress = ProgressReport((behind, GroupProgress("h")), 2.5)
@@ -299,7 +301,7 @@ async def test_groups_are_told_by_partition_and_by_topic(shown: Shown) -> None:
     assert of("pybroker_group_lag_age_seconds") == 2.5
 
 
-async def test_groups_that_are_not_known_have_no_lines(shown: Shown) -> None:
+async def test_group_metrics_have_no_lines_without_a_report(shown: Shown) -> None:
     assert not any(
         name.startswith("kafka_consumergroup") for name, _ in samples(await page(shown.view))
     )

@@ -29,7 +29,7 @@ from unit_tests.patience import PATIENCE_S, in_time
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP response as received."""
+    """A received HTTP response."""
 
     status: int
     head: str
@@ -38,12 +38,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Site:
-    """A server at a port."""
+    """A running HTTP server and its port."""
 
     port: int
 
     async def send(self, request: bytes) -> Reply | None:
-        """The answer to these bytes; None if the connection is closed without one."""
+        """Return the response to the bytes, or None if the server closes the connection without a
+        response."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(request)
@@ -102,7 +103,7 @@ async def site(shown: Shown) -> AsyncIterator[Site]:
         ("/controller/journal", '"is_controller"'),
     ],
 )
-async def test_each_page_answers_get_and_head(site: Site, path: str, word: str) -> None:
+async def test_each_page_responds_to_get_and_head(site: Site, path: str, word: str) -> None:
     got, head = await site.ask(path), await site.ask(path, "HEAD")
     assert (got.status, head.status) == (200, 200)
     assert word in got.body and not head.body
@@ -121,19 +122,21 @@ async def test_each_page_answers_get_and_head(site: Site, path: str, word: str) 
         ("GET /" + "x" * 10_000 + " HTTP/1.1", 400),
     ],
 )
-async def test_wrong_requests_get_their_code(site: Site, request_line: str, status: int) -> None:
+async def test_invalid_requests_get_an_error_status(
+    site: Site, request_line: str, status: int
+) -> None:
     reply = await site.send(f"{request_line}\r\nHost: x\r\n\r\n".encode())
     assert reply is not None and reply.status == status
     assert "Traceback" not in reply.body
     assert (await site.ask("/healthz")).status == 200
 
 
-async def test_too_large_a_header_is_refused(site: Site) -> None:
+async def test_header_that_is_too_large_is_rejected(site: Site) -> None:
     reply = await site.ask("/healthz", more=f"X-Large: {'x' * 20_000}\r\n")
     assert reply.status == 400
 
 
-async def test_bad_requests_leave_no_stack_trace_in_the_log(
+async def test_malformed_requests_log_no_stack_trace(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -162,7 +165,7 @@ async def test_a_slow_connection_is_closed(shown: Shown, monkeypatch: pytest.Mon
         assert await site.send(b"GET /healthz HTTP/1.1\r\nHos") is None
 
 
-async def test_readyz_answers_503_with_the_failing_condition(shown: Shown, site: Site) -> None:
+async def test_readyz_returns_503_and_the_failed_condition(shown: Shown, site: Site) -> None:
     shown.view.phase = Phase.STOPPING
     reply = await site.ask("/readyz")
     assert reply.status == 503
@@ -173,7 +176,7 @@ async def test_readyz_answers_503_with_the_failing_condition(shown: Shown, site:
     assert (await site.ask("/healthz")).status == 200
 
 
-async def test_the_options_say_where_they_come_from(shown: Shown) -> None:
+async def test_config_page_shows_the_source_of_each_option(shown: Shown) -> None:
     shown.view.config = BrokerConfig.parse({"num.partitions": "7"})
     async with serving(shown.view) as site:
         document = json.loads((await site.ask("/config")).body)
@@ -183,7 +186,7 @@ async def test_the_options_say_where_they_come_from(shown: Shown) -> None:
     assert found["log.dir"]["source"] == "default"
 
 
-async def test_the_journal_is_asked_for_what_the_query_says(shown: Shown) -> None:
+async def test_journal_page_passes_the_query_parameters(shown: Shown) -> None:
     async with serving(shown.view) as site:
         asked = await site.ask("/controller/journal?partition=orders-0&limit=7")
         usual = await site.ask("/controller/journal")
@@ -205,7 +208,7 @@ def config(listener: str | None) -> BrokerConfig:
 
 
 @pytest.mark.parametrize("text", ["8090", "host", "127.0.0.1:x", "127.0.0.1:70000", "a b:1"])
-def test_an_address_that_is_none_is_a_fault(text: str) -> None:
+def test_invalid_http_address_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=OPTION):
         config(text)
 
@@ -214,15 +217,15 @@ def test_an_address_that_is_none_is_a_fault(text: str) -> None:
     ("text", "address"),
     [("", None), ("h:1", ("h", 1)), (":0", ("", 0)), ("[::1]:80", ("::1", 80))],
 )
-def test_addresses_are_understood(text: str, address: tuple[str, int] | None) -> None:
+def test_http_addresses_are_parsed(text: str, address: tuple[str, int] | None) -> None:
     assert config(text).http_address == address
 
 
-def test_nothing_switches_it_off() -> None:
+def test_empty_address_disables_http() -> None:
     assert bind_http(config("")) is None
 
 
-def test_a_taken_port_that_was_asked_for_refuses_the_start() -> None:
+def test_configured_port_in_use_prevents_the_start() -> None:
     with listener() as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartupError) as refused:
@@ -231,7 +234,7 @@ def test_a_taken_port_that_was_asked_for_refuses_the_start() -> None:
     assert message.startswith(f"{OPTION}=127.0.0.1:{port} ") and "\n" not in message
 
 
-def test_a_taken_default_port_is_a_warning(
+def test_default_port_in_use_logs_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with listener() as taken:
@@ -242,12 +245,12 @@ def test_a_taken_default_port_is_a_warning(
     assert OPTION in caplog.text
 
 
-def test_an_address_of_another_machine_refuses_the_start() -> None:
+def test_address_of_another_machine_prevents_the_start() -> None:
     with pytest.raises(StartupError, match=OPTION):
         bind_http(config("192.0.2.1:8090"))
 
 
-async def test_a_connection_made_before_the_broker_serves_is_answered() -> None:
+async def test_connection_before_the_broker_serves_gets_a_response() -> None:
     bound = bind_http(config(f"127.0.0.1:{free_ports(1)[0]}"))
     assert bound is not None
     assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "connections inherit it"
@@ -264,7 +267,7 @@ async def test_a_connection_made_before_the_broker_serves_is_answered() -> None:
         await site.ask("/healthz")
 
 
-async def test_a_server_that_cannot_be_loaded_is_told_and_leaves_the_broker_alone(
+async def test_failed_import_of_the_http_server_is_logged_and_does_not_stop_the_broker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(name: str) -> None:
@@ -280,8 +283,8 @@ async def test_a_server_that_cannot_be_loaded_is_told_and_leaves_the_broker_alon
     await service.close()
 
 
-def test_503_is_written_by_any_transport() -> None:
-    """uvloop's transports are no subclass of asyncio's."""
+def test_any_transport_can_send_503() -> None:
+    """A transport of uvloop is not a subclass of asyncio.Transport."""
     wire = Mock(spec=["write", "close"])
     http._Busy().connection_made(wire)
     assert b"503" in wire.write.call_args.args[0]

@@ -1,4 +1,4 @@
-"""The delay and the load of the event loop."""
+"""Tests of the measured delay and load of the event loop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from unit_tests.patience import until
 
 
 def compute(seconds: float) -> None:
-    """Use `seconds` of processor time, and at least as much real time."""
+    """Use `seconds` of CPU time and at least as much elapsed time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
-async def test_a_stall_is_seen() -> None:
+async def test_stall_of_the_event_loop_is_measured() -> None:
     watch = LoopWatch(lambda: ())
     watch.start()
     compute(TICK_S + 0.1)
@@ -27,7 +27,7 @@ async def test_a_stall_is_seen() -> None:
     assert watch.lag.total_s >= 0.1
 
 
-async def test_a_loop_that_computes_is_not_idle() -> None:
+async def test_computing_event_loop_is_not_idle() -> None:
     watch = LoopWatch(lambda: ())
     watch.start()
     compute(0.2)
@@ -37,7 +37,7 @@ async def test_a_loop_that_computes_is_not_idle() -> None:
     watch.stop()
 
 
-async def test_only_what_is_recent_is_told() -> None:
+async def test_only_recent_durations_are_returned() -> None:
     meter = TimeMeter()
     meter.add(5.0)
     watch = LoopWatch(lambda: [("meter", meter)])

@@ -1,4 +1,4 @@
-"""The conditions of `/readyz`, one by one."""
+"""Tests of each condition of `/readyz`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit_tests.replication.vocabulary import ME, T0, facts
 
 
 async def faults(view: BrokerView) -> dict[str, str]:
-    """Condition -> fault, for the conditions that do not hold."""
+    """Return the reason of each failed condition."""
     return {each.name: each.fault for each in await conditions(view) if not each.holds}
 
 
@@ -44,7 +44,7 @@ def _fill(shown: Shown) -> None:
 
 
 def _bend(shown: Shown) -> None:
-    """Damage that is found while the log is in use, so that the log is not marked yet."""
+    """Add damage that is found while the log is in use, before the log is marked as damaged."""
     shown.holes[T0] = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
 
 
@@ -60,7 +60,7 @@ BROKEN: dict[str, tuple[Callable[[Shown], None], str, str]] = {
     "the cluster does not know it": (_not_told_of_us, "registered", "controller"),
     "there is no controller": (_forget_controller, "controller", "no controller"),
     "a disk is full": (_fill, "log_directories", "/disks/2 is full"),
-    "a log has a hole": (_bend, "replicas", "t-0 is damaged from offset 7 on: /d/t-0/00.log"),
+    "a log has a hole": (_bend, "replicas", "t-0 is damaged from offset 7 on in /d/t-0/00.log"),
 }
 
 
@@ -72,7 +72,7 @@ async def test_a_broker_whose_replicas_are_in_sync_is_ready(shown: Shown) -> Non
 
 
 @pytest.mark.parametrize(("breaks", "condition", "word"), BROKEN.values(), ids=BROKEN)
-async def test_one_fault_is_told_and_no_other(
+async def test_only_the_failed_condition_is_reported(
     shown: Shown, breaks: Callable[[Shown], None], condition: str, word: str
 ) -> None:
     await shown.hosts(facts())
@@ -81,7 +81,7 @@ async def test_one_fault_is_told_and_no_other(
     assert list(found) == [condition] and word in found[condition]
 
 
-async def test_a_session_that_comes_back_is_alive(shown: Shown) -> None:
+async def test_reconnected_session_is_alive(shown: Shown) -> None:
     await shown.hosts(facts())
     for event in (SessionEvent.SUSPENDED, SessionEvent.RECONNECTED):
         shown.session.heard(event)
@@ -94,12 +94,12 @@ async def test_a_replica_that_is_not_open_is_named(shown: Shown) -> None:
     assert "orders-3 is not open" in (await faults(shown.view))["replicas"]
 
 
-async def test_a_replica_that_is_behind_is_named(shown: Shown) -> None:
+async def test_replica_out_of_sync_is_named(shown: Shown) -> None:
     await shown.hosts(facts(leader=2, isr=(2,), replicas=(ME, 2)))
     assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
 
 
-async def test_why_a_replica_is_behind_is_named(shown: Shown) -> None:
+async def test_reason_of_a_replica_out_of_sync_is_named(shown: Shown) -> None:
     fresh = TopicPartition("t", 1)
     await shown.hosts(
         *(facts(key, leader=2, isr=(2,), replicas=(ME, 2)) for key in (T0, fresh)),
@@ -107,12 +107,12 @@ async def test_why_a_replica_is_behind_is_named(shown: Shown) -> None:
     shown.replicas.logs.suspects.add(T0)
     shown.replicas.logs.incomplete.mark(fresh, str(shown.home / "t-1"))
     assert (await faults(shown.view))["replicas"] == (
-        "t-0 is not in sync: it may lack records since the machine went down;"
-        " t-1 is not in sync: it is copied anew"
+        "t-0 is not in sync: it may have lost records in a power loss;"
+        " t-1 is not in sync: it replicates the whole log again"
     )
 
 
-async def test_a_follower_that_was_taken_into_the_isr_again_is_ready(shown: Shown) -> None:
+async def test_follower_that_rejoined_the_isr_is_ready(shown: Shown) -> None:
     behind = facts(leader=2, isr=(2,), replicas=(ME, 2))
     await shown.hosts(behind)
     shown.knows(facts(leader=2, isr=(2, ME), replicas=(ME, 2)))
@@ -121,16 +121,16 @@ async def test_a_follower_that_was_taken_into_the_isr_again_is_ready(shown: Show
     assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
 
 
-async def test_a_role_of_a_later_epoch_counts_before_the_metadata_tells_of_it(shown: Shown) -> None:
+async def test_newer_leader_epoch_counts_before_the_metadata_update(shown: Shown) -> None:
     await shown.hosts(facts(leader=2, epoch=1, isr=(2,), replicas=(ME, 2)))
     shown.knows(facts(leader=2, epoch=0, isr=(2, ME), replicas=(ME, 2)))
     assert await faults(shown.view) == {"replicas": "t-0 is not in sync"}
 
 
-async def test_a_replica_without_its_disk_is_named(shown: Shown) -> None:
+async def test_replica_in_a_failed_log_directory_is_named(shown: Shown) -> None:
     await shown.hosts(facts())
     shown.replicas.partition().log.fail(StorageError("sync: input/output error"))
-    assert "t-0 has lost its disk" in (await faults(shown.view))["replicas"]
+    assert "t-0 has a failed log directory" in (await faults(shown.view))["replicas"]
 
 
 async def test_many_faults_are_counted(shown: Shown) -> None:
@@ -140,6 +140,6 @@ async def test_many_faults_are_counted(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING])
-async def test_before_there_is_a_broker_nothing_is_ready(tmp_path: Path, phase: Phase) -> None:
+async def test_starting_broker_is_not_ready(tmp_path: Path, phase: Phase) -> None:
     view = BrokerView(BrokerConfig(), phase)
     assert await faults(view) == {"started": f"the broker is {phase.name.lower()}"}

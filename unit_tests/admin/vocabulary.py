@@ -1,4 +1,4 @@
-"""A broker as the pages see it: real logs, a cluster made by the test, and no running tasks."""
+"""A broker for the pages: real logs, the cluster metadata of the test, and no running tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit_tests.replication.vocabulary import ME, Replicas
 
 @dataclass
 class FakeController:
-    """The controller's state as the pages show it."""
+    """A replacement of the controller, with the state that the pages show."""
 
     controller_id: int | None = ME
     is_active: bool = True
@@ -27,7 +27,7 @@ class FakeController:
 
 @dataclass
 class Shown:
-    """Broker ME with its pages. Every field may be changed before a page is requested."""
+    """The broker ME and its pages. A test may change each field before it requests a page."""
 
     home: Path
     metadata: MetadataView = field(default_factory=MetadataView)
@@ -77,11 +77,11 @@ class Shown:
         return [{"partition": partition, "limit": limit}]
 
     def knows(self, *partitions: PartitionFacts, brokers: tuple[int, ...] = (ME,)) -> None:
-        """Apply the controller's metadata of these partitions and brokers."""
+        """Apply cluster metadata with these partitions and brokers."""
         live = tuple(Broker(each, ()) for each in brokers)
         self.metadata.apply(UpdateMetadata(ME, 1, -1, partitions, live))
 
     async def hosts(self, *partitions: PartitionFacts) -> None:
-        """As `knows`, and open the replicas of ME."""
+        """Apply cluster metadata with these partitions and brokers, and open the replicas of ME."""
         self.knows(*partitions)
         await self.replicas.told(*(each for each in partitions if ME in each.replicas))

@@ -84,7 +84,7 @@ def test_columns_are_chosen_by_name_and_order(form: None) -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["offset", "colour"], "'colour' is not known, expected one of key, value, topic"),
+        (["offset", "colour"], "'colour' is unknown, expected one of key, value, topic"),
         (["headers"], "'headers' was not built"),
         (["key"], "'key' was not built"),
     ],

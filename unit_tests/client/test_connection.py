@@ -201,13 +201,13 @@ async def silent(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("peer", "kind", "text"),
     [
-        (wrong_correlation_id, ConnectionLost, "answer 2 where 1 was due"),
-        (too_large, AnswerTooLarge, "an answer of 5000 bytes"),
-        (negative_length, ConnectionLost, "an answer of -1 bytes"),
-        (cut_off, ConnectionLost, "in the middle of an answer"),
-        (closes, ConnectionLost, "before the answer"),
+        (wrong_correlation_id, ConnectionLost, "correlation id 2, expected 1"),
+        (too_large, AnswerTooLarge, "the response has 5000 bytes"),
+        (negative_length, ConnectionLost, "the response size is -1 bytes"),
+        (cut_off, ConnectionLost, "in the middle of a response"),
+        (closes, ConnectionLost, "before the response"),
         (nonsense, ConnectionLost, "cannot be read"),
-        (silent, RequestTimedOut, "no answer to METADATA within"),
+        (silent, RequestTimedOut, "no response to METADATA within"),
     ],
 )
 async def test_a_bad_answer_ends_the_connection(
@@ -354,7 +354,7 @@ async def test_a_dead_connection_ends_although_its_callers_give_up_early() -> No
         impatient = asyncio.ensure_future(ask(connection, AT_ONCE_S))
         await idle()
         impatient.cancel()
-        with pytest.raises(ConnectionLost, match="no answer to METADATA within"):
+        with pytest.raises(ConnectionLost, match="no response to METADATA within"):
             async with asyncio.timeout(PATIENCE_S):
                 await ask(connection, 2 * PATIENCE_S)
         assert not connection.usable
@@ -491,7 +491,7 @@ async def web_server(wire: Wire) -> None:
     [
         (hangs_up, "not to a Kafka broker"),
         (web_server, "not to a Kafka broker"),
-        (silent, "no Kafka broker answered"),
+        (silent, "no Kafka broker responded"),
     ],
 )
 async def test_a_peer_that_is_no_broker_is_named_in_the_error(peer: Peer, text: str) -> None:

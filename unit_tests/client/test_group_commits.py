@@ -116,9 +116,9 @@ async def test_a_partition_missing_in_the_coordinators_answer_is_not_committed()
                 groups=[OffsetFetchResponseGroup(group_id="g")]
             ),
         }
-        with pytest.raises(ResponseError, match="did not answer for"):
+        with pytest.raises(ResponseError, match="response has no result for"):
             await consumer.commit({tp(0): 1})
-        with pytest.raises(ResponseError, match="did not answer for"):
+        with pytest.raises(ResponseError, match="response has no result for"):
             await consumer.committed([tp(0)])
 
 

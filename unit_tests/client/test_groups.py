@@ -472,7 +472,7 @@ async def test_an_unreadable_assignment_is_refused() -> None:
     async with a_group(t=1) as group, member(group) as consumer:
         group.assignment_override = b"\x00\x01\xff"
         consumer.subscribe(["t"])
-        with pytest.raises(JoinRefused, match="cannot be read"):
+        with pytest.raises(JoinRefused, match="cannot be decoded"):
             await join(consumer)
 
 
@@ -491,5 +491,5 @@ async def test_topics_partitions_and_groups_exclude_each_other() -> None:
         with pytest.raises(ValueError, match="must be a list of names"):
             consumer.subscribe("t")
         async with Consumer(group.broker.address) as alone:
-            with pytest.raises(SubscriptionConflict, match=r"give the option group\.id"):
+            with pytest.raises(SubscriptionConflict, match=r"set the option group\.id"):
                 alone.subscribe(["t"])

@@ -107,7 +107,7 @@ async def test_a_consumer_fails_soon_where_that_is_asked_for() -> None:
 async def test_a_consumer_warns_once_and_reads_on_when_the_leader_is_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pybroker.client.fetcher.TOLD_AFTER_MS", 20)
+    monkeypatch.setattr("pybroker.client.fetcher.REPORT_AFTER_MS", 20)
     async with FakeBroker({"t": 1}) as broker:
         holding(broker.partition(), batch(b"a"))
         broker.without_leader = True

@@ -62,7 +62,7 @@ def test_a_groups_options_fit_together() -> None:
     faulty: list[tuple[dict[str, object], str]] = [
         ({"group.instance.id": "i"}, "needs a group.id"),
         ({"session.timeout.ms": 9, "heartbeat.interval.ms": 9}, "must be below session.timeout.ms"),
-        ({"partition.assignment.strategy": "uniform"}, "must be of range, roundrobin, sticky"),
+        ({"partition.assignment.strategy": "uniform"}, "must be one of range, roundrobin, sticky"),
         ({"partition.assignment.strategy": []}, "must name at least one assignor"),
     ]
     for given, words in faulty:
@@ -90,7 +90,7 @@ def test_all_faults_are_reported_together() -> None:
         "unknown option qqqqqq",
         "option batch.size must be from 0 to 2147483647, not -1",
     ]
-    assert faults({"linger.ms": 1, "linger_ms": 2}) == ["option linger_ms is given twice"]
+    assert faults({"linger.ms": 1, "linger_ms": 2}) == ["option linger_ms is set twice"]
 
 
 @pytest.mark.parametrize(("acks", "number"), [("all", -1), (-1, -1), ("1", 1), (0, 0)])

@@ -1,4 +1,4 @@
-"""Every test that takes `loops` runs once on each implementation."""
+"""The fixture `loops`: a test that takes it runs once with each implementation."""
 
 from __future__ import annotations
 

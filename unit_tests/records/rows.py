@@ -1,4 +1,4 @@
-"""Columns as rows, for comparisons; Arrow's rules for columns are asserted."""
+"""Conversion of columns to rows, for comparisons. It asserts that columns follow Arrow's rules."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Row = tuple[int, int, int, bytes | None, bytes | None, Headers]
 
 
 def row_of(record: Record) -> Row:
-    """Return the row that columns must hold for a record."""
+    """Return the row that columns must contain for a record."""
     microseconds = max(-MICROSECONDS_MAX, min(record.timestamp * 1000, MICROSECONDS_MAX))
     kind = int(record.timestamp_type)
     return (record.offset, microseconds, kind, record.key, record.value, record.headers)
 
 
 def numbers(data: Buffer, kind: str, count: int) -> list[int]:
-    """Return all numbers of the buffer, which must hold exactly `count`."""
+    """Return all numbers in the buffer, which must have exactly `count` numbers."""
     layout = struct.Struct(f"<{count}{kind}")
     assert len(data) == layout.size
     return list(layout.unpack(data))
@@ -51,7 +51,7 @@ def entries(column: BinaryColumn, count: int) -> list[bytes | None]:
 
 
 def rows_of(columns: Columns) -> list[Row]:
-    """Return the rows of columns that have every field."""
+    """Return the rows of columns, which must include keys, values and headers."""
     rows = columns.rows
     assert columns.keys is not None
     assert columns.values is not None

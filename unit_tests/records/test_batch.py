@@ -1,4 +1,5 @@
-"""The header of a batch: read, stamped, restamped, checked."""
+"""Tests of batch headers: decoding, setting offset, leader epoch and timestamp, and the
+checksum."""
 
 from __future__ import annotations
 
@@ -37,18 +38,19 @@ PLAIN = BatchHeader(
 
 
 def batch(payload: bytes = b"12345", **changes: int) -> bytearray:
-    """Return a sealed batch whose records are `payload`, with these header fields changed."""
+    """Return a batch with a correct checksum, the records `payload` and the changed header
+    fields."""
     header = PLAIN._replace(batch_length=49 + len(payload))._replace(**changes)
     data = bytearray(HEADER.pack(*header) + payload)
     seal(data, 0, len(data))
     return data
 
 
-def test_the_header_is_as_long_as_kafka_says() -> None:
+def test_header_size_is_61_bytes() -> None:
     assert HEADER.size == HEADER_SIZE == 61
 
 
-def test_every_field_is_read_back() -> None:
+def test_every_header_field_is_decoded() -> None:
     expected = BatchHeader(7, 49, 3, 2, 0, 0x7F, 11, -5, 2**62, 2**40, 9, 2**31 - 1, 12)
     header = read_header(HEADER.pack(*expected))
     assert header == expected
@@ -78,7 +80,7 @@ def test_a_plain_header_has_no_flags() -> None:
     ("base", "delta", "last"),
     [(-1, 4, -1), (0, 0, 0), (5, 4, 9), (2**31 - 1, 0, 2**31 - 1), (2**31 - 1, 1, 0)],
 )
-def test_sequences_wrap_to_zero(base: int, delta: int, last: int) -> None:
+def test_sequence_numbers_wrap_to_zero(base: int, delta: int, last: int) -> None:
     assert PLAIN._replace(base_sequence=base, last_offset_delta=delta).last_sequence == last
 
 
@@ -93,17 +95,17 @@ def test_sequences_wrap_to_zero(base: int, delta: int, last: int) -> None:
         (batch(batch_length=-1), "length is -1"),
     ],
 )
-def test_headers_that_cannot_be(data: bytes, words: str) -> None:
+def test_invalid_headers_are_rejected(data: bytes, words: str) -> None:
     with pytest.raises(CorruptionError, match=words):
         read_header(data)
 
 
-def test_the_position_is_named_in_the_error() -> None:
+def test_header_error_names_the_position() -> None:
     with pytest.raises(CorruptionError, match="position 66"):
         read_header(batch() + batch(magic=0), 66)
 
 
-def test_batches_are_walked_until_one_is_cut_off() -> None:
+def test_iter_headers_stops_at_a_batch_that_is_cut_off() -> None:
     first, second, third = batch(base_offset=0), batch(b"abc", base_offset=3), batch(base_offset=6)
     data = first + second + third
     whole = [(0, 0), (len(first), 3), (len(first) + len(second), 6)]
@@ -113,14 +115,14 @@ def test_batches_are_walked_until_one_is_cut_off() -> None:
         assert seen == whole[: sum(end <= cut for end in ends)]
 
 
-def test_a_damaged_header_ends_the_walk_with_an_error() -> None:
+def test_iter_headers_raises_at_a_damaged_header() -> None:
     walk = iter_headers(batch() + batch(magic=9))
     assert next(walk)[0] == 0
     with pytest.raises(CorruptionError, match="magic is 9"):
         next(walk)
 
 
-def test_any_flipped_bit_behind_the_checksum_is_seen() -> None:
+def test_checksum_detects_any_flipped_bit() -> None:
     data = batch()
     assert crc_matches(data, 0, len(data))
     for position in range(17, len(data)):
@@ -130,13 +132,13 @@ def test_any_flipped_bit_behind_the_checksum_is_seen() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 60, 65, 67])
-def test_a_wrong_size_does_not_match(size: int) -> None:
+def test_checksum_of_a_wrong_size_does_not_match(size: int) -> None:
     data = batch()
     assert len(data) == 66
     assert not crc_matches(data, 0, size)
 
 
-def test_offset_and_epoch_are_stamped_outside_the_checksum() -> None:
+def test_stamped_offset_and_leader_epoch_keep_the_checksum() -> None:
     data = bytearray(b"before") + batch()
     untouched = bytes(data)
     stamp(data, 6, 2**40, 17)
@@ -147,7 +149,7 @@ def test_offset_and_epoch_are_stamped_outside_the_checksum() -> None:
     assert data == untouched
 
 
-def test_log_append_time_is_set_and_sealed() -> None:
+def test_restamped_log_append_time_has_a_new_checksum() -> None:
     data = bytearray(b"before") + batch(attributes=0x13) + b"after"
     header = restamp_log_append_time(data, 6, 66, 123456)
     assert header == read_header(data, 6)

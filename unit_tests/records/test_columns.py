@@ -1,4 +1,5 @@
-"""Records as columns, in both implementations: the same records and errors as `decode_records`."""
+"""Tests of records as columns: both implementations return the records, or raise the errors, of
+`decode_records`."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ MakeBuilder = Callable[..., ColumnBuilder]
 
 
 def made_by(form: str) -> MakeBuilder:
-    """Return a factory of builders of that form; skips the test if it was not compiled."""
+    """Return a factory of builders with one implementation. Skips the test if the implementation is
+    not compiled."""
     name, _, few = form.partition(", ")
     try:
         module = importlib.import_module(f"pybroker.records.{name}")
@@ -98,26 +100,30 @@ def read(make: MakeBuilder, batch: Buffer, offsets: tuple[int, int] = EVERYTHING
     return rows_of(columns)
 
 
-def test_both_forms_are_tested(make: MakeBuilder, request: pytest.FixtureRequest) -> None:
+def test_both_column_implementations_are_tested(
+    make: MakeBuilder, request: pytest.FixtureRequest
+) -> None:
     form = request.node.callspec.params["make"].partition(",")[0]
     assert type(make()._store).__module__ == f"pybroker.records.{form}"
 
 
-def test_the_compiled_form_is_chosen_first() -> None:
+def test_compiled_columns_are_preferred() -> None:
     made_by("_speedups")
     assert type(ColumnBuilder()._store).__module__ == "pybroker.records._speedups"
 
 
 @pytest.mark.parametrize("missing", [None, ModuleType("pybroker.records._speedups")])
-def test_numpy_is_chosen_where_nothing_is_compiled(
+def test_numpy_columns_are_used_without_compiled_columns(
     monkeypatch: pytest.MonkeyPatch, missing: ModuleType | None
 ) -> None:
-    """The empty module is one that was compiled before columns existed."""
+    """The empty module stands for an older build of `_speedups`, without columns."""
     monkeypatch.setitem(sys.modules, "pybroker.records._speedups", missing)
     assert type(ColumnBuilder()._store).__module__ == "pybroker.records._numpy_columns"
 
 
-def test_without_both_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_implementation_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("_speedups", "_numpy_columns"):
         monkeypatch.setitem(sys.modules, f"pybroker.records.{name}", None)
     with pytest.raises(ImportError, match=r"pip install 'pybroker\[arrow\]'"):
@@ -125,7 +131,7 @@ def test_without_both_the_error_names_the_extra_to_install(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_columns_hold_the_values_of_the_records(make: MakeBuilder, codec: Codec) -> None:
+def test_columns_contain_the_values_of_the_records(make: MakeBuilder, codec: Codec) -> None:
     batch = batch_of(*TRICKY, codec=codec)
     stamp(batch, 0, 1_000_000, 5)
     rows = read(make, batch)
@@ -134,7 +140,7 @@ def test_columns_hold_the_values_of_the_records(make: MakeBuilder, codec: Codec)
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_with_log_append_time_rows_have_the_time_of_the_broker(
+def test_rows_of_a_log_append_time_batch_have_the_broker_timestamp(
     make: MakeBuilder, codec: Codec
 ) -> None:
     batch = batch_of(*TRICKY, codec=codec)
@@ -144,7 +150,7 @@ def test_with_log_append_time_rows_have_the_time_of_the_broker(
     assert {row[1:3] for row in rows} == {(42_000, int(TimestampType.LOG_APPEND_TIME))}
 
 
-def test_batches_of_both_timestamp_types_follow_each_other(make: MakeBuilder) -> None:
+def test_batches_of_both_timestamp_types_are_combined(make: MakeBuilder) -> None:
     created, appended = batch_of(*TRICKY[:3]), batch_of(*TRICKY[3:])
     stamp(appended, 0, 3, 0)
     restamp_log_append_time(appended, 0, len(appended), 42)
@@ -174,7 +180,7 @@ def test_many_batches_become_one_set_of_columns(make: MakeBuilder, codec: Codec)
     assert rows_of(builder.finish()) == wanted
 
 
-def test_records_outside_of_the_range_are_left_out(make: MakeBuilder) -> None:
+def test_records_outside_the_offset_range_are_left_out(make: MakeBuilder) -> None:
     payload = b"".join(record_bytes(0, delta, -1, -1, 0) for delta in (3, 7, 8))
     batch = around(payload, 3, base_offset=100, last_offset_delta=9)
     for first in (*range(98, 112), 0, -5, 2**63):
@@ -185,13 +191,13 @@ def test_records_outside_of_the_range_are_left_out(make: MakeBuilder) -> None:
             ]
 
 
-def test_a_range_trims_everything_alike(make: MakeBuilder) -> None:
+def test_offset_range_applies_to_every_column(make: MakeBuilder) -> None:
     batch = batch_of(*TRICKY)
     for first in range(len(TRICKY) + 1):
         assert read(make, batch, (first, 5)) == expected(batch, (first, 5))
 
 
-def test_columns_may_be_left_out(make: MakeBuilder) -> None:
+def test_unwanted_columns_are_none(make: MakeBuilder) -> None:
     batch = batch_of(*TRICKY)
     whole = make(headers=True)
     add(whole, batch)
@@ -210,18 +216,18 @@ def test_columns_may_be_left_out(make: MakeBuilder) -> None:
                 assert entries(columns.values, len(TRICKY)) == entries(full.values, len(TRICKY))
 
 
-def test_nothing_was_added(make: MakeBuilder) -> None:
+def test_empty_builder_returns_empty_columns(make: MakeBuilder) -> None:
     builder = make(headers=True)
     assert rows_of(builder.finish()) == []
     assert (builder.rows, builder.size) == (0, 0)
 
 
 @pytest.mark.parametrize("attributes", [*Codec, 0x50])
-def test_a_batch_that_compaction_emptied(make: MakeBuilder, attributes: int) -> None:
+def test_batch_emptied_by_compaction_has_no_records(make: MakeBuilder, attributes: int) -> None:
     assert read(make, around(b"", 0, attributes=attributes, last_offset_delta=9)) == []
 
 
-def test_columns_stay_as_they_are_when_the_builder_goes_on(make: MakeBuilder) -> None:
+def test_finished_columns_are_unchanged_by_later_batches(make: MakeBuilder) -> None:
     builder = make(headers=True)
     first, second = batch_of(*TRICKY), batch_of(*reversed(TRICKY))
     add(builder, first)
@@ -255,7 +261,7 @@ def test_a_header_name_that_is_not_utf_8_is_shown_as_java_shows_it(make: MakeBui
 @pytest.mark.parametrize(
     "ms", [0, -1, INT64_MAX, INT64_MAX // 1000, INT64_MAX // 1000 + 1, 1 - 2**63]
 )
-def test_times_beyond_microseconds_are_the_last_that_fits(make: MakeBuilder, ms: int) -> None:
+def test_timestamps_beyond_64_bit_microseconds_are_clamped(make: MakeBuilder, ms: int) -> None:
     batch = around(record_bytes(0, 0, -1, -1, 0), base_timestamp=ms)
     assert read(make, batch) == expected(batch)
 
@@ -283,7 +289,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("case", DAMAGE)
 @pytest.mark.parametrize("headers", [True, False])
-def test_the_good_records_of_a_damaged_batch_are_not_kept(
+def test_valid_records_of_a_damaged_batch_are_not_kept(
     make: MakeBuilder, case: str, headers: bool
 ) -> None:
     good = [record_bytes(0, n, -1 if n % 2 else 0, 2, b"v?", 1, 1, b"n", -1) for n in range(20)]
@@ -323,12 +329,16 @@ def assert_refused(make: MakeBuilder, batch: Buffer, *, headers: bool = True) ->
         *({"attributes": codec} for codec in (1, 2, 3, 4)),
     ],
 )
-def test_headers_that_do_not_fit_the_records(make: MakeBuilder, changes: dict[str, int]) -> None:
+def test_batch_headers_that_contradict_the_records_are_rejected(
+    make: MakeBuilder, changes: dict[str, int]
+) -> None:
     assert_refused(make, changed(batch_of(*TRICKY), **changes))
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_more_than_the_limit_is_not_decompressed(make: MakeBuilder, codec: Codec) -> None:
+def test_records_beyond_the_size_limit_are_not_decompressed(
+    make: MakeBuilder, codec: Codec
+) -> None:
     batch = batch_of((NOW_MS, None, bytes(2000), ()), codec=codec)
     builder = make()
     assert_refused_as_too_large(builder, batch, 2000)
@@ -341,21 +351,24 @@ def assert_refused_as_too_large(builder: ColumnBuilder, batch: Buffer, limit: in
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_more_than_arrow_can_count_is_refused(
+def test_columns_beyond_arrow_offsets_are_rejected(
     make: MakeBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits are made small; each batch is 2,009 bytes, and may grow by its headers."""
+    """The test lowers the limit. Each batch has 2,009 bytes of records, and invalid header names
+    may make its columns larger."""
     monkeypatch.setattr(columns_module, "INT32_MAX", 3 * 2009 + 4050)
     batch = batch_of((NOW_MS, None, bytes(2000), ()))
     builder = make()
     assert add(builder, batch) + add(builder, batch) + add(builder, batch) == 3
-    with pytest.raises(ValueError, match=r"6000 bytes in 3 rows .* call finish\(\) before"):
+    with pytest.raises(ValueError, match=r"6000 bytes in 3 rows, .* call finish\(\) before"):
         add(builder, batch)
     assert builder.finish().rows == 3
     assert add(builder, batch) == 1
 
 
-def test_entries_count_as_bytes_do(make: MakeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_count_towards_the_column_limit(
+    make: MakeBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = batch_of((NOW_MS, None, None, (("", None),) * 100))
     builder = make(headers=True)
     add(builder, batch)
@@ -366,7 +379,7 @@ def test_entries_count_as_bytes_do(make: MakeBuilder, monkeypatch: pytest.Monkey
         add(builder, batch)
 
 
-def test_a_batch_that_arrow_cannot_count_is_refused(
+def test_batch_beyond_arrow_offsets_is_rejected(
     make: MakeBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns_module, "ENCODED_BYTES_MAX", 5000)
@@ -374,7 +387,7 @@ def test_a_batch_that_arrow_cannot_count_is_refused(
 
 
 def outcome(make: MakeBuilder, batch: Buffer, offsets: tuple[int, int]) -> object:
-    """Return the rows, or the kind of the error."""
+    """Return the rows, or the type of the raised error."""
     try:
         return read(make, batch, offsets)
     except (CorruptionError, BrokerError) as error:
@@ -394,7 +407,7 @@ ranges = st.tuples(st.integers(-1, 25), st.integers(-1, 25))
 @pytest.mark.parametrize("form", FORMS)
 @given(fields=records, codec=st.sampled_from(Codec), offsets=ranges)
 @settings(max_examples=80, deadline=None)
-def test_any_records_are_those_that_decode_records_gives(
+def test_columns_of_any_records_equal_decode_records(
     form: str, fields: list[Fields], codec: Codec, offsets: tuple[int, int]
 ) -> None:
     batch = batch_of(*fields, codec=codec)
@@ -410,7 +423,7 @@ def test_any_records_are_those_that_decode_records_gives(
     offsets=ranges,
 )
 @settings(max_examples=400, deadline=None)
-def test_any_bytes_give_the_result_of_decode_records(
+def test_columns_of_any_bytes_equal_decode_records(
     form: str, payload: bytes, count: int, base: int, attributes: int, offsets: tuple[int, int]
 ) -> None:
     batch = around(payload, count, base_timestamp=base, attributes=attributes, last_offset_delta=9)

@@ -1,4 +1,4 @@
-"""Markers that end transactions."""
+"""Tests of the markers that end transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def control(key: str | None, value: str | None) -> Record:
 
 
 @pytest.mark.parametrize("kind", ControlType)
-def test_a_marker_comes_back(loops: ModuleType, kind: ControlType) -> None:
+def test_marker_is_parsed_as_built(loops: ModuleType, kind: ControlType) -> None:
     marker = EndTransaction(kind, 12)
     data = build_end_transaction(marker, producer_id=9, producer_epoch=4, timestamp_ms=NOW_MS)
     header = read_header(data)
@@ -52,21 +52,23 @@ def test_a_marker_comes_back(loops: ModuleType, kind: ControlType) -> None:
         ("0000ffff", "00", None),
     ],
 )
-def test_known_markers(key: str, value: str | None, expected: EndTransaction | None) -> None:
+def test_marker_bytes_are_parsed(
+    key: str, value: str | None, expected: EndTransaction | None
+) -> None:
     assert parse_control(control(key, value)) == expected
 
 
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        (None, "000000000005", "key of the control record at 7: found nothing"),
-        ("000000", "000000000005", "found 3 bytes, expected 4"),
-        ("ffff0000", "000000000005", "version is -1"),
-        ("00000001", None, "end of transaction at 7: found nothing"),
-        ("00000001", "0000000000", "found 5 bytes, expected 6"),
-        ("00000001", "ffff00000005", "version is -1"),
+        (None, "000000000005", "control record at offset 7: key is null, expected at least 4"),
+        ("000000", "000000000005", "key has 3 bytes, expected at least 4 bytes"),
+        ("ffff0000", "000000000005", "key has version -1, expected 0 or more"),
+        ("00000001", None, "control record at offset 7: value is null, expected at least 6"),
+        ("00000001", "0000000000", "value has 5 bytes, expected at least 6 bytes"),
+        ("00000001", "ffff00000005", "value has version -1, expected 0 or more"),
     ],
 )
-def test_damaged_markers(key: str | None, value: str | None, words: str) -> None:
+def test_damaged_markers_are_rejected(key: str | None, value: str | None, words: str) -> None:
     with pytest.raises(CorruptionError, match=words):
         parse_control(control(key, value))

@@ -55,7 +55,7 @@ records = st.lists(st.tuples(times, blobs, blobs, header_lists), min_size=1, max
 )
 
 
-def test_the_compiled_loops_are_there_where_a_compiler_is() -> None:
+def test_compiled_loops_exist_if_a_compiler_exists() -> None:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc: without it the installation goes on without the compiled module")
     if not (Path(pybroker.records.__file__).parent / "_speedups.pyx").exists():
@@ -64,7 +64,7 @@ def test_the_compiled_loops_are_there_where_a_compiler_is() -> None:
     assert chosen_loops.IMPLEMENTATION == "extension"
 
 
-def test_without_the_compiled_loops_the_pure_ones_are_chosen(
+def test_pure_loops_are_used_without_compiled_loops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pybroker.records._speedups", None)
@@ -93,7 +93,7 @@ def test_offsets_begin_at_the_stamped_offset(loops: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_with_log_append_time_consumers_see_the_time_of_the_broker(
+def test_records_of_a_log_append_time_batch_have_the_broker_timestamp(
     loops: ModuleType, codec: Codec
 ) -> None:
     batch = batch_of(*TRICKY, codec=codec)
@@ -103,17 +103,17 @@ def test_with_log_append_time_consumers_see_the_time_of_the_broker(
         assert item[1:] == (42, key, value, headers, TimestampType.LOG_APPEND_TIME)
 
 
-def test_a_large_batch(loops: ModuleType) -> None:
+def test_large_batch_is_decoded(loops: ModuleType) -> None:
     fields = [(NOW_MS + n, b"%d" % n, b"v" * (n % 50), ()) for n in range(20_000)]
     assert fields_of(decoded(batch_of(*fields, codec=Codec.ZSTD))) == fields
 
 
 @pytest.mark.parametrize("attributes", [*Codec, 0x50])
-def test_a_batch_that_compaction_emptied(loops: ModuleType, attributes: int) -> None:
+def test_batch_emptied_by_compaction_has_no_records(loops: ModuleType, attributes: int) -> None:
     assert decoded(around(b"", 0, attributes=attributes, last_offset_delta=9)) == []
 
 
-def test_records_that_compaction_left_keep_their_offsets(loops: ModuleType) -> None:
+def test_records_kept_by_compaction_keep_their_offsets(loops: ModuleType) -> None:
     payload = record_bytes(5, 3, -1, -1, 0) + record_bytes(-5, 7, -1, -1, 0)
     batch = around(payload, 2, base_offset=100, last_offset_delta=9)
     assert [(item.offset, item.timestamp) for item in decoded(batch)] == [
@@ -122,7 +122,7 @@ def test_records_that_compaction_left_keep_their_offsets(loops: ModuleType) -> N
     ]
 
 
-def test_bytes_behind_the_batch_are_not_looked_at(loops: ModuleType) -> None:
+def test_bytes_after_the_batch_are_ignored(loops: ModuleType) -> None:
     batch = batch_of(*TRICKY)
     assert decoded(batch + b"\xff" * 20) == decoded(batch)
 
@@ -138,7 +138,7 @@ def test_any_buffer_can_be_appended(loops: ModuleType) -> None:
     assert fields_of(decoded(builder.build())) == [(NOW_MS, b"key", b"value", (("h", b"x"),))]
 
 
-def test_a_record_that_cannot_be_encoded_leaves_the_batch_as_it_was(loops: ModuleType) -> None:
+def test_record_that_cannot_be_encoded_leaves_the_batch_unchanged(loops: ModuleType) -> None:
     builder = BatchBuilder()
     builder.append(NOW_MS, b"k", b"v")
     before = builder.build()
@@ -146,7 +146,7 @@ def test_a_record_that_cannot_be_encoded_leaves_the_batch_as_it_was(loops: Modul
         builder.append(NOW_MS, b"k", b"v", [("\ud800", b"")])
     without_time = BatchBuilder()
     without_time.append(-1, None, b"a")
-    with pytest.raises(ValueError, match="the batch begins without a time"):
+    with pytest.raises(ValueError, match="the first record of the batch has no timestamp"):
         without_time.append(INT64_MAX, None, b"b")
     assert [each.value for each in decoded(without_time.build())] == [b"a"]
     with pytest.raises(ValueError, match="timestamp is -2"):
@@ -156,7 +156,7 @@ def test_a_record_that_cannot_be_encoded_leaves_the_batch_as_it_was(loops: Modul
 
 
 def test_an_empty_batch_cannot_be_built() -> None:
-    with pytest.raises(ValueError, match="without records"):
+    with pytest.raises(ValueError, match="the batch has no records"):
         BatchBuilder().build()
 
 
@@ -170,7 +170,7 @@ def test_producer_fields_reach_the_header(loops: ModuleType) -> None:
     assert header.last_sequence == 77 + len(TRICKY) - 1
 
 
-def test_size_is_known_before_it_is_built(loops: ModuleType) -> None:
+def test_estimated_size_of_an_uncompressed_batch_is_exact(loops: ModuleType) -> None:
     builder = BatchBuilder()
     for timestamp, key, value, headers in TRICKY:
         before = builder.estimated_size
@@ -182,7 +182,7 @@ def test_size_is_known_before_it_is_built(loops: ModuleType) -> None:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @given(fields=records)
 @settings(max_examples=80, deadline=None)
-def test_any_records_come_back(
+def test_any_records_are_decoded_as_built(
     name: str, fields: list[tuple[int, bytes | None, bytes | None, tuple[()]]]
 ) -> None:
     loops = implementation(name)
@@ -241,13 +241,13 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_records(loops: ModuleType, case: str) -> None:
+def test_malformed_records_are_rejected(loops: ModuleType, case: str) -> None:
     payload, count = MALFORMED[case]
     code, _ = refusal(decoded, around(payload, count))
     assert code is None
 
 
-def test_a_time_too_large_is_refused_although_it_is_not_used(loops: ModuleType) -> None:
+def test_timestamp_delta_of_65_bits_is_rejected_with_log_append_time(loops: ModuleType) -> None:
     payload, count = MALFORMED["a time of 65 bits"]
     _, text = refusal(decoded, around(payload, count, attributes=0x08))
     assert "larger than 64 bits" in text
@@ -255,13 +255,13 @@ def test_a_time_too_large_is_refused_although_it_is_not_used(loops: ModuleType) 
     assert "larger than 64 bits" in text
 
 
-def test_a_record_of_minimal_size_is_not_malformed(loops: ModuleType) -> None:
+def test_record_of_minimum_size_is_decoded(loops: ModuleType) -> None:
     assert len(decoded(around(record_bytes(0, 0, -1, -1, 0)))) == 1
     overlong = record_bytes(b"\x80" * 9 + b"\x00", b"\x80\x80\x80\x80\x00", -1, -1, 0)
     assert decoded(around(overlong))[0].timestamp == NOW_MS
 
 
-def test_the_record_is_named_in_the_error(loops: ModuleType) -> None:
+def test_record_error_names_the_record(loops: ModuleType) -> None:
     payload = PLAIN + record_bytes(0, 1, 50, b"k", -1, 0)
     with pytest.raises(CorruptionError, match=r"record 1 of 2: .*50"):
         decoded(around(payload, 2))
@@ -271,7 +271,7 @@ def test_the_record_is_named_in_the_error(loops: ModuleType) -> None:
     ("changes", "words"),
     [
         ({"batch_length": 40000}, "batch of 40012 bytes"),
-        ({"attributes": 5}, "codec 5 is not known"),
+        ({"attributes": 5}, "codec 5 is unknown"),
         ({"base_offset": INT64_MAX}, "64 bits"),
         ({"attributes": 1}, "gzip data"),
         ({"attributes": 2}, "snappy data"),
@@ -279,7 +279,7 @@ def test_the_record_is_named_in_the_error(loops: ModuleType) -> None:
         ({"attributes": 4}, "zstd data"),
     ],
 )
-def test_headers_that_do_not_fit_the_records(
+def test_batch_headers_that_contradict_the_records_are_rejected(
     loops: ModuleType, changes: dict[str, int], words: str
 ) -> None:
     _, text = refusal(decoded, changed(batch_of(*TRICKY), **changes))
@@ -294,7 +294,7 @@ def test_a_batch_cut_off_anywhere_is_refused(loops: ModuleType) -> None:
 
 
 def outcome(call: Callable[..., object], *args: object) -> object:
-    """Return the result of a call, or which of its two errors it raises."""
+    """Return the result of a call, or the type of the raised error."""
     try:
         return call(*args)
     except (CorruptionError, BrokerError) as error:
@@ -303,7 +303,7 @@ def outcome(call: Callable[..., object], *args: object) -> object:
 
 @st.composite
 def damaged_payloads(draw: st.DrawFn) -> bytes:
-    """Random bytes, or real records with a few changed bytes: the latter reach deeper code."""
+    """Random bytes, or valid records with a few changed bytes, which reach later checks."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=80))
     batch = batch_of(*draw(st.lists(st.sampled_from(TRICKY[:6]), min_size=1, max_size=3)))
@@ -315,9 +315,7 @@ def damaged_payloads(draw: st.DrawFn) -> bytes:
 
 @given(payload=damaged_payloads(), count=st.integers(-1, 6), base=st.integers(-1, INT64_MAX))
 @settings(max_examples=400, deadline=None)
-def test_both_implementations_say_the_same_of_any_bytes(
-    payload: bytes, count: int, base: int
-) -> None:
+def test_both_implementations_agree_on_any_bytes(payload: bytes, count: int, base: int) -> None:
     modules = [implementation(name) for name in IMPLEMENTATIONS]
     kind = TimestampType.CREATE_TIME
     read = [
@@ -331,7 +329,7 @@ def test_both_implementations_say_the_same_of_any_bytes(
 
 @given(data=st.binary(max_size=150), attributes=st.integers(0, 7), count=st.integers(0, 20))
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_give_records_or_an_error_of_ours(
+def test_decoding_of_any_bytes_raises_only_project_errors(
     data: bytes, attributes: int, count: int
 ) -> None:
     outcome(decoded, around(data, count, attributes=attributes))

@@ -1,4 +1,4 @@
-"""Our batches against those of two other implementations, both ways and byte by byte."""
+"""Comparison with the batches of kafka-python and aiokafka, in both directions and byte by byte."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OtherRecord(Protocol):
 
 
 class Other:
-    """Another implementation: how it writes a batch, and what it reads."""
+    """Another implementation: its builder and its decoder of batches."""
 
     def __init__(self, builder: Any, batch: Any) -> None:
         self._builder = builder
@@ -112,7 +112,7 @@ codecs = pytest.mark.parametrize("codec", Codec)
 contents = pytest.mark.parametrize("content", CONTENTS)
 
 
-def test_known_bytes(loops: ModuleType) -> None:
+def test_batch_with_known_bytes_is_built_and_decoded(loops: ModuleType) -> None:
     known = bytes.fromhex(KNOWN["plain"])
     fields: Fields = (1000, b"k", b"v", (("h", b"x"),))
     assert crc_matches(known, 0, len(known))
@@ -125,7 +125,7 @@ def test_known_bytes(loops: ModuleType) -> None:
 @others
 @codecs
 @contents
-def test_batches_of_other_implementations_are_read(
+def test_batches_of_other_implementations_are_decoded(
     loops: ModuleType, other: str, codec: Codec, content: str
 ) -> None:
     data = OTHERS[other].write(CONTENTS[content], codec, (7, 1, 99))
@@ -141,7 +141,7 @@ def test_batches_of_other_implementations_are_read(
 @others
 @codecs
 @contents
-def test_other_implementations_read_our_batches(
+def test_other_implementations_decode_our_batches(
     loops: ModuleType, other: str, codec: Codec, content: str
 ) -> None:
     data = batch_of(*CONTENTS[content], codec=codec)
@@ -152,7 +152,7 @@ def test_other_implementations_read_our_batches(
 
 @others
 @contents
-def test_without_a_codec_the_bytes_are_the_same(
+def test_uncompressed_batches_equal_those_of_other_implementations(
     loops: ModuleType, other: str, content: str
 ) -> None:
     theirs = bytearray(OTHERS[other].write(CONTENTS[content], Codec.NONE, (-1, -1, -1)))
@@ -164,7 +164,9 @@ def test_without_a_codec_the_bytes_are_the_same(
 
 @others
 @codecs
-def test_others_see_the_time_of_the_broker(loops: ModuleType, other: str, codec: Codec) -> None:
+def test_other_implementations_read_the_restamped_timestamp(
+    loops: ModuleType, other: str, codec: Codec
+) -> None:
     data = batch_of(*TRICKY, codec=codec)
     restamp_log_append_time(data, 0, len(data), 4242)
     assert [fields[0] for _, fields in OTHERS[other].read(bytes(data))] == [4242] * len(TRICKY)

@@ -1,4 +1,4 @@
-"""Times are read without keeping records, and equal those of decoded records."""
+"""Tests of `record_times`, which returns the same timestamps as `decode_records`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch(codec: Codec) -> bytes:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_times_are_those_of_the_decoded_records(codec: Codec) -> None:
+def test_record_times_equal_those_of_decoded_records(codec: Codec) -> None:
     data = batch(codec)
     decoded = decode_records(data, decompressed_bytes_max=LIMIT)
     assert list(record_times(data, decompressed_bytes_max=LIMIT)) == [
@@ -30,20 +30,20 @@ def test_times_are_those_of_the_decoded_records(codec: Codec) -> None:
     ]
 
 
-def test_with_log_append_time_all_have_the_time_of_the_batch() -> None:
+def test_record_times_of_a_log_append_time_batch_are_its_max_timestamp() -> None:
     data = bytearray(batch(Codec.NONE))
     restamp_log_append_time(data, 0, len(data), 77)
     assert {time for _, time in record_times(data, decompressed_bytes_max=LIMIT)} == {77}
 
 
-def test_too_much_is_not_unpacked() -> None:
+def test_record_times_beyond_the_size_limit_are_rejected() -> None:
     with pytest.raises(BrokerError) as raised:
         list(record_times(batch(Codec.GZIP), decompressed_bytes_max=10))
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_record_that_is_cut_off_is_corruption() -> None:
+def test_record_times_of_a_record_that_is_cut_off_are_rejected() -> None:
     data = bytearray(batch(Codec.NONE))
-    data[60] += 1  # one more record than there is
+    data[60] += 1  # the record count, now one too large
     with pytest.raises(CorruptionError):
         list(record_times(data, decompressed_bytes_max=LIMIT))

@@ -1,4 +1,4 @@
-"""The records named in a refused batch, and Kafka's words for them."""
+"""Tests of the list of invalid records in a rejected batch, with Kafka's messages."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def at(*times: int) -> list[Fields]:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_each_record_at_fault_is_named(codec: Codec) -> None:
+def test_each_invalid_record_is_listed(codec: Codec) -> None:
     error = refused(batch_of(KEY, NO_KEY, KEY, NO_KEY, codec=codec), COMPACTED)
     assert error.code is ErrorCode.INVALID_RECORD
     assert error.records == ((1, KEYLESS), (3, KEYLESS))
 
 
-def test_times_out_of_bounds_are_named_with_the_bounds() -> None:
+def test_timestamp_error_names_the_bounds() -> None:
     error = refused(batch_of(*at(NOW_MS, NOW_MS + 2001, -1, NOW_MS - 1001)), BOUNDED)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
     bounds = f"[{NOW_MS - 1000}, {NOW_MS + 2000}]"
@@ -53,7 +53,7 @@ def test_times_out_of_bounds_are_named_with_the_bounds() -> None:
     )
 
 
-def test_times_are_not_looked_at_where_the_broker_sets_them() -> None:
+def test_timestamps_are_not_checked_with_log_append_time() -> None:
     rules = replace(BOUNDED, compacted=True, timestamp_type=TimestampType.LOG_APPEND_TIME)
     error = refused(batch_of((1, b"k", b"v", ()), (1, None, b"v", ())), rules)
     assert (error.code, [each.batch_index for each in error.records]) == (
@@ -62,7 +62,7 @@ def test_times_are_not_looked_at_where_the_broker_sets_them() -> None:
     )
 
 
-def test_all_records_of_a_producer_that_sets_the_time_as_broker_are_named() -> None:
+def test_all_records_with_log_append_time_of_a_producer_are_listed() -> None:
     data = changed(batch_of(KEY, NO_KEY), attributes=0x08)
     error = refused(data, RULES)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
@@ -74,21 +74,21 @@ def test_all_records_of_a_producer_that_sets_the_time_as_broker_are_named() -> N
     ]
 
 
-def test_a_header_that_lies_about_the_latest_time_names_no_record() -> None:
+def test_wrong_max_timestamp_in_the_header_lists_no_record() -> None:
     data = changed(batch_of(*at(NOW_MS)), max_timestamp=NOW_MS + 9000)
     error = refused(data, BOUNDED)
     assert error.records == ()
     assert f"expected at most {NOW_MS + 2000}" in error.detail
 
 
-def test_damaged_records_are_not_named() -> None:
-    """The batch is refused for its header, before anything is decompressed."""
+def test_damaged_records_are_not_listed() -> None:
+    """The leader rejects the batch for its header, and its records cannot be decompressed."""
     data = around(b"no gzip", 1, attributes=Codec.GZIP, max_timestamp=NOW_MS + 9000)
     assert refused(data, BOUNDED).records == ()
 
 
 @pytest.mark.parametrize(("limit", "named"), [("NAMED_MAX", [0, 1, 2]), ("WALKED_MAX", [0, 1, 2])])
-def test_a_small_batch_of_many_records_is_answered_with_a_limited_number(
+def test_number_of_listed_records_is_limited(
     limit: str, named: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refusals, limit, 3)
@@ -97,10 +97,10 @@ def test_a_small_batch_of_many_records_is_answered_with_a_limited_number(
     assert "due to at least 3 record errors in total" in error.detail
 
 
-def test_a_fault_beyond_the_checked_records_keeps_its_text(
+def test_error_beyond_the_checked_records_is_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(refusals, "WALKED_MAX", 3)
     error = refused(batch_of(*[KEY] * 5, NO_KEY), COMPACTED)
     assert error.records == ()
-    assert "record 5 has no key" in error.detail
+    assert "record 5 of the batch has no key" in error.detail

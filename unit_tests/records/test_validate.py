@@ -1,4 +1,5 @@
-"""The batches that a leader accepts of a producer, and the error codes for the others."""
+"""Tests of the batches that a leader accepts from a producer, and of the error codes for invalid
+batches."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ ACCEPTED: dict[str, tuple[bytearray, BatchRules]] = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_accepted(loops: ModuleType, case: str) -> None:
+def test_valid_batch_is_accepted(loops: ModuleType, case: str) -> None:
     data, rules = ACCEPTED[case]
     before = bytes(data)
     assert validate_produced(memoryview(data), rules, NOW_MS) == read_header(data)
@@ -99,7 +100,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
     "nothing": (b"", RULES, E.INVALID_RECORD, "no records"),
     "too short for a format": (GOOD[:16], RULES, E.CORRUPT_MESSAGE, "16 bytes"),
     "header cut off": (GOOD[:60], RULES, E.CORRUPT_MESSAGE, "60 bytes, expected at least 61"),
-    "batch cut off": (GOOD[:-1], RULES, E.CORRUPT_MESSAGE, "length of the batch"),
+    "batch cut off": (GOOD[:-1], RULES, E.CORRUPT_MESSAGE, "batch length in the header"),
     "a length beyond the end": (
         changed(GOOD, batch_length=len(GOOD)),
         RULES,
@@ -112,19 +113,19 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         changed(GOOD, batch_length=48),
         RULES,
         E.CORRUPT_MESSAGE,
-        "length of the batch is 48",
+        "batch length in the header is 48",
     ),
     "more records than bytes": (
         around(b"not a record", record_count=2),
         RULES,
         E.INVALID_RECORD,
-        "73 bytes of codec 0 cannot hold 2 records",
+        "record count is 2, expected at most 1 in a batch of 73 bytes with compression codec 0",
     ),
     "more compressed records than may be decompressed": (
         around(b"any", attributes=Codec.GZIP, record_count=2**31 - 1),
         RULES,
         E.INVALID_RECORD,
-        "cannot hold 2147483647 records",
+        "record count is 2147483647, expected at most",
     ),
     "a byte behind the batch": (GOOD + b"\0", RULES, E.INVALID_RECORD, "1 bytes follow"),
     "a second batch": (GOOD + GOOD, RULES, E.INVALID_RECORD, "exactly one batch"),
@@ -134,7 +135,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         magic(1),
         replace(RULES, api_version=2),
         E.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        "format 1",
+        "format is 1, expected 2",
     ),
     "format 3": (magic(3), RULES, E.CORRUPT_MESSAGE, "format is 3"),
     "a flipped byte in the records": (flipped(len(GOOD) - 1), RULES, E.CORRUPT_MESSAGE, "checksum"),
@@ -155,7 +156,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         changed(GOOD, producer_id=1, base_sequence=0),
         RULES,
         E.INVALID_RECORD,
-        "epoch -1",
+        "producer epoch -1",
     ),
     "a producer without sequence": (
         changed(GOOD, producer_id=1, producer_epoch=0),
@@ -182,7 +183,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         batch_of(*KEYED, codec=Codec.ZSTD),
         replace(RULES, api_version=6),
         E.UNSUPPORTED_COMPRESSION_TYPE,
-        "zstd in version 6",
+        "the request has version 6",
     ),
     "larger than a batch may be": (
         GOOD,
@@ -200,7 +201,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         batch_of(*KEYED, TRICKY[1], codec=Codec.GZIP),
         COMPACTED,
         E.INVALID_RECORD,
-        "record 5 has no key",
+        "record 5 of the batch has no key",
     ),
     "damaged records in a compacted topic": (
         around(record_bytes(0, 0, 99, b"k", -1, 0)),
@@ -224,7 +225,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         at(NOW_MS, NOW_MS - 1001, NOW_MS, codec=Codec.LZ4),
         YOUNG,
         E.INVALID_TIMESTAMP,
-        f"record 1 has time {NOW_MS - 1001}, expected at least {NOW_MS - 1000}",
+        f"record 1 of the batch has timestamp {NOW_MS - 1001}, expected at least {NOW_MS - 1000}",
     ),
     "a record too far ahead": (
         at(NOW_MS, NOW_MS + 1001),
@@ -236,7 +237,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
         changed(at(NOW_MS, NOW_MS + 1001), max_timestamp=NOW_MS),
         replace(NOT_AHEAD, timestamp_before_max_ms=1000),
         E.INVALID_TIMESTAMP,
-        f"time {NOW_MS + 1001}",
+        f"timestamp {NOW_MS + 1001}",
     ),
     "a time set by the producer as if it were the broker": (
         changed(GOOD, attributes=0x08),
@@ -248,7 +249,7 @@ REFUSED: dict[str, tuple[bytes | bytearray | None, BatchRules, ErrorCode, str]] 
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(loops: ModuleType, case: str) -> None:
+def test_invalid_batch_is_rejected(loops: ModuleType, case: str) -> None:
     data, rules, expected, words = REFUSED[case]
     view = None if data is None else memoryview(data)
     code, text = refusal(validate_produced, view, rules, NOW_MS)
@@ -268,7 +269,7 @@ STRICT = replace(RULES, compacted=True, timestamp_before_max_ms=10, timestamp_af
 
 @given(data=st.binary(max_size=120), version=st.integers(0, 9))
 @settings(max_examples=150, deadline=None)
-def test_any_bytes_are_accepted_or_refused(data: bytes, version: int) -> None:
+def test_validation_of_any_bytes_raises_only_broker_errors(data: bytes, version: int) -> None:
     rules = replace(STRICT, api_version=version)
     only_broker_errors(lambda: validate_produced(data, rules, NOW_MS))
 
@@ -280,7 +281,7 @@ def test_any_bytes_are_accepted_or_refused(data: bytes, version: int) -> None:
     base=st.integers(-(2**63), 2**63 - 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_any_records_are_accepted_or_refused(
+def test_validation_of_any_records_raises_only_broker_errors(
     payload: bytes, codec: int, count: int, base: int
 ) -> None:
     data = around(payload, count, attributes=codec, base_timestamp=base)

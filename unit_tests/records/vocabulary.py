@@ -1,4 +1,4 @@
-"""The vocabulary of the tests of records: batches with any content, whole or damaged."""
+"""Shared functions of the records tests. They build batches with any content, valid or damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ TRICKY: tuple[Fields, ...] = (
 
 
 def implementation(name: str) -> ModuleType:
-    """Return the loops of that name; skips the test if they were not compiled."""
+    """Return the module `pybroker.records.<name>`. Skips the test if the module is not
+    compiled."""
     try:
         return importlib.import_module(f"pybroker.records.{name}")
     except ImportError:
@@ -43,7 +44,7 @@ def implementation(name: str) -> ModuleType:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
-    """Let the whole package use these loops."""
+    """Replace the loops over records in the whole package with those of the module `loops`."""
     for module in (builder, control):
         monkeypatch.setattr(module, "append_record", loops.append_record)
     monkeypatch.setattr(record, "read_records", loops.read_records)
@@ -51,7 +52,7 @@ def use(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
 
 
 def batch_of(*fields: Fields, codec: Codec = Codec.NONE, **build: Any) -> bytearray:
-    """Return a batch as our builder makes it."""
+    """Return a batch from `BatchBuilder`."""
     collected = BatchBuilder(codec)
     for timestamp, key, value, headers in fields:
         collected.append(timestamp, key, value, headers)
@@ -82,7 +83,7 @@ def around(payload: bytes, record_count: int = 1, **changes: int) -> bytearray:
 
 
 def changed(batch: Buffer, **changes: int) -> bytearray:
-    """Return the batch with other values in its header, sealed again."""
+    """Return the batch with other values in its header and a new checksum."""
     data = bytearray(batch)
     data[:HEADER_SIZE] = HEADER.pack(*read_header(batch)._replace(**changes))
     seal(data, 0, len(data))
@@ -98,7 +99,7 @@ def fields_of(records: list[Record]) -> list[Fields]:
 
 
 def varint(value: int) -> bytes:
-    """Return a zig-zag number of any size."""
+    """Return a number of any size as a zig-zag varint."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     output = bytearray()
     while raw > 0x7F:
@@ -109,15 +110,15 @@ def varint(value: int) -> bytes:
 
 
 def record_bytes(*parts: bytes | int, length: int | None = None) -> bytes:
-    """Return a record of attributes 0 and these parts (numbers become varints); `length` may be
-    wrong."""
+    """Return a record with attributes 0 and the given parts; numbers become varints. `length`
+    replaces the correct record length."""
     body = b"\0" + b"".join(varint(part) if isinstance(part, int) else part for part in parts)
     return varint(len(body) if length is None else length) + body
 
 
 def refusal(action: Any, *args: Any) -> tuple[ErrorCode | None, str]:
-    """Return the code (None: damage) and the text of the project's error that the call must
-    raise."""
+    """Return the code and the text of the error that the call must raise. The code is None for
+    CorruptionError."""
     with pytest.raises((BrokerError, CorruptionError)) as caught:
         action(*args)
     return getattr(caught.value, "code", None), str(caught.value)

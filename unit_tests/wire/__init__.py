@@ -1,1 +1,1 @@
-"""The wire protocol: our codec against itself, other codecs, known bytes and broken input."""
+"""Tests of the wire protocol: round trips, other codecs, known bytes and damaged input."""

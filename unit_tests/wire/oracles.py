@@ -24,13 +24,13 @@ from unit_tests.wire.vocabulary import Case
 
 Plain = dict[str, Any]
 
-# An oracle reads bytes into plain values and into an encoder that writes the same again.
+# An oracle decodes bytes. It returns plain values and a function that encodes the message again.
 Oracle = Callable[[bytes], tuple[Plain, Callable[[], bytes]]]
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
-# Ours -> theirs, where a later version of Kafka renamed a field, or a struct is nested differently.
+# Our field name -> the field name of the oracles, for fields that newer Kafka versions renamed.
 _RENAMED = {
     "AddPartitionsToTxnRequest.transactional_id": "v3_and_below_transactional_id",
     "AddPartitionsToTxnRequest.producer_id": "v3_and_below_producer_id",
@@ -41,7 +41,7 @@ _RENAMED = {
     "AddPartitionsToTxnPartitionResult.error_code": "partition_error_code",
     "OffsetCommitRequest.generation_id": "generation_id_or_member_epoch",
 }
-# kafka-python gives the bits of allowed operations one name everywhere.
+# kafka-python uses one field name for the authorized operations in all messages.
 _OPERATIONS = {
     "authorized_operations": (
         "authorized_operations",
@@ -49,14 +49,15 @@ _OPERATIONS = {
         "topic_authorized_operations",
     )
 }
-# It lacks the array around the partitions, which no broker leaves out.
-_FORMER_MISTAKES = frozenset({"DescribeLogDirsRequest_v0"})
-_OURS_ALONE = frozenset({"replica_incarnation"})
+# This structure of kafka-python lacks the array of partitions, which brokers send.
+_WRONG_STRUCTURES = frozenset({"DescribeLogDirsRequest_v0"})
+_PYBROKER_FIELDS = frozenset({"replica_incarnation"})
 
 
-def sayable(message: Message) -> Message:
-    """Return `message` without fields that an oracle cannot read: our own tag, and errors of
-    ApiVersions, after which kafka-python expects the layout of version 0."""
+def without_own_fields(message: Message) -> Message:
+    """Return `message` without the values that an oracle cannot decode: pybroker's own tagged
+    field, and the error of ApiVersions, after which kafka-python expects the layout of version
+    0."""
     match message:
         case FetchRequest():
             message.replica_incarnation = -1
@@ -66,13 +67,13 @@ def sayable(message: Message) -> Message:
 
 
 def plain_message(message: Message, version: int) -> Plain:
-    """Return the fields of `message` in that version, under the names that the oracles use."""
+    """Return the fields of `message` in the version, with the field names of the oracles."""
     return {
         _RENAMED.get(f"{type(message).__name__}.{field.name}", field.name): _plain_ours(
             getattr(message, field.name), version
         )
         for field in wire_fields(type(message))
-        if field.wire.exists_in(version) and field.name not in _OURS_ALONE
+        if field.wire.exists_in(version) and field.name not in _PYBROKER_FIELDS
     }
 
 
@@ -86,8 +87,8 @@ def _plain_ours(value: Any, version: int) -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """Return the differences of two plain values, by path. Extra fields of an oracle (of later
-    versions) do not count; a tagged structure that was not sent may appear as its defaults."""
+    """Return the differences of two plain values, with their paths. An oracle may have additional
+    fields of newer versions, and default values for an omitted tagged structure."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [
             fault
@@ -111,7 +112,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
 
 
 def kafka_python(case: Case) -> Oracle | None:
-    """Return kafka-python's codec, or None if it does not know the version."""
+    """Return the codec of kafka-python, or None if it does not support the version."""
     theirs = _find(case.message_class.__name__, _KAFKA_PYTHON)
     if theirs is None:
         return None
@@ -129,13 +130,12 @@ def kafka_python(case: Case) -> Oracle | None:
 
 
 def former_kafka_python(case: Case) -> Oracle | None:
-    """Return kafka-python's hand-written structures of old versions, or None if its present codec
-    knows the version."""
+    """Return the older codec of kafka-python, or None if its current codec supports the version."""
     if kafka_python(case) is not None:
         return None
     name = f"{case.message_class.__name__}_v{case.version}"
     theirs = _find(name, _FORMER_KAFKA_PYTHON)
-    if theirs is None or name in _FORMER_MISTAKES:
+    if theirs is None or name in _WRONG_STRUCTURES:
         return None
 
     def read(body: bytes) -> tuple[Plain, Callable[[], bytes]]:
@@ -146,7 +146,7 @@ def former_kafka_python(case: Case) -> Oracle | None:
 
 
 def kio(case: Case) -> Oracle | None:
-    """Return kio's codec, or None if it does not know the version."""
+    """Return the codec of kio, or None if it does not support the version."""
     index = importlib.import_module("kio.index")
     serial = importlib.import_module("kio.serial")
     is_request = case.message_class is case.api.request
@@ -214,6 +214,6 @@ def _plain_theirs(value: Any) -> Any:
 
 
 def _with_unit(name: str, value: Any) -> str:
-    """kio drops the unit from the names of durations and moments."""
+    """Return the field name with its unit, which kio omits for durations and timestamps."""
     is_time = isinstance(value, datetime.timedelta | datetime.datetime)
     return f"{name}_ms" if is_time and not name.endswith("timestamp") else name

@@ -1,4 +1,4 @@
-"""Subscription and Assignment of consumers: known bytes, all versions, damaged input."""
+"""Tests of Subscription and Assignment: known bytes, all versions, damaged input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUBSCRIPTIONS = {
 
 
 @pytest.mark.parametrize("version", SUBSCRIPTIONS)
-def test_subscriptions_have_the_bytes_of_their_version(version: int) -> None:
+def test_subscription_bytes_of_each_version(version: int) -> None:
     expected = bytes.fromhex(SUBSCRIPTIONS[version])
     assert encode_subscription(WANTED, version) == expected
     found = decode_subscription(expected)
@@ -45,42 +45,42 @@ def test_subscriptions_have_the_bytes_of_their_version(version: int) -> None:
     assert found.rack_id == ("r1" if version >= 3 else None)
 
 
-def test_the_least_subscription() -> None:
+def test_empty_subscription() -> None:
     expected = bytes.fromhex("0003 00000000 ffffffff 00000000 ffffffff ffff")
     assert encode_subscription(Subscription(())) == expected
     assert decode_subscription(expected) == Subscription(())
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_assignments_are_the_same_in_all_versions(version: int) -> None:
+def test_assignment_bytes_are_the_same_in_all_versions(version: int) -> None:
     expected = bytes.fromhex(f"{version:04x} 00000001 000161 00000002 00000000 00000002 0000000178")
     assert encode_assignment(GIVEN, version) == expected
     assert decode_assignment(expected) == GIVEN
 
 
-def test_a_member_without_assignment_has_no_bytes() -> None:
+def test_no_bytes_are_decoded_as_an_empty_assignment() -> None:
     assert decode_assignment(b"") == Assignment()
 
 
-def test_bytes_of_a_newer_version_are_ignored() -> None:
+def test_additional_bytes_of_a_newer_version_are_ignored() -> None:
     newer = b"\x00\x09" + encode_subscription(WANTED)[2:] + b"more"
     assert decode_subscription(newer) == WANTED
     assert decode_assignment(b"\x00\x04" + encode_assignment(GIVEN)[2:] + b"more") == GIVEN
 
 
 @pytest.mark.parametrize("size", range(len(bytes.fromhex(SUBSCRIPTIONS[3]))))
-def test_cut_subscriptions_are_refused(size: int) -> None:
+def test_subscription_that_is_cut_off_is_rejected(size: int) -> None:
     with pytest.raises(MalformedInput):
         decode_subscription(bytes.fromhex(SUBSCRIPTIONS[3])[:size])
 
 
 @pytest.mark.parametrize("bad", ["00", "ffff 00000000 ffffffff", "0000 7fffffff", "0000 00000001"])
-def test_damaged_assignments_are_refused(bad: str) -> None:
+def test_damaged_assignment_is_rejected(bad: str) -> None:
     with pytest.raises(MalformedInput):
         decode_assignment(bytes.fromhex(bad))
 
 
 @pytest.mark.parametrize("version", [-1, 4])
-def test_unknown_versions_are_not_written(version: int) -> None:
-    with pytest.raises(ValueError, match=f"version {version} of the consumer protocol"):
+def test_encoding_of_an_unknown_version_is_rejected(version: int) -> None:
+    with pytest.raises(ValueError, match=f"version of the consumer protocol is {version}"):
         encode_assignment(GIVEN, version)

@@ -1,4 +1,5 @@
-"""Whole bodies worked out by hand, above all those that no other codec covers."""
+"""Tests of bodies against bytes that were derived by hand, mostly for versions that no other codec
+supports."""
 
 from __future__ import annotations
 
@@ -217,7 +218,7 @@ KNOWN: dict[str, tuple[ApiKey, int, Message, str]] = {
 
 
 @pytest.mark.parametrize("row", KNOWN.values(), ids=KNOWN)
-def test_bodies_checked_by_hand(row: tuple[ApiKey, int, Message, str]) -> None:
+def test_bodies_equal_known_bytes(row: tuple[ApiKey, int, Message, str]) -> None:
     key, version, message, text = row
     flexible = APIS[key].is_flexible(version)
     assert encode_message(message, version, flexible).hex() == bytes.fromhex(text).hex()

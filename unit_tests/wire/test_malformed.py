@@ -1,4 +1,4 @@
-"""For any bytes, decoding returns a message or raises MalformedInput."""
+"""Tests that decoding of any bytes returns a message or raises MalformedInput."""
 
 from __future__ import annotations
 
@@ -22,25 +22,32 @@ from pybroker.wire.primitives import (
 from unit_tests.wire.vocabulary import CASES, Case, case_name
 
 _TOO_MANY = REQUEST_ELEMENTS_MAX + 64
-_FETCH = "ffffffff 00000000 00000000 00000000 00 00000000 00000000 01 01 01"  # up to the tags
-_PRODUCE = "ffff 0001 000003e8 00000001 0001 74 00000001 00000000"  # up to the records
+# The fields before the tagged fields.
+_FETCH = "ffffffff 00000000 00000000 00000000 00 00000000 00000000 01 01 01"
+# The fields before the records.
+_PRODUCE = "ffff 0001 000003e8 00000001 0001 74 00000001 00000000"
 
-# The fault: the API, the version, the bytes, and a part of the error.
+# Name of the fault -> API, version, bytes, and a part of the error message.
 MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
     "nothing at all": (ApiKey.METADATA, 1, "", "requires a buffer"),
     "count cut off": (ApiKey.METADATA, 1, "0000", "requires a buffer"),
     "null where null is not allowed": (ApiKey.METADATA, 0, "ffffffff", "topics may not be null"),
-    "array of negative length": (ApiKey.METADATA, 1, "fffffffe", "topics: negative length"),
-    "more elements than bytes": (ApiKey.METADATA, 1, "7fffffff 0001 74", "topics: more elements"),
+    "array of negative length": (ApiKey.METADATA, 1, "fffffffe", "topics: the length is below -1"),
+    "more elements than bytes": (
+        ApiKey.METADATA,
+        1,
+        "7fffffff 0001 74",
+        "topics: the element count",
+    ),
     "one element too many": (ApiKey.METADATA, 1, "00000002 0003 616161", "requires a buffer"),
     "element null": (ApiKey.METADATA, 1, "00000001 ffff", "name may not be null"),
-    "string beyond the end": (ApiKey.METADATA, 1, "00000001 0005 7475", "name reaches beyond"),
+    "string beyond the end": (ApiKey.METADATA, 1, "00000001 0005 7475", "name: the length exceeds"),
     "string of negative length": (ApiKey.METADATA, 1, "00000001 8000", "name may not be null"),
     "nullable string of negative length": (
         ApiKey.PRODUCE,
         3,
         "fffe 0001 000003e8 00000000",
-        "transactional_id: negative",
+        "transactional_id: the length is below -1",
     ),
     "string not UTF-8": (ApiKey.METADATA, 1, "00000001 0001 ff", "codec can't decode"),
     "string with a lone surrogate": (
@@ -60,76 +67,81 @@ MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
         ApiKey.METADATA,
         9,
         "ffffffff0f 00",
-        "topics: more elements",
+        "topics: the element count",
     ),
-    "compact string beyond the end": (ApiKey.METADATA, 9, "02 05 74", "name reaches beyond"),
+    "compact string beyond the end": (ApiKey.METADATA, 9, "02 05 74", "name: the length exceeds"),
     "compact string of 32768 bytes": (
         ApiKey.METADATA,
         9,
         "02 818002" + "61" * 0x8000 + "00 01 00 00 00",
-        "name is too long",
+        "name: the string has more than 32767 bytes",
     ),
     "no tagged section": (ApiKey.METADATA, 9, "01 01 00 00", "index out of bounds"),
     "element without tagged section": (ApiKey.METADATA, 9, "02 02 74", "index out of bounds"),
     "varint of six bytes": (ApiKey.METADATA, 9, "808080808000 01 00 00 00", "more than 32 bits"),
     "varint of 35 bits": (ApiKey.METADATA, 9, "8080808010 01 00 00 00", "more than 32 bits"),
-    "varint without an end": (ApiKey.METADATA, 9, "8080", "varint at byte 0 is cut off"),
+    "varint without an end": (ApiKey.METADATA, 9, "8080", "ends inside the varint at byte 0"),
     "more tags than bytes": (
         ApiKey.METADATA,
         9,
         "01 01 00 00 05 00 00",
-        "5 tagged fields cannot fit",
+        "count of tagged fields is 5, but only",
     ),
     "unknown tag beyond the end": (
         ApiKey.METADATA,
         9,
         "01 01 00 00 01 07 05 00",
-        "tag 7 says 5 bytes, 1 remain",
+        "tagged field 7 is 5 bytes, but only 1 bytes",
     ),
-    "unknown tag twice": (ApiKey.METADATA, 9, "01 01 00 00 02 07 00 07 00", "tag 7 is given twice"),
-    "size of a tag cut off": (ApiKey.METADATA, 9, "01 01 00 00 01 07 80", "is cut off"),
+    "unknown tag twice": (ApiKey.METADATA, 9, "01 01 00 00 02 07 00 07 00", "tag 7 occurs twice"),
+    "size of a tag cut off": (ApiKey.METADATA, 9, "01 01 00 00 01 07 80", "ends inside the varint"),
     "more tags than bytes where some are known": (
         ApiKey.FETCH,
         12,
         _FETCH + "05 00 00",
-        "too many tagged fields",
+        "count of tagged fields exceeds",
     ),
     "known tag twice": (
         ApiKey.FETCH,
         12,
         _FETCH + "02 00 02 02 61 00 02 02 62",
-        "tag 0 is given twice",
+        "tag 0 occurs twice",
     ),
     "known tag longer than its value": (
         ApiKey.FETCH,
         12,
         _FETCH + "01 00 03 02 61 00",
-        "size of the tagged field is wrong",
+        "declared size of the tagged field",
     ),
     "known tag shorter than its value": (
         ApiKey.FETCH,
         12,
         _FETCH + "02 00 02 03 61 05 00",
-        "size of the tagged field is wrong",
+        "declared size of the tagged field",
     ),
-    "known tag beyond the end": (ApiKey.FETCH, 12, _FETCH + "01 00 09 02 61", "tag 0 says 9 bytes"),
+    "known tag beyond the end": (
+        ApiKey.FETCH,
+        12,
+        _FETCH + "01 00 09 02 61",
+        "tagged field 0 is 9 bytes",
+    ),
     "records beyond the end": (
         ApiKey.PRODUCE,
         3,
         _PRODUCE + "00000009 5252",
-        "records reaches beyond",
+        "records: the length exceeds",
     ),
     "records of negative length": (
         ApiKey.PRODUCE,
         3,
         _PRODUCE + "fffffffe",
-        "records: negative length",
+        "records: the length is below -1",
     ),
     "compact records beyond the end": (
         ApiKey.PRODUCE,
         9,
         "00 0001 000003e8 02 02 74 02 00000000 ffffffff0f 5252 00 00 00",
-        "records reaches beyond",
+        "records: the length exceeds",
     ),
     "partitions missing": (
         ApiKey.PRODUCE,
@@ -141,20 +153,20 @@ MALFORMED: dict[str, tuple[ApiKey, int, str, str]] = {
         ApiKey.PRODUCE,
         3,
         "ffff 0001 000003e8 000f4240 0001",
-        "topic_data: more elements",
+        "topic_data: the element count",
     ),
     "a million integers in four bytes": (
         ApiKey.CREATE_TOPICS,
         0,
         "00000001 0000 00000001 0001 00000001 00000000 000f4240 00000000",
-        "broker_ids: more elements",
+        "broker_ids: the element count",
     ),
-    "element smaller than any": (ApiKey.METADATA, 12, "02 0000000000", "topics: more elements"),
+    "element smaller than any": (ApiKey.METADATA, 12, "02 0000000000", "topics: the element count"),
 }
 
 
 @pytest.mark.parametrize("row", MALFORMED.values(), ids=MALFORMED)
-def test_malformed_requests(row: tuple[ApiKey, int, str, str]) -> None:
+def test_malformed_requests_are_rejected(row: tuple[ApiKey, int, str, str]) -> None:
     key, version, text, complaint = row
     with pytest.raises(MalformedInput, match=complaint):
         decode_request(APIS[key], version, bytes.fromhex(text))
@@ -162,14 +174,14 @@ def test_malformed_requests(row: tuple[ApiKey, int, str, str]) -> None:
 
 @pytest.mark.parametrize("extra", ["00", "010000"])
 def test_bytes_after_a_request_are_ignored(extra: str) -> None:
-    """librdkafka sends such bytes behind a Metadata request for all topics, and Kafka accepts
+    """librdkafka sends additional bytes after a Metadata request for all topics, and Kafka accepts
     them."""
     api = APIS[ApiKey.METADATA]
     body = bytes.fromhex("00 00 00 00")
     assert decode_request(api, 12, body + bytes.fromhex(extra)) == decode_request(api, 12, body)
 
 
-# Counts that fit into the bytes, of elements that cost far more than their bytes.
+# Requests whose element counts fit into their bytes, but whose elements need far more memory.
 TOO_MANY: dict[str, tuple[ApiKey, int, bytes]] = {
     "texts": (ApiKey.METADATA, 1, struct.pack(">i", _TOO_MANY) + bytes(2 * _TOO_MANY)),
     "compact texts": (
@@ -202,13 +214,13 @@ TOO_MANY: dict[str, tuple[ApiKey, int, bytes]] = {
 
 
 @pytest.mark.parametrize("row", TOO_MANY.values(), ids=TOO_MANY)
-def test_a_request_has_a_bounded_number_of_elements(row: tuple[ApiKey, int, bytes]) -> None:
+def test_request_with_too_many_elements_is_rejected(row: tuple[ApiKey, int, bytes]) -> None:
     key, version, body = row
     with pytest.raises(MalformedInput, match="too many elements"):
         decode_request(APIS[key], version, body)
 
 
-def test_a_hundred_thousand_partitions_fit_into_a_request() -> None:
+def test_request_with_100_000_partitions_is_accepted() -> None:
     body = struct.pack(">ii", -1, 1) + b"\0\1t" + struct.pack(">i", 100_000) + bytes(1_200_000)
     request = decode_request(APIS[ApiKey.LIST_OFFSETS], 1, body)
     assert isinstance(request, ListOffsetsRequest)
@@ -222,7 +234,7 @@ def test_a_response_may_have_any_number_of_elements() -> None:
     assert len(response.brokers) == _TOO_MANY
 
 
-def test_a_section_has_a_bounded_number_of_tags() -> None:
+def test_number_of_tagged_fields_is_limited() -> None:
     many = b"".join(encode_uvarint(tag) + b"\0" for tag in range(TAGS_MAX + 1))
     with pytest.raises(MalformedInput, match="at most 127"):
         skip_tagged_fields(memoryview(encode_uvarint(TAGS_MAX + 1) + many), 0)
@@ -230,13 +242,13 @@ def test_a_section_has_a_bounded_number_of_tags() -> None:
     assert skip_tagged_fields(memoryview(few), 0) == len(few)
 
 
-def test_malformed_responses_are_no_better() -> None:
+def test_malformed_response_is_rejected() -> None:
     with pytest.raises(MalformedInput):
         decode_response(APIS[ApiKey.METADATA], 1, b"\x7f\xff\xff\xff")
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_no_prefix_of_a_message_is_a_message(case: Case) -> None:
+def test_message_that_is_cut_off_is_rejected(case: Case) -> None:
     for message in case.samples(2):
         encoded = case.encode(message)
         lengths = {*range(min(60, len(encoded))), len(encoded) - 1, len(encoded) // 2}
@@ -248,7 +260,7 @@ def test_no_prefix_of_a_message_is_a_message(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_damaged_messages_never_raise_anything_else(case: Case) -> None:
+def test_damaged_message_raises_only_malformed_input(case: Case) -> None:
     source = random.Random(case.name)
     for message in case.samples(2):
         encoded = case.encode(message)[:2000]
@@ -265,7 +277,7 @@ def test_damaged_messages_never_raise_anything_else(case: Case) -> None:
                 continue
 
 
-def test_a_small_frame_cannot_ask_for_much_memory() -> None:
+def test_small_frame_cannot_allocate_much_memory() -> None:
     tracemalloc.start()
     try:
         for key, version, text, _ in MALFORMED.values():

@@ -39,7 +39,7 @@ PRODUCE = APIS[ApiKey.PRODUCE]
 
 
 def sent(api_key: ApiKey, version: int, body: bytes) -> bytes:
-    """Return a whole frame as it is sent."""
+    """Return the frame of a request, with size prefix and header."""
     header_version = APIS[api_key].request_header_version(version)
     header = encode_request_header(RequestHeader(api_key, version, 1, "c"), header_version)
     return b"".join(framed([header, body]))
@@ -51,7 +51,7 @@ def test_a_frame_is_a_32_bit_size_then_header_then_body() -> None:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
-def test_the_header_version_follows_flexibility(api: object) -> None:
+def test_flexible_versions_have_headers_with_tagged_fields(api: object) -> None:
     for case in CASES:
         if case.api is api:
             expected = 2 if case.flexible else 1
@@ -70,14 +70,14 @@ def test_the_response_header_of_api_versions_is_always_version_0() -> None:
     assert encode_response_header(1, API_VERSIONS.response_header_version(3)).hex() == "00000001"
 
 
-def test_an_unknown_version_of_api_versions_is_recognized_without_its_body() -> None:
+def test_header_of_an_unknown_api_versions_version_is_decoded() -> None:
     header = encode_request_header(RequestHeader(ApiKey.API_VERSIONS, 99, 5, "c"), 2)
     parsed, _ = parse_request_header(memoryview(header + b"\xff whatever may come"))
     assert (parsed.version, parsed.correlation_id) == (99, 5)
     assert not API_VERSIONS.supports(parsed.version)
 
 
-def test_it_is_answered_with_error_35_in_the_body_of_version_0() -> None:
+def test_unsupported_version_error_of_api_versions_has_version_0() -> None:
     refusal = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)],
@@ -85,7 +85,7 @@ def test_it_is_answered_with_error_35_in_the_body_of_version_0() -> None:
     assert encode_response(API_VERSIONS, 0, refusal).hex() == "002300000001001200000004"
 
 
-def test_api_versions_3_to_4_may_leave_out_all_tagged_fields() -> None:
+def test_api_versions_3_and_4_omit_default_tagged_fields() -> None:
     for version in (3, 4):
         body = encode_response(API_VERSIONS, version, ApiVersionsResponse())
         assert body.hex() == "0000010000000000"
@@ -101,7 +101,7 @@ def test_older_api_versions_drop_newer_fields() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.flexible], ids=case_name)
-def test_tagged_fields_end_every_flexible_structure_and_unknown_ones_are_skipped(
+def test_flexible_message_ends_with_tagged_fields_and_unknown_tags_are_skipped(
     case: Case,
 ) -> None:
     message = case.message_class()
@@ -111,14 +111,14 @@ def test_tagged_fields_end_every_flexible_structure_and_unknown_ones_are_skipped
     assert case.decode(encoded[:-1] + unknown) == message
 
 
-def test_tagged_fields_end_every_element_of_an_array() -> None:
+def test_array_elements_end_with_tagged_fields() -> None:
     body = bytes.fromhex("02 02 74 01 63 02 6162 01 00 00 00")
     request = decode_request(METADATA, 9, body)
     assert isinstance(request, MetadataRequest)
     assert [topic.name for topic in request.topics or []] == ["t"]
 
 
-def test_compact_lengths_are_one_more_and_0_is_null() -> None:
+def test_compact_length_is_the_length_plus_one_and_0_for_null() -> None:
     everything = encode_request(METADATA, 9, MetadataRequest(topics=None))
     nothing = encode_request(METADATA, 9, MetadataRequest(topics=[]))
     assert (everything[0], nothing[0]) == (0, 1)
@@ -152,7 +152,7 @@ def test_metadata_below_4_implies_automatic_creation() -> None:
     assert request == MetadataRequest(topics=[], allow_auto_topic_creation=True)
 
 
-def test_an_unused_preferred_replica_is_minus_1_and_empty_records_are_not_null() -> None:
+def test_defaults_are_preferred_replica_minus_1_and_empty_records() -> None:
     assert PartitionData().preferred_read_replica == -1
     assert PartitionData().records == b""
 
@@ -164,14 +164,14 @@ def test_only_aborted_transactions_are_null_in_a_fetched_partition_by_default() 
     assert null - tagged == {"aborted_transactions"}
 
 
-def test_the_advertised_versions_are_one_coherent_profile() -> None:
+def test_advertised_versions_are_those_of_kafka_3_0() -> None:
     rows = {key: (low, high) for key, low, high in api_versions_rows()}
     assert list(rows) == sorted(rows)
     assert [rows[key] for key in range(4)] == [(0, 9), (4, 12), (0, 7), (0, 12)]
     assert {4, 5, 6, 7, 68, 71, 72, 75}.isdisjoint(rows)
 
 
-def test_the_lowest_versions_that_old_librdkafka_looks_for_are_0() -> None:
+def test_versions_that_old_librdkafka_requires_start_at_0() -> None:
     rows = {key: low for key, low, _ in api_versions_rows()}
     for key in (
         ApiKey.PRODUCE,

@@ -1,4 +1,4 @@
-"""The short paths for Produce and Fetch give exactly the codec's results."""
+"""Tests that the fast paths for Produce and Fetch return the same results as the codec."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fetched(*batches: Buffer) -> FetchResponse:
 
 
 @pytest.mark.parametrize("case", cases_of(ProduceRequest), ids=case_name)
-def test_produce_requests(case: Case) -> None:
+def test_produce_path_decodes_like_the_codec(case: Case) -> None:
     for message in case.samples(8):
         encoded = case.encode(message)
         for good in (encoded, encoded + b"\0"):
@@ -51,7 +51,7 @@ def test_produce_requests(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases_of(FetchRequest), ids=case_name)
-def test_fetch_requests(case: Case) -> None:
+def test_fetch_path_decodes_like_the_codec(case: Case) -> None:
     for message in case.samples(8):
         encoded = case.encode(message)
         for good in (encoded, encoded + b"\0"):
@@ -62,13 +62,13 @@ def test_fetch_requests(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases_of(FetchResponse), ids=case_name)
-def test_fetch_responses(case: Case) -> None:
+def test_fetch_path_encodes_like_the_codec(case: Case) -> None:
     for message in case.samples(8):
         assert isinstance(message, FetchResponse)
         assert b"".join(encode_fetch_response(case.version, message)) == case.encode(message)
 
 
-def test_large_batches_pass_through_uncopied() -> None:
+def test_large_batches_are_not_copied() -> None:
     large, small = bytes(SCATTER_BYTES_MIN), bytes(SCATTER_BYTES_MIN - 1)
     view = memoryview(bytearray(100_000))[1:]
     for version in (11, 12):
@@ -87,16 +87,16 @@ def test_decoded_records_share_the_memory_of_the_frame() -> None:
     assert request.topic_data[0].partition_data[0].records == b"later!"
 
 
-def test_records_may_be_a_view_of_wider_items() -> None:
+def test_records_may_be_a_memoryview_of_larger_items() -> None:
     wide = memoryview(bytes(8)).cast("q")
     api = APIS[ApiKey.FETCH]
     assert encode_response(api, 12, fetched(wide)) == encode_response(api, 12, fetched(bytes(8)))
 
 
-def test_a_response_that_cannot_be_encoded_is_a_value_error() -> None:
+def test_response_with_an_invalid_value_raises_value_error() -> None:
     response = fetched(b"")
     response.session_id = 2**31
     with pytest.raises(ValueError, match="FetchResponse v12"):
         encode_fetch_response(12, response)
-    with pytest.raises(ValueError, match=r"version 4 has no FetchResponse\.session_id"):
+    with pytest.raises(ValueError, match=r"FetchResponse\.session_id is set, but version 4"):
         encode_fetch_response(4, FetchResponse(session_id=1))

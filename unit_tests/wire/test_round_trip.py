@@ -1,4 +1,4 @@
-"""Decoding returns the encoded message, for every API and version."""
+"""Tests that decoding returns the encoded message, for every API and version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_decoding_returns_the_encoded_message(case: Case, data: strategies.DataO
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_larger_messages_survive_as_well(case: Case) -> None:
+def test_large_messages_are_decoded_as_encoded(case: Case) -> None:
     for message in case.samples():
         encoded = case.encode(message)
         decoded = case.decode(encoded)
@@ -41,21 +41,25 @@ def test_larger_messages_survive_as_well(case: Case) -> None:
         assert case.encode(decoded) == encoded
 
 
-def test_requests_and_responses_are_not_confused() -> None:
+def test_response_is_not_encoded_as_a_request() -> None:
     api = APIS[ApiKey.API_VERSIONS]
     assert decode_request(api, 0, encode_request(api, 0, ApiVersionsRequest())) is not None
     assert decode_response(api, 0, encode_response(api, 0, ApiVersionsResponse())) is not None
-    with pytest.raises(ValueError, match="where a ApiVersionsRequest is due"):
+    with pytest.raises(ValueError, match="expected a ApiVersionsRequest"):
         encode_request(api, 0, ApiVersionsResponse())
-    with pytest.raises(ValueError, match="where a ApiVersionsResponse is due"):
+    with pytest.raises(ValueError, match="expected a ApiVersionsResponse"):
         encode_response(api, 0, ApiVersionsRequest())
 
 
-def test_versions_outside_the_profile_are_refused() -> None:
+def test_unsupported_versions_are_rejected() -> None:
     for api in APIS.values():
         for version in (api.min_version - 1, api.max_version + 1):
             assert not api.supports(version)
-            with pytest.raises(ValueError, match=f"version {version} is not supported"):
+            with pytest.raises(
+                ValueError, match=f"version {version} of {api.key.name} is not supported"
+            ):
                 decode_request(api, version, b"")
-            with pytest.raises(ValueError, match=f"version {version} is not supported"):
+            with pytest.raises(
+                ValueError, match=f"version {version} of {api.key.name} is not supported"
+            ):
                 encode_response(api, version, api.response())

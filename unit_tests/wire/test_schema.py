@@ -1,4 +1,4 @@
-"""The rules of all declarations, and the encoder's refusals."""
+"""Tests of the rules for all declarations, and of the encoder's errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from unit_tests.wire.vocabulary import CASES
 
 
 def declared() -> list[type[Message]]:
-    """Return every structure that any module of messages declares."""
+    """Return all messages and nested structures of the modules in `messages`."""
     modules = [
         importlib.import_module(f"{messages.__name__}.{found.name}")
         for found in pkgutil.iter_modules(messages.__path__)
@@ -52,7 +52,8 @@ FIELDS = [(cls, field) for cls in declared() for field in wire_fields(cls)]
 
 
 def nesting(message_class: type[Message]) -> int:
-    """Return the depth of nested structures; endless if one contains itself."""
+    """Return the nesting depth of a structure. The recursion never ends for a structure that
+    contains itself."""
     elements = [field.wire.element for field in wire_fields(message_class)]
     return 1 + max((nesting(element) for element in elements if element), default=0)
 
@@ -67,14 +68,14 @@ def test_every_structure_belongs_to_an_api() -> None:
     assert reachable == set(declared())
 
 
-def test_nesting_is_bounded() -> None:
+def test_nesting_depth_is_limited() -> None:
     assert max(nesting(message_class) for message_class in declared()) <= 5
 
 
 @pytest.mark.parametrize(
     ("message_class", "field"), FIELDS, ids=[f"{cls.__name__}.{f.name}" for cls, f in FIELDS]
 )
-def test_fields_are_declared_sensibly(message_class: type[Message], field: WireField) -> None:
+def test_field_declarations_are_consistent(message_class: type[Message], field: WireField) -> None:
     wire_type = field.wire
     assert wire_type.meaning.endswith(".")
     assert 0 <= wire_type.since <= wire_type.until <= LATEST
@@ -97,7 +98,7 @@ def test_no_field_is_declared_for_a_version_that_does_not_exist() -> None:
             assert field.wire.until == LATEST or field.wire.until < case.api.max_version
 
 
-def test_an_empty_message_is_never_smaller_than_its_minimum() -> None:
+def test_default_message_has_at_least_the_minimum_size() -> None:
     for case in CASES:
         smallest = minimum_size(case.message_class, case.version, case.flexible)
         assert len(case.encode(case.message_class())) >= smallest
@@ -126,49 +127,55 @@ def test_a_declaration_is_a_dataclass_with_slots() -> None:
         outer.typing_error = 1  # type: ignore[attr-defined]
 
 
-def test_tags_go_out_in_ascending_order_and_only_when_set() -> None:
+def test_tagged_fields_are_sorted_and_defaults_are_omitted() -> None:
     full = Outer(tagged=Inner(number=1, text=None), late=2)
     assert encode_message(full, 2, True).hex() == ("00000102010800000000000000020306000000010000")
     assert encode_message(Outer(), 2, True).hex() == "00000100"
 
 
 REFUSED = {
-    "a value that the version lacks": (Outer(strict=1), 0, "version 0 has no Outer.strict"),
-    "a list that the version lacks": (Outer(names=["a"]), 2, "version 2 has no Outer.names"),
-    "a tag in a version without": (Outer(late=1), 1, "version 1 has no Outer.late"),
+    "a value that the version lacks": (Outer(strict=1), 0, "Outer.strict is set, but version 0"),
+    "a list that the version lacks": (Outer(names=["a"]), 2, "Outer.names is set, but version 2"),
+    "a tag in a version without": (Outer(late=1), 1, "Outer.late is set, but version 1"),
     "null too early": (Inner(text=None), 1, "Inner.text may not be null in version 1"),
     "a number too large": (Inner(number=2**31), 0, "Inner v0"),
     "a number of the wrong type": (Inner(number="1"), 0, "Inner v0"),  # type: ignore[arg-type]
-    "a text too long": (Inner(text="x" * 32768), 1, "Inner.text is too long"),
+    "a text too long": (
+        Inner(text="x" * 32768),
+        1,
+        "Inner.text: the string has more than 32767 bytes",
+    ),
     "half a surrogate pair": (Inner(text="\ud800"), 1, "surrogates not allowed"),
     "null in a list": (Outer(names=[None]), 0, "names may not be null"),  # type: ignore[list-item]
 }
 
 
 @pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_encoding_refuses(row: tuple[Message, int, str]) -> None:
+def test_encoding_of_invalid_values_is_rejected(row: tuple[Message, int, str]) -> None:
     refused, version, complaint = row
     with pytest.raises(ValueError, match=complaint):
         encode_message(refused, version, version >= 2)
 
 
-def test_an_ignorable_value_may_be_lost() -> None:
+def test_ignorable_field_is_omitted() -> None:
     assert encode_message(Inner(number=1, text="lost"), 0, False).hex() == "00000001"
 
 
-def test_refusals_in_real_messages() -> None:
+def test_encoding_of_invalid_real_messages_is_rejected() -> None:
     static = JoinGroupRequest(group_instance_id="me")
-    with pytest.raises(ValueError, match=r"no JoinGroupRequest\.group_instance_id"):
+    with pytest.raises(
+        ValueError, match=r"JoinGroupRequest\.group_instance_id is set, but version 4"
+    ):
         encode_request(APIS[ApiKey.JOIN_GROUP], 4, static)
     by_id = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
-    with pytest.raises(ValueError, match=r"version 5 has no DeleteTopicsRequest\.topics"):
+    with pytest.raises(ValueError, match=r"DeleteTopicsRequest\.topics is set, but version 5"):
         encode_request(APIS[ApiKey.DELETE_TOPICS], 5, by_id)
     nameless = MetadataRequest(topics=[MetadataRequestTopic(name=None)])
     with pytest.raises(ValueError, match="name may not be null in version 9"):
         encode_request(APIS[ApiKey.METADATA], 9, nameless)
 
 
-def test_the_wire_knows_no_outside_world() -> None:
+def test_wire_modules_do_no_io() -> None:
     forbidden = {"asyncio", "socket", "os", "time", "logging", "threading", "pathlib"}
     for path in sorted(pathlib.Path(wire.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

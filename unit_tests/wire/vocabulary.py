@@ -1,4 +1,4 @@
-"""The vocabulary of the tests of the wire: all messages in all versions, and values for them."""
+"""Shared functions of the wire tests: all messages in all versions, with sample values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CENTURY_MS = 4 * 10**12
 
 @dataclass(frozen=True)
 class Case:
-    """One message in one version."""
+    """A message class in one version."""
 
     api: Api
     message_class: type[Message]
@@ -41,7 +41,7 @@ class Case:
         return decode_message(self.message_class, self.version, self.flexible, body)
 
     def samples(self, count: int = 4) -> list[Message]:
-        """Return the same messages in every run; the first has only defaults."""
+        """Return `count` messages, the same in every run. The first has default values only."""
         source = random.Random(self.name)
         filled = [sample(self.message_class, self.version, source) for _ in range(count - 1)]
         return [self.message_class(), *filled]
@@ -60,8 +60,8 @@ def case_name(case: Case) -> str:
 
 
 def sample(message_class: type[Message], version: int, source: random.Random) -> Message:
-    """Return a message whose fields all have a meaning in any implementation: known error codes,
-    valid times."""
+    """Return a message with values that all implementations accept, such as known error codes and
+    valid timestamps."""
     values = {
         field.name: _sample_field(field, version, source)
         for field in wire_fields(message_class)
@@ -108,7 +108,7 @@ def _sample_value(field: WireField, version: int, source: random.Random) -> Any:
 
 
 def messages(message_class: type[Message], version: int) -> strategies.SearchStrategy[Message]:
-    """Generate any message that the version can carry."""
+    """Return a strategy for any message that the version can represent."""
     return strategies.builds(
         message_class,
         **{

@@ -1,1 +1,1 @@
-"""Administration by the client: one module a family of calls, and `Admin` over them."""
+"""The admin client: the class `Admin`, and a module for each family of its operations."""

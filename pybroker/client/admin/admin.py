@@ -127,8 +127,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Grow topics. Return one result for each. Raises ClientError if the controller does not
-        answer."""
+        """Add partitions to topics. Return one result for each topic. Raises ClientError if the
+        controller does not answer."""
         return await admin_topics.create_partitions(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -140,9 +140,10 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Elect leaders. Return for each partition None, or why no leader was elected: most often
-        ELECTION_NOT_NEEDED. With `partitions` None the controller checks all partitions, and those
-        without a need are left out. Raises ClientError if the controller does not answer."""
+        """Elect leaders. Return None for each partition with a new leader, the error for the
+        others, often ELECTION_NOT_NEEDED. With `partitions` None the controller checks all
+        partitions, and the result omits partitions that need no election. Raises ClientError if the
+        controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
@@ -154,8 +155,8 @@ class Admin:
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return the description of each topic; `error` is set for one that does not exist. Raises
-        ClientError."""
+        """Return the description of each topic; `error` is set for a topic that does not exist.
+        Raises ClientError."""
         wanted = list(names)
         return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 
@@ -196,7 +197,7 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
-        """Change single options and leave the others (IncrementalAlterConfigs). Return one result
+        """Change single options and keep all others (IncrementalAlterConfigs). Return one result
         for each resource. Raises Closed."""
         return await admin_configs.alter_configs(
             self._calls, changes, validate_only=validate_only, timeout_ms=timeout_ms
@@ -231,8 +232,8 @@ class Admin:
     async def alter_replica_log_dirs(
         self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
     ) -> dict[Replica, ClientError | None]:
-        """Move replicas to other directories of their broker. Return for each None, or why it is
-        not moved. Raises Closed."""
+        """Move replicas to other log directories of their broker. Return None for each accepted
+        move, the error for the others. Raises Closed."""
         return await admin_log_dirs.alter_replica_log_dirs(
             self._calls, moves, timeout_ms=timeout_ms
         )
@@ -251,7 +252,7 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the producers that each partition knows, from its leader or from the replica on
+        """Return the active producers of each partition, from its leader or from the replica on
         `broker`. Raises Closed."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
@@ -272,8 +273,8 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Return one answer for each partition, with its own error. Timestamps are ms since 1970,
-        or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        """Return the offset or the error of each partition. Timestamps are ms since 1970, or LATEST
+        (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -285,8 +286,8 @@ class Admin:
     async def list_groups(
         self, states: Iterable[str] = (), *, timeout_ms: int | None = None
     ) -> GroupList:
-        """Return the groups of all brokers, of any protocol type; with `states`, only groups in one
-        of them. Raises Closed."""
+        """Return the groups of all brokers, of any protocol type. With `states`, return only groups
+        in one of these states. Raises Closed."""
         return await admin_groups.list_groups(self._calls, states, timeout_ms=timeout_ms)
 
     async def describe_groups(
@@ -299,15 +300,15 @@ class Admin:
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups without members, and their offsets. Return for each None, or why it is not
-        deleted. Raises Closed."""
+        """Delete groups without members, and their offsets. Return None for each deleted group, the
+        error for the others. Raises Closed."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(
         self, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Remove static members from a group. Return for each None, or why it is still in the
-        group. Raises ClientError if the coordinator does not answer."""
+        """Remove static members from a group. Return None for each removed member, the error for
+        the others. Raises ClientError if the coordinator does not answer."""
         return await admin_groups.remove_members(
             self._calls, group, instance_ids, timeout_ms=timeout_ms
         )
@@ -319,9 +320,9 @@ class Admin:
         require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, GroupOffsets]:
-        """Return the committed offsets of groups for these partitions, or (None) for all.
-        `require_stable` waits until transactions that commit offsets are completed. One result for
-        each group. Raises Closed."""
+        """Return the committed offsets of groups for these partitions, or for all partitions with
+        None. `require_stable` waits until transactions that commit offsets are completed. One
+        result for each group. Raises Closed."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -333,8 +334,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Commit offsets of a group without members. Return for each partition None, or why its
-        offset is not committed. Raises ClientError if the coordinator does not answer."""
+        """Commit offsets of a group without members. Return None for each partition with a
+        committed offset, the error for the others. Raises ClientError if the coordinator does not
+        answer."""
         return await admin_group_offsets.alter_offsets(
             self._calls, group, offsets, timeout_ms=timeout_ms
         )
@@ -346,8 +348,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Delete committed offsets of partitions that the group does not read. Return for each
-        None, or why its offset is still there. Raises ClientError if the coordinator refuses the
+        """Delete committed offsets of partitions that the group does not read. Return None for each
+        deleted offset, the error for the others. Raises ClientError if the coordinator refuses the
         whole request."""
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
@@ -367,9 +369,9 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag behind these offsets. They must be read before this call, otherwise
-        records consumed meanwhile are missing. Without `details`, bytes and seconds are not looked
-        up. One result for each partition. Raises Closed."""
+        """Return the lag of each partition behind the given offset. Read the offsets before this
+        call, otherwise the lag does not count records that are consumed in between. Without
+        `details`, bytes and seconds are None. Raises Closed."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )

@@ -1,5 +1,5 @@
-"""Requests of the admin client to any broker, the controller, one broker, or the leaders of
-partitions, and their retries. The callers make the requests."""
+"""Sending and retrying of the admin client's requests to any broker, the controller, one broker, or
+the leaders of partitions. The callers build the requests."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Ask = Callable[[Connection, float], Awaitable[T]]
-"""Sends a request on a connection; the number is its limit in seconds."""
+"""A function that sends a request on a connection, with a time limit in seconds."""
 
 _FAILURES_UNTOLD: Final = 5
-"""Failures to find the controller before a warning is logged: an election takes a moment."""
+"""The number of failures to find the controller before the client logs a warning. An election may
+cause a few failures."""
 
 
 class Calls:
-    """The requests of one admin client. `opened` until `close`."""
+    """The sender of one admin client's requests. `opened` is true until `close`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.opened = False
 
     def deadline(self, timeout_ms: int | None = None) -> Deadline:
-        """Return the end of an operation that begins now; None means default.api.timeout.ms."""
+        """Return the deadline of an operation that starts now. `timeout_ms` None means
+        default.api.timeout.ms."""
         limit_ms = timeout_ms or self.cluster.options.default_api_timeout_ms
         return Deadline(self.cluster.clock, limit_ms)
 
     def wait_ms(self, timeout_ms: int | None) -> int:
-        """Return the time that a broker may take, in ms, so that its answer comes before the
-        client's own limit."""
+        """Return the timeout for the broker, in ms. It ends before the client's own timeout, so
+        that the client receives the response."""
         options = self.cluster.options
         return min(timeout_ms or options.default_api_timeout_ms, options.request_timeout_ms)
 
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the answer of any broker that can be reached. Raises ClientError."""
+        """Return the response of any reachable broker. Raises ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )
 
     async def controller(self, ask: Ask[T], timeout_ms: int | None = None) -> T:
-        """Return the answer of the controller. Raises ClientError."""
+        """Return the response of the controller. Raises ClientError."""
 
         async def controller() -> Connection:
             node = self.cluster.view.controller_id
@@ -72,14 +74,14 @@ class Calls:
                 raise
             raise ResponseError(
                 error.code,
-                f"no broker acted as the controller within {limit_s:.0f} s. The last answer:"
+                f"no broker answered as the controller within {limit_s:.0f} s. The last answer:"
                 f" {error.detail.rstrip('.')}. Check that the brokers reach ZooKeeper",
             ) from error
 
     async def broker(
         self, node: int, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the answer of one broker. Raises ClientError."""
+        """Return the response of one broker. Raises ClientError."""
 
         async def named() -> Connection:
             return await self.cluster.connection(node)
@@ -89,7 +91,8 @@ class Calls:
     async def each_broker(
         self, nodes: Iterable[int] | None, ask: Ask[T], timeout_ms: int | None = None
     ) -> dict[int, T | ClientError]:
-        """Return the answers of these brokers (None: all known ones), or their errors."""
+        """Return the response or the error of each broker in `brokers`, or of all known brokers
+        with None."""
         self.check_opened()
         chosen = sorted(self.cluster.view.nodes) if nodes is None else list(dict.fromkeys(nodes))
 
@@ -109,14 +112,15 @@ class Calls:
         *,
         repeatable: bool = True,
     ) -> dict[TopicPartition, T | ClientError]:
-        """Return one answer for each partition, from its leader: see `ask_leaders`."""
+        """Return one result for each partition, from its leader, as `ask_leaders` does."""
         self.check_opened()
         return await ask_leaders(
             self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
         )
 
     async def metadata(self, names: Iterable[str] | None) -> ClusterView:
-        """Return the metadata of these topics (None: all) from any broker. Raises ClientError."""
+        """Return the metadata of these topics, or of all topics with None, from any broker. Raises
+        ClientError."""
         self.check_opened()
         deadline = self.deadline()
         failures = 0
@@ -130,7 +134,7 @@ class Calls:
                 await self._before_retry(error, failures, deadline, True)
 
     def check_opened(self) -> None:
-        """Raises Closed unless the client runs."""
+        """Raise Closed unless the client is started."""
         if not self.opened:
             raise Closed("the admin client is not running")
 
@@ -141,7 +145,7 @@ class Calls:
         deadline: Deadline,
         repeatable: bool,
     ) -> T:
-        """Repeat the request until there is an answer."""
+        """Send the request until a broker responds, and return the response."""
         self.check_opened()
         failures = 0
         while True:
@@ -155,8 +159,8 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait before the next attempt; raise the error if there is none. A request that may have
-        been carried out is repeated only if it is `repeatable`."""
+        """Wait before the next attempt. Raise the error if no attempt is left. A request that the
+        broker may have processed is sent again only if it is `repeatable`."""
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:
@@ -178,8 +182,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """Raises ResponseError if all items (code, broker's sentence) failed because the broker is not
-    the controller; nothing was done."""
+    """Raise ResponseError if all results (error code, message) say that the broker is not the
+    controller. The broker then changed nothing."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

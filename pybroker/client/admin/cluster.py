@@ -16,7 +16,8 @@ from pybroker.wire.messages.cluster import DescribeClusterRequest, DescribeClust
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """`controller` is None if the cluster has none."""
+    """The brokers and the controller of a cluster. `controller` is None if the cluster has no
+    controller."""
 
     cluster_id: str | None
     controller: Node | None
@@ -25,7 +26,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """The APIs of a broker: number of the API -> lowest and highest version; or the error."""
+    """The lowest and highest version of each API of a broker, by API key, or the error."""
 
     node: Node
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -39,8 +40,8 @@ class BrokerVersions:
 
 
 async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDescription:
-    """Return the cluster, by DescribeCluster (KIP-700), or by Metadata if the broker does not know
-    that."""
+    """Return the cluster, by DescribeCluster (KIP-700), or by Metadata if the broker does not
+    support DescribeCluster."""
 
     async def ask(connection: Connection, timeout_s: float) -> DescribeClusterResponse:
         answer = await connection.send(
@@ -73,7 +74,7 @@ async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDe
 async def api_versions(
     calls: Calls, brokers: Iterable[int] | None, *, timeout_ms: int | None
 ) -> dict[int, BrokerVersions]:
-    """Return one result for each broker (None: all known brokers)."""
+    """Return one result for each broker in `brokers`, or for all known brokers with None."""
 
     async def ask(connection: Connection, timeout_s: float) -> Mapping[int, tuple[int, int]]:
         return connection.versions

@@ -64,7 +64,7 @@ ALL_BROKERS: Final = ConfigResource(ResourceKind.BROKER, "")
 
 
 class ConfigSource(enum.IntEnum):
-    """The place where a value is set."""
+    """The source of an option's value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -91,7 +91,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """The change of an option: APPEND and SUBTRACT are for lists (KIP-339)."""
+    """The type of a change of an option. APPEND and SUBTRACT change lists (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -118,8 +118,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """An option in force for a resource. `value` is None if it is unset or sensitive. `synonyms`
-    and `documentation` are filled if they were requested."""
+    """An option of a resource, with its current value. `value` is None if the option is not set or
+    sensitive. `synonyms` and `documentation` are filled if they were requested."""
 
     name: str
     value: str | None
@@ -132,7 +132,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether the option is set nowhere."""
+        """Whether no source sets the option."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -153,7 +153,7 @@ class ConfigDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
-    """The outcome of changes to a resource. `error` None means that they are in force."""
+    """The result of changes to a resource. `error` is None if the changes were applied."""
 
     resource: ConfigResource
     error: ClientError | None = None
@@ -309,8 +309,9 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """Send each resource to a broker that knows it: the options and loggers of one broker to that
-    broker, the others to any broker. Changes may be repeated, since they are idempotent."""
+    """Return the results of all resources. A request about the options or loggers of one broker
+    goes to that broker, all others go to any broker. Changes are retried, because they are
+    idempotent."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:
@@ -380,7 +381,8 @@ def _entry(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigEntr
 
 
 def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSource:
-    """Return the source; version 0 tells only whether the option is set."""
+    """Return the source of the value. Version 0 of the response reports only whether the value is
+    the default."""
     if row.config_source >= 0:
         return _SOURCES.get(row.config_source, ConfigSource.UNKNOWN)
     if row.is_default:
@@ -393,5 +395,5 @@ def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSou
 _TYPES: Final = {int(kind): kind for kind in ConfigType}
 _SOURCES: Final = {int(source): source for source in ConfigSource}
 _NOT_ANSWERED: Final = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response has no result for the resource"
 )

@@ -1,4 +1,4 @@
-"""Elections on demand: of the preferred leader, or of any live replica."""
+"""Leader elections that the user requests: of the preferred leader, or of any live replica."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pybroker.wire.messages.reassignment import (
 
 
 class ElectionType(enum.IntEnum):
-    """PREFERRED elects the first replica of the assignment. UNCLEAN elects any live replica of a
-    partition without a leader, and may lose records."""
+    """The type of an election. PREFERRED elects the first assigned replica. UNCLEAN elects any live
+    replica of a partition without a leader, and may lose records."""
 
     PREFERRED = 0
     UNCLEAN = 1

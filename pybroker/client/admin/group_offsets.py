@@ -41,9 +41,9 @@ SEVERAL_GROUPS_VERSION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`offset` is that of the next record to read; `leader_epoch` that of the last one read, -1 if
-    unknown; `metadata` is the consumer's own text. `error` is set instead if the broker returned
-    one."""
+    """A committed offset. `offset` is the offset of the next record to read, `leader_epoch` is the
+    epoch of the last read record (-1 if unknown), `metadata` is any text of the consumer. If the
+    broker returned an error, only `error` is set."""
 
     offset: int
     leader_epoch: int = -1
@@ -53,15 +53,15 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """The committed offsets of a group, without partitions that have none; or the error."""
+    """The committed offsets of a group, or the error. Partitions without a committed offset are
+    left out."""
 
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> GroupOffsets:
-        """Return the offsets themselves. Raises `error`, or that of the first partition that has
-        one."""
+        """Return the offsets. Raises `error`, or the first error of a partition."""
         for error in (self.error, *(row.error for row in self.offsets.values())):
             if error is not None:
                 raise error
@@ -75,9 +75,9 @@ async def committed_offsets(
     require_stable: bool,
     timeout_ms: int | None,
 ) -> dict[str, GroupOffsets]:
-    """Return one result for each group; the values of `groups` are the partitions to look up, None
-    for all committed ones. `require_stable` waits until transactions that commit offsets are
-    completed."""
+    """Return one result for each group. The values of `groups` are the partitions to look up, None
+    for all partitions with committed offsets. `require_stable` waits until transactions that commit
+    offsets are completed."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)
@@ -129,8 +129,8 @@ async def alter_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return for each partition None, or why its offset is not committed. Raises ClientError if the
-    coordinator does not answer."""
+    """Return None for each partition with a committed offset, the error for the others. Raises
+    ClientError if the coordinator does not answer."""
     calls.check_opened()
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), row in offsets.items():
@@ -171,8 +171,8 @@ async def delete_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return for each partition None, or why its offset is still there. Raises ClientError if the
-    coordinator does not answer, or refuses the whole request."""
+    """Return None for each partition with a deleted offset, the error for the others. Raises
+    ClientError if the coordinator does not answer, or refuses the whole request."""
     calls.check_opened()
     wanted = list(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(
@@ -208,7 +208,7 @@ async def delete_offsets(
 
 
 _NOT_ANSWERED = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the partition"
 )
 _FOR_THE_WHOLE: Final = frozenset(
     {
@@ -218,8 +218,8 @@ _FOR_THE_WHOLE: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Codes that a coordinator reports for a partition but that concern the group: nothing was done, so
-the request is repeated."""
+"""The error codes that a coordinator returns for a partition although they concern the whole group.
+The coordinator changed nothing, so the client retries the request."""
 
 
 def _refusal(codes: Iterable[int]) -> ResponseError | None:
@@ -276,8 +276,8 @@ def _offsets(
     error_code: int,
     topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
 ) -> GroupOffsets | ClientError:
-    """Return the offsets of one group in an answer; an error that a retry may cure stands for the
-    whole."""
+    """Return the offsets of one group in a response. If a partition has a retriable error, the
+    whole result is that error."""
     if error := response_error(error_code):
         return error
     found: dict[TopicPartition, CommittedOffset] = {}

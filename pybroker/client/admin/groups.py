@@ -1,5 +1,5 @@
-"""Requests about groups to their coordinators: listing, describing and deleting them, and removing
-static members. `group_offsets` has their committed offsets."""
+"""Listing, describing and deleting groups, and removing static members. The module `group_offsets`
+handles committed offsets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from pybroker.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse,
 STATES_VERSION: Final = 4
 MEMBERS_VERSION: Final = 3
 CONSUMER_TYPES: Final = frozenset({PROTOCOL_TYPE, ""})
-"""The protocol types of groups that read topics; groups with an empty type only commit offsets."""
+"""The protocol types of groups that consume topics. A group with an empty type only commits
+offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class GroupListing:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members read topics, unlike those of Kafka Connect, for example."""
+        """Whether the members are consumers, unlike the members of a Kafka Connect group."""
         return self.protocol_type in CONSUMER_TYPES
 
 
@@ -62,7 +63,7 @@ class GroupList:
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> GroupList:
-        """Return the list itself. Raises the error of the first broker that did not answer."""
+        """Return the list. Raises the error of the first broker that did not respond."""
         for error in self.errors.values():
             raise error
         return self
@@ -70,8 +71,8 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member. `client_host` is as the coordinator formats it ("/127.0.0.1"); `metadata` and
-    `assignment` are the bytes of the group's protocol."""
+    """A member of a group. `client_host` has the coordinator's format ("/127.0.0.1"). `metadata`
+    and `assignment` are bytes of the group's protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -81,8 +82,8 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """Return the subscription of a consumer. Raises MalformedInput; during a rebalance the
-        group returns no metadata of its members."""
+        """Return the subscription of a consumer. Raises MalformedInput, also during a rebalance,
+        when the coordinator returns no metadata."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -92,8 +93,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, or the error. `state` is Kafka's name; a group that does not exist is "Dead", too.
-    `assignor` is empty unless the state is Stable."""
+    """The description of a group, or the error. `state` is Kafka's name of the state; it is "Dead",
+    too, for a group that does not exist. `assignor` is empty unless the state is Stable."""
 
     group_id: str
     state: str = ""
@@ -105,7 +106,7 @@ class GroupDescription:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members read topics, as for a listing."""
+        """Whether the members are consumers, as in `GroupListing`."""
         return self.protocol_type in CONSUMER_TYPES
 
     def check(self) -> GroupDescription:
@@ -116,7 +117,7 @@ class GroupDescription:
 
 
 async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | None) -> GroupList:
-    """Return the groups of all brokers."""
+    """Return the groups of all brokers, sorted by id."""
     wanted = list(states)
 
     async def ask(connection: Connection, timeout_s: float) -> ListGroupsResponse:
@@ -179,8 +180,8 @@ async def describe_groups(
 async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Return for each group None, or why it is not deleted. A request that may have been carried
-    out is not repeated: another group of that name may exist by then."""
+    """Return None for each deleted group, the error for the others. A request that the coordinator
+    may have processed is not retried, because a new group with the same id may exist."""
     calls.check_opened()
 
     async def ask(
@@ -206,7 +207,7 @@ async def delete_groups(
 async def remove_members(
     calls: Calls, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Return for each static member None, or why it is still in the group. Raises ClientError if
+    """Return None for each removed static member, the error for the others. Raises ClientError if
     the coordinator does not answer, or refuses the whole request."""
     calls.check_opened()
     request = LeaveGroupRequest(
@@ -239,7 +240,7 @@ async def remove_members(
 
 
 _NOT_ANSWERED = ResponseError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for it"
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the member"
 )
 
 

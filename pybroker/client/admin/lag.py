@@ -1,8 +1,7 @@
 """The lag of groups: in records, in bytes and in time.
 
-The committed offsets are read first and the log's offsets afterwards, so a record that is read and
-committed in between counts, at worst, as unread. `pybroker.group_lag` has the arithmetic and the
-meaning of its numbers.
+The client reads committed offsets before log offsets, so a record that is consumed in between may
+still count as lag. `pybroker.group_lag` computes the lag and defines its numbers.
 """
 
 from __future__ import annotations
@@ -33,14 +32,15 @@ from pybroker.wire.messages.fetch import (
 )
 
 BATCHES_MAX: Final = 8
-"""Batches that are searched for the first record at or after an offset: markers of transactions,
-and batches emptied by compaction, have no record."""
+"""The maximum number of batches in which the client searches for the first record from an offset
+on. Transaction markers and batches emptied by compaction have no records."""
 TOGETHER_MAX: Final = 16
-"""Partitions of which a batch is fetched at a time; a batch may have a megabyte and more."""
+"""The maximum number of partitions of which the client fetches a batch at the same time. A batch
+may have more than a megabyte."""
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Position = tuple[TopicPartition, int]
-"""A partition, and the offset of the next record that a consumer will read of it."""
+"""A partition, and the offset of the next record that a consumer reads from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The partitions in which a group has committed an offset, or the error."""
+    """The lag of a group in the partitions with committed offsets, or the error."""
 
     group_id: str
     partitions: Mapping[TopicPartition, PartitionLag] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> GroupLag:
-        """Return the lag itself. Raises `error`, or that of the first partition that has one."""
+        """Return the lag. Raises `error`, or the first error of a partition."""
         for error in (self.error, *(row.error for row in self.partitions.values())):
             if error is not None:
                 raise error
@@ -121,9 +121,8 @@ async def position_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> list[PartitionLag]:
-    """Return the lag behind each of these offsets, which were read before; a partition may occur
-    several times. One result for each position, in their order. Without `details`, bytes and
-    seconds are not looked up."""
+    """Return the lag behind each position, in the order of `positions`. A partition may occur
+    several times. Without `details`, bytes and seconds are None."""
     calls.check_opened()
     spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
     behind = {
@@ -190,8 +189,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the span of a log; if the leader changed between the two requests, the later answer is
-    still not lower."""
+    """Return the first and last offsets of a log. If the leader changes between the requests, a
+    later response may be lower; the result keeps the end offset at or above the last stable offset,
+    and both at or above the log start."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 
@@ -199,7 +199,8 @@ def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
 async def _sizes(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> dict[TopicPartition, int]:
-    """Return the bytes of the leaders' logs, as far as brokers answer."""
+    """Return the log sizes of the leaders, in bytes, without partitions whose broker does not
+    respond."""
     wanted = list(partitions)
     leaders = {key: calls.cluster.view.leader(key) for key in wanted}
     brokers = {node for node in leaders.values() if node is not None}
@@ -218,8 +219,8 @@ async def _sizes(
 async def _timestamps(
     calls: Calls, positions: Iterable[Position], timeout_ms: int | None
 ) -> dict[Position, int]:
-    """Return the time of the first record at or after each position, in ms; positions without one,
-    or without an answer, are left out."""
+    """Return the timestamp of the first record from each position on, in ms. A position without
+    such a record or without a response is left out."""
     offsets: dict[TopicPartition, list[int]] = {}
     for key, offset in sorted(positions):
         offsets.setdefault(key, []).append(offset)
@@ -254,8 +255,8 @@ async def _timestamps(
 async def _timestamp(
     connection: Connection, key: TopicPartition, offset: int, timeout_s: float
 ) -> int | ClientError:
-    """Return the timestamp. The leader answers with the batch that holds the offset, however small
-    the limit is."""
+    """Return the timestamp of the first record from `position` on. The leader returns the batch
+    that contains the offset, even if the batch exceeds the byte limit of the request."""
     position = offset
     for _ in range(BATCHES_MAX):
         answer = await connection.send(
@@ -278,8 +279,8 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """Return the time of the first record at or after `offset`, if these batches have one, and
-    otherwise the offset to continue from. Raises CorruptionError, BrokerError."""
+    """Return the timestamp of the first record from `offset` on in these batches. If they have no
+    such record, return the offset at which to continue. Raises CorruptionError, BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

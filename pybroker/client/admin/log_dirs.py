@@ -33,8 +33,8 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica in a directory: size in bytes, and its lag in offsets. `future`: it is being moved
-    here, and another directory still serves the partition."""
+    """A replica in a log directory, with its size in bytes and its lag in offsets. `future` is true
+    for the future replica of a move to this directory."""
 
     size: int
     offset_lag: int
@@ -52,14 +52,14 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The directories of a broker in its order, or the error."""
+    """The log directories of a broker in the broker's order, or the error."""
 
     broker: int
     dirs: tuple[LogDir, ...] = ()
     error: ClientError | None = None
 
     def check(self) -> BrokerLogDirs:
-        """Return the directories themselves. Raises `error` if there is one."""
+        """Return the log directories. Raises `error` if it is set."""
         if self.error is not None:
             raise self.error
         return self
@@ -72,7 +72,8 @@ async def describe_log_dirs(
     *,
     timeout_ms: int | None,
 ) -> dict[int, BrokerLogDirs]:
-    """Return one result for each broker (None: all). `partitions` None means all partitions."""
+    """Return one result for each broker; `brokers` None means all brokers, `partitions` None all
+    partitions."""
     request = DescribeLogDirsRequest(
         topics=None
         if partitions is None
@@ -99,7 +100,7 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: Calls, moves: Mapping[Replica, str], *, timeout_ms: int | None
 ) -> dict[Replica, ClientError | None]:
-    """Return None for each replica that is moved, the error for the others."""
+    """Return None for each accepted move of a replica, the error for the others."""
     outcomes: dict[Replica, ClientError | None] = dict.fromkeys(moves, _NOT_ANSWERED)
     for broker in sorted({replica.broker for replica in moves}):
         paths: dict[str, list[TopicPartition]] = {}
@@ -123,7 +124,9 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-_NOT_ANSWERED = ResponseError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not answer for it")
+_NOT_ANSWERED = ResponseError(
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response has no result for the replica"
+)
 
 
 async def _move(

@@ -26,12 +26,13 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 HIGH_WATERMARK: Final = -1
-"""In place of an offset: delete all committed records."""
+"""The offset that means the high watermark: all committed records are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """`low_watermark` is the new log start, -1 with an `error`."""
+    """The result for one partition. `low_watermark` is the smallest log start offset of its
+    replicas, -1 with an `error`."""
 
     low_watermark: int
     error: ClientError | None = None
@@ -45,9 +46,9 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer in the state of a partition. `last_timestamp` is in ms; -1 means none in
-    `last_sequence`, `coordinator_epoch` and `transaction_start`, the first offset of its open
-    transaction."""
+    """An active producer of a partition. `last_timestamp` is in ms. `transaction_start` is the
+    first offset of the open transaction. `last_sequence`, `coordinator_epoch` and
+    `transaction_start` are -1 if not set."""
 
     id: int
     epoch: int
@@ -74,8 +75,9 @@ class PartitionProducers:
 async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
-    """Return one result for each partition. A request that may have been carried out is repeated
-    only with an explicit offset: with HIGH_WATERMARK the second one could delete more."""
+    """Return one result for each partition. A request that the broker may have processed is retried
+    only with an explicit offset, because a second request with HIGH_WATERMARK could delete more
+    records."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float

@@ -1,4 +1,4 @@
-"""Creating, deleting and growing topics: requests of the admin client to the controller."""
+"""Creating and deleting topics, and adding partitions, by requests to the controller."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ DELETE_BY_STATE_VERSION: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 leaves a number to the broker. With `assignments` (partition ->
-    brokers, preferred leader first) both numbers stay -1."""
+    """A topic to create. The value -1 of `partitions` or `replication_factor` means the broker's
+    default. With `assignments` (partition -> broker ids, preferred leader first) both must be
+    -1."""
 
     name: str
     partitions: int = LEFT_TO_BROKER
@@ -47,8 +48,9 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic to grow to `count` partitions. `assignments` names the brokers of each new partition,
-    lowest number first, preferred leader first; None leaves them to the controller."""
+    """A topic and its new partition count. `assignments` has the broker ids of each new partition,
+    in the order of partition numbers and with the preferred leader first. None lets the controller
+    choose."""
 
     topic: str
     count: int
@@ -57,8 +59,8 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The outcome for one topic of a request. `error` None means success; the other fields are
-    filled as far as the broker reports them."""
+    """The result for one topic of a request. `error` is None on success. The other fields are set
+    if the broker reports them."""
 
     name: str
     error: ResponseError | None

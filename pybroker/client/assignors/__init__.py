@@ -1,5 +1,5 @@
-"""Divides the partitions of a group's topics among its members. Pure: values in, values out. The
-member that the coordinator made leader computes it for all."""
+"""Assignors: they assign the partitions of a group's topics to its members. The leader of the group
+computes the assignment for all members. The assignors do no I/O."""
 
 from pybroker.client.assignors.base import Assignments, Assignor, GroupMember
 from pybroker.client.assignors.choice import ASSIGNOR_NAMES, assignor_name, make_assignor

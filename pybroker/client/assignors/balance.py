@@ -1,9 +1,9 @@
-"""Balanced assignments that move as few partitions as possible: the arithmetic of the sticky
-assignors.
+"""The algorithm of the sticky assignors: balanced assignments that move as few partitions as
+possible.
 
-Balanced means: no member could hand a partition, directly or through others, to one that has at
-least two fewer. If all members read the same topics, that is a difference of at most one, and no
-balanced assignment keeps more partitions where they are.
+An assignment is balanced if no partition can move, directly or through a chain of members, to a
+member with at least two partitions fewer. If all members read the same topics, their partition
+counts differ by at most one, and no balanced assignment moves fewer partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def balanced(
     members: Sequence[GroupMember],
     owned: Mapping[TopicPartition, str],
 ) -> Assignments:
-    """Return the partitions of each member, from their previous owners."""
+    """Return a balanced assignment: the partitions of each member. `owners` has the previous
+    owners."""
     ordered = in_order(members)
     reads = {member.member_id: frozenset(member.subscription.topics) for member in ordered}
     everything = [
@@ -70,8 +71,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Assign partitions when all members read all topics: take from those with too many, then give
-    to those with the fewest."""
+    """Assign partitions if all members read all topics. Members with too many partitions lose some,
+    and the members with the fewest partitions get them."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -92,10 +93,10 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 
 @dataclass(slots=True)
 class _Flow:
-    """Assigns partitions when the members subscribe to different topics. While one member has at
-    least two partitions more than another, it moves one partition from each member of a chain to
-    the next, each time to a subscriber of the partition's topic, so that the first member loses one
-    partition and the last gains one."""
+    """The assignment if members subscribe to different topics. While one member has at least two
+    partitions more than another, it moves one partition from each member of a chain to the next,
+    each time to a subscriber of the partition's topic, so that the first member loses one partition
+    and the last gains one."""
 
     kept: Assignments
     reads: Mapping[str, frozenset[str]]
@@ -116,7 +117,7 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Make one step towards balance. Return False if there is none."""
+        """Move partitions along one chain. Return False if the assignment is balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:
@@ -126,8 +127,8 @@ class _Flow:
         return False
 
     def _path(self, giver: str) -> list[tuple[str, str, str]]:
-        """Return the shortest path for one partition's worth of load to a member with at least two
-        fewer, as (from, topic, to) in order; empty if there is none."""
+        """Return the shortest chain of moves to a member with at least two partitions fewer, each
+        move as (from, topic, to). Return an empty list if there is no such chain."""
         came: dict[str, tuple[str, str]] = {}
         queue = deque([giver])
         while queue:
@@ -143,8 +144,8 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Move the partition that costs least: one that the target owned before, then one that the
-        source did not own either."""
+        """Move one partition of the topic. Prefer a partition that the target owned before, then a
+        partition that the source did not own before."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

@@ -10,12 +10,12 @@ from pybroker.model import TopicPartition
 from pybroker.wire.consumer_protocol import Subscription
 
 Assignments = dict[str, list[TopicPartition]]
-"""The partitions by member id; every member has an entry."""
+"""The partitions of each member, by member id. Every member has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member as the leader sees it."""
+    """A member of the group, as the leader receives it."""
 
     member_id: str
     instance_id: str | None
@@ -23,32 +23,33 @@ class GroupMember:
 
 
 class Assignor(Protocol):
-    """A consumer has one for each strategy: some remember earlier assignments."""
+    """The interface of an assignor. A consumer has an instance for each strategy, because some
+    assignors store earlier assignments."""
 
     @property
     def name(self) -> str:
-        """The name that members send in JoinGroup."""
+        """The name of the assignor in JoinGroup requests."""
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep their partitions while they join; with other assignors they give all
-        back before."""
+        """Whether members keep their partitions while they join. With any other assignor, members
+        release all partitions before they join."""
 
     def user_data(self) -> bytes | None:
-        """Return the bytes that the leader gets about this member, besides its topics."""
+        """Return the user data that this member sends to the leader, in addition to its topics."""
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member. Topics without a count do not exist (yet) and are
-        left out."""
+        """Return the partitions of each member. A topic without a partition count does not exist
+        and is left out."""
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Note the partitions that this member was assigned in that generation."""
+        """Store the assignment of this member in a generation."""
 
 
 class Forgetful:
-    """The part of an assignor that ignores earlier assignments."""
+    """The base class of assignors that ignore earlier assignments."""
 
     def user_data(self) -> bytes | None:
         return None
@@ -58,8 +59,8 @@ class Forgetful:
 
 
 def member_order(member: GroupMember) -> tuple[bool, str]:
-    """Return the sort key of a member: static members first, by instance id, so that restarts
-    change nothing; then by member id."""
+    """Return the sort key of a member. Static members come first, sorted by instance id, so that a
+    restart does not change the order; other members are sorted by member id."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.member_id
@@ -70,6 +71,6 @@ def in_order(members: Iterable[GroupMember]) -> list[GroupMember]:
 
 
 def topics_of(members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> list[str]:
-    """Return the topics that some member reads and that exist, sorted."""
+    """Return the existing topics to which any member subscribes, sorted."""
     wanted = {topic for member in members for topic in member.subscription.topics}
     return sorted(topic for topic in wanted if partition_counts.get(topic, 0) > 0)

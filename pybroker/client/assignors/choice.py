@@ -1,4 +1,4 @@
-"""Assignors by the names in `partition.assignment.strategy`: those on the wire, or Kafka's class
+"""The assignors by their names in `partition.assignment.strategy`: protocol names or Kafka's class
 names."""
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _JAVA_NAMES: Final[Mapping[str, str]] = {
 
 
 def assignor_name(text: str) -> str:
-    """Return the name on the wire. Raises ValueError."""
+    """Return the protocol name of an assignor. Raises ValueError."""
     plain = text.strip()
     name = _JAVA_NAMES.get(plain.removeprefix(_JAVA_PACKAGE), plain)
     if name not in _MAKERS:
-        raise ValueError(f"must be of {', '.join(ASSIGNOR_NAMES)}, not {text!r}")
+        raise ValueError(f"must be one of {', '.join(ASSIGNOR_NAMES)}, not {text!r}")
     return name
 
 
 def make_assignor(name: str) -> Assignor:
-    """Return a new assignor. Raises ValueError."""
+    """Return a new assignor. Raises ValueError for an unknown name."""
     return _MAKERS[assignor_name(name)]()

@@ -1,4 +1,4 @@
-"""range: divides each topic by itself, into runs of consecutive partitions."""
+"""The assignor "range": it assigns consecutive partitions of each topic to each member."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pybroker.model import TopicPartition
 
 
 class RangeAssignor(Forgetful):
-    """The first members of a topic get one partition more if they do not divide evenly. Members of
-    topics with equally many partitions get the same numbers of each: joins by key stay on one
-    member."""
+    """The assignor "range". If the partitions of a topic do not divide evenly, the first members
+    get one partition more. Topics with the same partition count are assigned alike, so that one
+    member can join them by key."""
 
     name: Final = "range"
     cooperative: Final = False
@@ -26,7 +26,7 @@ class RangeAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """See `Assignor`."""
+        """Return the partitions of each member, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         ordered = in_order(members)
         for topic in topics_of(members, partition_counts):

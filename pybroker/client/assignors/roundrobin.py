@@ -1,4 +1,4 @@
-"""roundrobin: all partitions of all topics, dealt to the members in turn."""
+"""The assignor "roundrobin": it assigns the partitions of all topics to the members in turn."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pybroker.model import TopicPartition
 
 
 class RoundRobinAssignor(Forgetful):
-    """Balanced if all members read the same topics; a member that does not read a topic is passed
-    over."""
+    """The assignor "roundrobin". The assignment is balanced if all members read the same topics. A
+    partition skips a member that does not subscribe to its topic."""
 
     name: Final = "roundrobin"
     cooperative: Final = False
@@ -26,7 +26,7 @@ class RoundRobinAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """See `Assignor`."""
+        """Return the partitions of each member, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         turns = itertools.cycle(in_order(members))
         for topic in topics_of(members, partition_counts):

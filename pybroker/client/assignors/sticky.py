@@ -1,4 +1,5 @@
-"""sticky and cooperative-sticky: balanced, and members keep their partitions if possible."""
+"""The assignors "sticky" and "cooperative-sticky": balanced assignments in which members keep their
+partitions if possible."""
 
 from __future__ import annotations
 
@@ -21,27 +22,28 @@ USER_DATA_VERSION: Final = 1
 
 @message
 class _Partitions(Message):
-    """Partitions of one topic."""
+    """The partitions of one topic."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    topic: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class _StickyUserData(Message):
-    """The user data of Kafka's sticky assignor: version 0 has the member's partitions, 1 adds their
-    generation."""
+    """The user data of Kafka's sticky assignor. Version 0 has the partitions of the member, version
+    1 adds their generation."""
 
     previous_assignment: list[_Partitions] = array(
-        _Partitions, "The partitions that the member had."
+        _Partitions, "The previous partitions of the member."
     )
     generation: int = int32(
-        "The generation of those partitions.", since=1, ignorable=True, default=NO_GENERATION
+        "The generation of the previous partitions.", since=1, ignorable=True, default=NO_GENERATION
     )
 
 
 class StickyAssignor:
-    """Members give all partitions back before they join, and mostly get the same ones again."""
+    """The assignor "sticky". Members release all partitions before they join, and mostly get the
+    same partitions again."""
 
     name: Final = "sticky"
     cooperative: Final = False
@@ -51,7 +53,8 @@ class StickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the previous partitions of this member; when it joins it no longer owns any."""
+        """Return the previous partitions of this member as user data. The member owns no partitions
+        while it joins."""
         if not self._partitions:
             return None
         topics: dict[str, _Partitions] = {}
@@ -76,9 +79,10 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Members keep their partitions while they join. A partition that shall move is first assigned
-    to no member: its owner loses it, gives it back and joins again, and only then the other member
-    gets it. So a partition never has two owners, and the others are read on."""
+    """The assignor "cooperative-sticky". Members keep their partitions while they join. A partition
+    that moves is first assigned to no member. Its owner releases the partition and rejoins, and
+    then the other member gets it. So a partition never has two owners, and members keep reading all
+    other partitions."""
 
     name: Final = "cooperative-sticky"
     cooperative: Final = True
@@ -87,7 +91,8 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation, for leaders that do not know it as a field of the subscription."""
+        """Return the generation as user data, for leaders that do not know the generation field of
+        the subscription."""
         return _GENERATION.pack(self._generation)
 
     def assign(

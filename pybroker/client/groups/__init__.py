@@ -1,2 +1,2 @@
-"""A consumer as a member of a group: finding the coordinator, joining and staying, dividing the
-partitions, committed offsets. `session` combines them; `decisions` and `topics` are pure."""
+"""The group membership of a consumer: the lookup of the coordinator, JoinGroup and heartbeats,
+assignments and committed offsets. `session` combines them. `decisions` and `topics` do no I/O."""

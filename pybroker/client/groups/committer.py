@@ -1,7 +1,7 @@
-"""Commits a consumer's positions: on request, and automatically while it reads on.
+"""The committer of a consumer's positions, on request and automatically.
 
-A record counts as handled when the user requests the next one, so automatic commits happen during
-calls of the user, never by a timer of their own.
+A record counts as processed when the application requests the next record. Automatic commits
+therefore happen during calls that read, not in a timer.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pybroker.model import TopicPartition
 log = logging.getLogger(__name__)
 
 LAST_COMMIT_LIMIT_MS: Final = 5_000
-"""The limit of the commit when partitions are handed over or the consumer ends."""
+"""The time limit of the commit before partitions are revoked or the consumer closes."""
 GivenOffsets = Mapping[TopicPartition, "int | OffsetAndMetadata"]
 CommitCallback = Callable[
     [dict[TopicPartition, OffsetAndMetadata], ClientError | None], Awaitable[None] | None
 ]
-"""A plain or an async function of the offsets and of the error, if they were not committed."""
+"""A plain or an async function that gets the offsets, and the error or None."""
 
 
 class Committer:
-    """A consumer with a group has one. `readers` returns the readers of its partitions; `news` is
-    called when an automatic commit has ended, since the next one may be due."""
+    """The committer of a consumer with a group. `readers` returns the readers of its partitions.
+    The committer calls `news` after each automatic commit, because the next commit may be due."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Committer:
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
         self._told: dict[TopicPartition, tuple[int, int | None]] = {}
-        """Era and position of a partition at the user's last commit."""
+        """The era and the position of each partition at the application's last commit."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of all partitions that are read at the moment."""
+        """Return the positions of all assigned partitions."""
         return {
             key: OffsetAndMetadata(reader.position, "", reader.position_epoch)
             for key, reader in self._readers().items()
@@ -66,9 +66,9 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit at the end: the positions, but the records from the offsets
-        `in_hand` on count as not handled. A commit of the user after those records were returned
-        prevails."""
+        """Return the offsets to commit when the consumer closes: the positions, except that records
+        from the offsets `in_hand` on count as not processed. A later commit of the application
+        takes precedence."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._told.get(key) == places[key]:
@@ -93,7 +93,8 @@ class Committer:
         return self._options.enable_auto_commit and now >= self._next_s and not self._running
 
     def due_in_s(self, now: float) -> float | None:
-        """Return in how many seconds a commit is `due`, None if never by itself."""
+        """Return the seconds until the next automatic commit, or None if automatic commits are
+        disabled."""
         if not self._options.enable_auto_commit or self._running:
             return None
         return max(self._next_s - now, 0.0)
@@ -103,12 +104,13 @@ class Committer:
         self._next_s = self._cluster.clock.monotonic() + self._interval_s
 
     def commit_if_due(self) -> None:
-        """Commit if the interval is over, without waiting for the outcome."""
+        """Commit if auto.commit.interval.ms has passed, without waiting for the result."""
         if self.due(self._cluster.clock.monotonic()):
             self.commit_now()
 
     def commit_now(self) -> None:
-        """Commit if commits are automatic, due or not, without waiting for the outcome."""
+        """Commit if automatic commits are enabled, without waiting for the interval or the
+        result."""
         self.postpone()
         positions = self.positions()
         if self._options.enable_auto_commit and positions:
@@ -127,8 +129,8 @@ class Committer:
         self._news()
 
     async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
-        """Commit if commits are automatic, before partitions are given back and at the end. A
-        failure is logged; the records are then read again."""
+        """Commit if automatic commits are enabled, before partitions are revoked and before the
+        consumer closes. A failure is logged, and the records are read again later."""
         if not self._options.enable_auto_commit:
             return
         try:
@@ -138,21 +140,21 @@ class Committer:
             log.warning("auto commit failed reason=%s", error)
 
     async def settle(self) -> None:
-        """Give commits in flight a moment to arrive: the coordinator accepts none from a member
+        """Wait a moment for commits in flight, because the coordinator rejects commits of a member
         that has left."""
         await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
 
     async def close(self) -> None:
-        """Give commits in flight a moment to arrive."""
+        """Wait a moment for commits in flight, then stop."""
         try:
             await self.settle()
         finally:
             await self._tasks.close()
 
-    # Inside
+    # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that the user commits."""
+        """Return the offsets to commit, with checked values."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():
@@ -164,8 +166,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return era and position of each partition: a jump may lead back to a position, and to
-        records before it."""
+        """Return the era and the position of each partition. The position alone is not enough,
+        because a seek may return to an earlier position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

@@ -1,11 +1,12 @@
-"""The reaction of a member to each answer of its coordinator: one table for each request, no I/O.
+"""The reactions of a member to the responses of its coordinator, as a table for each request. This
+module does no I/O.
 
     JoinGroup     joining        -> in the generation, or again
     SyncGroup     joining        -> stable, or join again
     Heartbeat     stable         -> stable, join again, or lost
     OffsetCommit  any            -> stored, or why not
 
-A code that a table does not name is retried if it is retriable, and final otherwise.
+An error code that is not in the table is retried if it is retriable, and final otherwise.
 """
 
 from __future__ import annotations
@@ -30,28 +31,29 @@ NO_GENERATION: Final = -1
 
 
 class MemberState(enum.Enum):
-    """The state of a member."""
+    """The state of a group member."""
 
     OUTSIDE = "in no generation; it owns no partitions"
-    JOINING = "JoinGroup or SyncGroup is on its way; no heartbeats"
-    STABLE = "in a generation; heartbeats keep it there"
+    JOINING = "JoinGroup or SyncGroup is in flight; no heartbeats are sent"
+    STABLE = "in a generation; heartbeats are sent"
 
 
 class Next(enum.Enum):
-    """The reaction to an answer."""
+    """The reaction to a response."""
 
     GO_ON = "it worked"
-    AGAIN = "send the same request again after a pause"
-    FIND = "the coordinator has moved or is away: find it, then send again"
+    AGAIN = "send the same request again after a backoff"
+    FIND = "the coordinator has moved or is unreachable: look it up, then send the request again"
     REJOIN = "the group rebalances: join again as the same member"
     TAKE_ID = "join again at once with the id in the answer"
-    LOST = "the member is not in the group's generation: it owns nothing any more; join anew"
+    LOST = "the member is not in the group's generation and owns no partitions: join again"
     GIVE_UP = "the error is final"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity in a request. Without membership: generation -1, empty member id."""
+    """The identity of a member in a request. Without membership, the generation is -1 and the
+    member id is empty."""
 
     generation: int = NO_GENERATION
     member_id: str = ""
@@ -88,18 +90,18 @@ FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
 
 
 def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
-    """Return the reaction to that code."""
+    """Return the reaction to an error code."""
     return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
 
 
 def forgets_member_id(code: ErrorCode) -> bool:
-    """Whether a LOST code also invalidates the member id: a member of an old generation keeps
-    it."""
+    """Return whether an error code with the reaction LOST also invalidates the member id. A member
+    of an old generation keeps its id."""
     return code != ErrorCode.ILLEGAL_GENERATION
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """Return the user's error for a GIVE_UP answer."""
+    """Return the error to raise for an error code with the reaction GIVE_UP."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(
@@ -128,7 +130,7 @@ def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientEr
 
 
 def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identity) -> ClientError:
-    """Return the user's error for a refused commit."""
+    """Return the error to raise for a rejected commit."""
     if step is Next.REJOIN:
         return rebalancing(group_id)
     if step is Next.LOST and identity.member_id:
@@ -143,7 +145,7 @@ def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identit
 
 
 def rebalancing(group_id: str) -> RebalanceInProgress:
-    """Return the error of a commit while the member joins."""
+    """Return the error for a commit during a rebalance."""
     return RebalanceInProgress(
         group_id,
         "it is rebalancing, so the offsets were not committed; read on with getmany(), then commit"
@@ -152,7 +154,7 @@ def rebalancing(group_id: str) -> RebalanceInProgress:
 
 
 def no_member(group_id: str) -> CommitFailed:
-    """Return the error of a commit after the membership was lost."""
+    """Return the error for a commit after the member left its generation."""
     return CommitFailed(
         group_id,
         "the offsets were not committed: it has rebalanced without this member, and the partitions"

@@ -1,4 +1,4 @@
-"""All parts of a consumer that depend on its group.id."""
+"""The parts of a consumer that depend on its group.id."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
 DOUBT_LOOKS: Final = 5
-"""How many times retry.backoff.max.ms a topic must be missing to count as gone."""
+"""A topic counts as deleted after it was missing for this number of retry.backoff.max.ms."""
 
 
 class Group:
-    """A consumer with a group.id has one, whether it is a member (after `session.subscribe`) or
-    only keeps its offsets there (manual assignment)."""
+    """The group of a consumer with a group.id. The consumer is a member after `session.subscribe`;
+    with manual assignment it only commits offsets to the group."""
 
     def __init__(
         self, options: ConsumerOptions, cluster: Cluster, fetcher: Fetcher, group_id: str
@@ -47,19 +47,20 @@ class Group:
         fetcher.find_committed = self._find_committed
 
     def due(self) -> bool:
-        """Whether `attend` has something to do. Called for every record; a user that takes records
-        counts as active."""
+        """Return whether `attend` has work to do. The consumer calls this method for every record,
+        which also shows that the application is active."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 
     async def attend(self) -> None:
-        """Do the due work before records may be returned. Raises the errors of
+        """Do the due work of the group before the consumer returns records. Raises the errors of
         `GroupSession.attend`."""
         await self.session.attend()
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """Return how long a call that reads may wait before it has to attend again, in seconds."""
+        """Return the maximum time in seconds that a call that reads may wait before it calls
+        `attend` again."""
         if self.session.due():
             return 0.0
         due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
@@ -67,7 +68,7 @@ class Group:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Wrap a call that reads."""
+        """Return a context manager for a call that reads."""
         self._member.reading = True
         try:
             yield
@@ -84,12 +85,12 @@ class Group:
         )
 
     async def leave(self) -> None:
-        """Commit, give all partitions back and leave. Raises the errors of callbacks."""
+        """Commit, release all partitions and leave the group. Raises the errors of callbacks."""
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int]) -> None:
-        """Leave as `leave` does, for good; the records from the offsets `in_hand` on count as not
-        handled."""
+        """Leave the group before the consumer closes. Records from the offsets `in_hand` on count
+        as not processed."""
         try:
             await self._leave(in_hand)
         finally:
@@ -106,9 +107,9 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity(self, asker: Identity | None) -> Identity:
-        """Return the identity for a commit: a member's commit is sent in the generation of the
-        call, or not at all. In the next generation other members may hold the partitions and be
-        further, and no broker checks that; and a group without members accepts a commit without a
+        """Return the identity for a commit. A member's commit is sent only in the generation of the
+        call: in a later generation other members may own the partitions and may have committed
+        larger offsets, which no broker checks. A group without members accepts a commit without a
         generation. Raises CommitFailed."""
         if self.session.choice is None:
             if asker is not None:

@@ -1,5 +1,5 @@
-"""Finds the coordinator of a group and sends requests to it. A broker that is away or no longer the
-coordinator is forgotten, and the next request finds its successor."""
+"""The link to the coordinator of a group. If the broker is unreachable or no longer the
+coordinator, the next request looks up the coordinator again."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 
 GROUP_KEY: Final = 0
 KEYS_SINCE: Final = 4
-"""FindCoordinator for several keys."""
+"""The first version of FindCoordinator with several keys."""
 GROUP_LANE: Final = "group"
-"""The lane of requests that wait long at the broker, which answers in order: JoinGroup and
-SyncGroup, and the heartbeats, which are not sent meanwhile. Commits do not wait behind them."""
+"""The connection for JoinGroup, SyncGroup and Heartbeat requests. A broker responds in order, and
+JoinGroup may wait long, so commits use another connection. No heartbeats are sent during a
+rebalance."""
 
 
 class CoordinatorLink:
-    """A consumer has one."""
+    """A consumer's link to the coordinator of its group."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.cluster = cluster
@@ -52,8 +53,8 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """Forget the coordinator, because the broker no longer coordinates the group or does not
-        answer. The next request finds it again."""
+        """Drop the coordinator, because the broker no longer coordinates the group or does not
+        respond. The next request looks up the coordinator again."""
         if self._address is not None:
             log.info("coordinator lost group=%s reason=%s", self.group_id, reason)
             self._lost = self._address
@@ -68,8 +69,8 @@ class CoordinatorLink:
         timeout_s: float,
         lane: str = "",
     ) -> AnswerT:
-        """Send the coordinator one request, which `build` makes for the version. Raises
-        ClientError."""
+        """Send one request to the coordinator, and return the response. `build` returns the request
+        for the version. Raises ClientError."""
         address = self._address or await self._find()
         try:
             connection = await self.cluster.connect(address, lane)
@@ -81,10 +82,10 @@ class CoordinatorLink:
             raise
 
     async def _find(self) -> Address:
-        """Return the coordinator's address. Raises ClientError."""
+        """Return the address of the coordinator. Raises ClientError."""
         async with self._finding:
             if self._address is None:
-                # A broker that is cut off from the cluster still names itself as the coordinator.
+                # An isolated broker still returns itself as the coordinator.
                 connection = await self.cluster.any_connection(last=self._lost)
                 self._address = await self._ask(connection)
             return self._address

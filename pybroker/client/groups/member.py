@@ -1,8 +1,8 @@
-"""A member of a group: joins, divides the partitions if it is the leader, stays by heartbeats, and
-leaves.
+"""The membership of a consumer in a group: joining, computing the assignment as the leader,
+heartbeats, and leaving.
 
-Joining and heartbeats run beside the user's work: no await of the user delays them. `session`
-handles the partitions that the user holds, during calls of the user.
+Joining and heartbeats run in background tasks, which the application cannot delay. `session`
+handles the assigned partitions during calls of the application.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ log = logging.getLogger(__name__)
 
 LEAVE_LIMIT_S: Final = 2.0
 JOIN_MARGIN_MS: Final = 5_000
-"""How much longer than the rebalance timeout the client waits for the answer to JoinGroup."""
+"""The time that the client waits for a JoinGroup response in addition to the rebalance timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """A generation that the member is in, and its partitions."""
+    """The result of joining: the generation, and the partitions assigned to the member."""
 
     identity: Identity
     assignor: Assignor
@@ -65,11 +65,12 @@ class JoinResult:
 
 
 class Membership:
-    """A consumer has one. `news` is called when the user's next call has something to do.
+    """The group membership of a consumer. It calls `news` when the next call of the application has
+    work to do.
 
     Invariant: `state` is STABLE exactly if `identity` names a generation in which the coordinator
-    counted the member at its last answer. `rejoin` is why the member has to join (again), None if
-    it need not; `failure` is the error that makes that impossible.
+    counted the member at its last answer. `rejoin` is the reason to join (again), or None.
+    `failure` is the error that makes the membership impossible, or None.
     """
 
     def __init__(
@@ -93,21 +94,21 @@ class Membership:
         self.failure: ClientError | None = None
         self.joined: JoinResult | None = None
         self._divided: tuple[set[str], dict[str, int]] | None = None
-        """As leader: the topics of all members, and the number of partitions of each that were
-        divided."""
+        """For the leader: the topics of all members, with their partition counts at the last
+        assignment."""
         self._withheld_until: float | None = None
-        """As leader: when to divide again, because partitions with an old owner were assigned to no
-        member."""
+        """For the leader: the time of the next assignment, because partitions of a previous owner
+        were assigned to no member."""
         self.reading = False
-        """Whether the user is in a call that reads."""
+        """Whether the application is in a call that reads."""
         self.last_read = cluster.clock.monotonic()
         self._stable = asyncio.Event()
         self._missed = 0
-        """Consecutive heartbeats that reached no coordinator."""
+        """The number of consecutive heartbeats without a response from a coordinator."""
         self._heartbeats: asyncio.Task[None] | None = None
         self._tasks = TaskOwner(self._broken)
 
-    # What others ask of it
+    # Calls of other modules
 
     @property
     def in_generation(self) -> bool:
@@ -115,8 +116,8 @@ class Membership:
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
-        """Return the identity for a commit. Raises CommitFailed, or the error that made membership
-        impossible."""
+        """Return the identity for a commit. Raises CommitFailed, or the error that makes the
+        membership impossible."""
         if self.failure is not None:
             raise self.failure
         if self.state is MemberState.STABLE:
@@ -126,30 +127,30 @@ class Membership:
         raise no_member(self._link.group_id)
 
     def commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
-        """Handle a commit that the coordinator refused. A code that only concerns the offsets is
-        ignored."""
+        """Handle a rejected commit. An error code that concerns only the offsets is ignored."""
         if self.state is MemberState.STABLE and (
             step is not Next.GIVE_UP or code == ErrorCode.FENCED_INSTANCE_ID
         ):
             self._react(step, code, identity, "OffsetCommit")
 
     def request_rejoin(self, reason: str) -> None:
-        """Join again at the user's next call."""
+        """Rejoin during the next call of the application."""
         if self.rejoin is None:
             log.info("rejoin group=%s reason=%s", self._link.group_id, reason)
             self.rejoin = reason
         self._news()
 
     def look_at_partitions(self) -> None:
-        """As leader: divide again if topics have another number of partitions than before."""
+        """Rejoin, as the leader, if the partition counts of topics have changed since the last
+        assignment."""
         if self._divided is not None and self.state is MemberState.STABLE:
             topics, counts = self._divided
             if self._memory.partition_counts(topics) != counts:
                 self._divided = None
-                self.request_rejoin("topics have other partitions than before")
+                self.request_rejoin("the partition counts of topics changed")
 
     def begin(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> None:
-        """Begin to join, with the partitions that the member still owns."""
+        """Start to join, with the partitions that the member still owns."""
         self.state = MemberState.JOINING
         self._stable.clear()
         self.rejoin = None
@@ -160,12 +161,13 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """Return the outcome of joining, once."""
+        """Return the result of joining, and clear it. Return None without a new result."""
         joined, self.joined = self.joined, None
         return joined
 
     async def leave(self, reason: str) -> None:
-        """End the membership; a dynamic member tells the coordinator, a static one will be back."""
+        """End the membership. A dynamic member sends LeaveGroup; a static member does not, because
+        it may return."""
         identity = self.identity
         try:
             await self._tasks.close()
@@ -194,7 +196,7 @@ class Membership:
                 return
             if step is Next.LOST and owned:
                 self.state = MemberState.OUTSIDE
-                self.request_rejoin("it lost its place while it joined")
+                self.request_rejoin("the coordinator removed the member during the rebalance")
                 return
             if step is Next.AGAIN or step is Next.FIND:
                 failures += 1
@@ -239,7 +241,8 @@ class Membership:
         return await self._sync(assignor, answer, given)
 
     def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
-        """Return the next step after a refused request. Raises ClientError if the code is final."""
+        """Return the next step after a rejected request. Raises ClientError if the error is
+        final."""
         log.info(
             "not joined group=%s member=%s request=%s reason=%s",
             self._link.group_id, self.identity.member_id, request, code.name,
@@ -259,7 +262,7 @@ class Membership:
             raise JoinRefused(
                 self._link.group_id,
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the assignment of the group's leader cannot be read ({error})",
+                f"the assignment from the group's leader cannot be decoded ({error})",
             ) from error
 
     def _assignor(self, name: str | None) -> Assignor:
@@ -271,7 +274,7 @@ class Membership:
         )
 
     async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
-        """As leader: return the partitions of each member."""
+        """Return the assignment of all members, computed as the leader."""
         members = requests.members_of(answer)
         topics = {topic for member in members for topic in member.subscription.topics}
         self._cluster.watch(topics)
@@ -319,7 +322,7 @@ class Membership:
         self._news()
         return step
 
-    # Staying
+    # Heartbeats
 
     async def _beat(self) -> None:
         clock = self._cluster.clock
@@ -338,15 +341,15 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
 
     def _divide_what_was_withheld(self, now: float) -> None:
-        """Divide again if a partition has stayed without an owner: its previous owner, which should
-        have given it back and joined again, may have died. A static member replaces its predecessor
-        without a rebalance, and knows nothing of that."""
+        """Rejoin, as the leader, if a partition still has no owner. Its previous owner, which must
+        release it and rejoin, may have failed, and a static member that replaces it causes no
+        rebalance."""
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
             self.request_rejoin("partitions were assigned to no member")
 
     async def _beat_once(self) -> float:
-        """Send one heartbeat. Return the seconds until the next is due."""
+        """Send one heartbeat. Return the seconds until the next heartbeat."""
         sent = self.identity
         limit_ms = min(self._options.request_timeout_ms, self._options.session_timeout_ms)
         try:
@@ -375,7 +378,7 @@ class Membership:
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
     def _silent_s(self) -> float:
-        """Return how long the user may stay away before the member leaves, in seconds."""
+        """Return the seconds until max.poll.interval.ms expires and the member leaves."""
         limit = self._options.max_poll_interval_ms / 1_000
         return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
 
@@ -389,7 +392,7 @@ class Membership:
         self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it left, because nothing was read for too long")
         await self._say_goodbye("max.poll.interval.ms", identity)
 
-    # Inside
+    # Internal
 
     async def _say_goodbye(self, reason: str, who: Identity) -> None:
         if not who.member_id or who.instance_id is not None or not self._link.known:
@@ -407,7 +410,8 @@ class Membership:
             log.debug("leave failed group=%s reason=%s", self._link.group_id, error)
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to an answer to a stable member. An answer to an earlier identity is ignored."""
+        """React to an error code that a stable member received. A response to an earlier identity
+        is ignored."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)
@@ -430,7 +434,7 @@ class Membership:
         self.request_rejoin(reason)
 
     def _forget(self, code: ErrorCode) -> None:
-        """Leave the generation."""
+        """Reset the identity of the member, which is no longer in a generation."""
         self._stable.clear()
         self.joined = None
         self.identity = Identity(
@@ -446,7 +450,8 @@ class Membership:
         self._news()
 
     def _broken(self, error: BaseException) -> None:
-        """Report a defect of the client, so that the user does not wait for ever."""
+        """Fail the membership because of a defect of the client, so that the application does not
+        wait forever."""
         failure = Closed(f"group {self._link.group_id}: the membership failed ({error!r})")
         failure.__cause__ = error
         self._fail(failure)

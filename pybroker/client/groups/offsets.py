@@ -1,4 +1,4 @@
-"""Committed offsets: committing them in the order of calls, and reading them."""
+"""Committing of offsets in the order of the calls, and reading of committed offsets."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from pybroker.wire.messages.offsets import (
 )
 
 INSTANCES_SINCE: Final = 7
-"""The first version of OffsetCommit that names the static member."""
+"""The first version of OffsetCommit with a group.instance.id."""
 STABLE_SINCE: Final = 7
 GROUPS_SINCE: Final = 8
-"""The first version of OffsetFetch that waits for transactions and takes several groups."""
+"""The first version of OffsetFetch that supports stable offsets and several groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: that of the next record to read, a text beside it, and the leader epoch
-    of the last record read (-1: unknown)."""
+    """An offset to commit: the offset of the next record to read, any text as metadata, and the
+    leader epoch of the last read record (-1 for unknown)."""
 
     offset: int
     metadata: str = ""
@@ -63,14 +63,14 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class Turnstile:
-    """Lets one caller through at a time, in the order in which tickets were taken: an older commit
-    that is retried must not overtake a newer one."""
+    """A lock that callers get in the order of their tickets, so that a retried commit cannot
+    overwrite a newer commit."""
 
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     def ticket(self) -> asyncio.Future[None]:
-        """Return a ticket. Await it, and call `leave` with it in any case."""
+        """Return a ticket. The caller awaits it, and calls `leave` with it in any case."""
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
@@ -86,9 +86,9 @@ class Turnstile:
 
 
 class GroupOffsets:
-    """A consumer has one. `asker` returns the member that requests a commit, None if there is none.
-    `identity` returns the identity to send, given the asker, or raises CommitFailed. `refused` is
-    called when the coordinator refuses a commit of that identity."""
+    """The committed offsets of a consumer's group. `asker` returns the member that requests a
+    commit, or None. `identity` returns the identity to send for that member, or raises
+    CommitFailed. `refused` is called when the coordinator rejects a commit of that identity."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Commit offsets; the call fixes the order, the result must be awaited. Errors are retried
-        until the deadline, unless `once` is set. `automatic` skips partitions that are gone, and
-        returns them.
+        """Return an awaitable that commits offsets. Commits run in the order of the calls. Errors
+        are retried until the deadline, unless `once` is set. With `automatic`, deleted partitions
+        are skipped and returned.
 
         Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors.
         """
@@ -161,10 +161,10 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Send one OffsetCommit. Remove from `rest` the partitions whose offsets were committed; if
-        `automatic`, move partitions that no longer exist from `rest` to `gone`. Return the error of
-        the request, or one of the partitions in `rest` that can be tried again; None if none are
-        left. Raises the final error of a partition."""
+        """Send one OffsetCommit request. Remove the committed partitions from `rest`; with
+        `automatic`, move deleted partitions from `rest` to `gone`. Return a retriable error of the
+        request or of a partition in `rest`, or None if `rest` is empty. Raises the final error of a
+        partition."""
         identity = self._identity(asker)
         try:
             response = await self._link.send(
@@ -199,8 +199,8 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """Whether the partition is gone. A coordinator that has merely not heard of it yet can be
-        asked again."""
+        """Return whether the partition was deleted. A coordinator may also lack a new partition in
+        its metadata; then a retry succeeds."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._cluster.request_refresh()
@@ -209,8 +209,9 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
-        """Return the committed offsets, None for a partition without one. `stable` waits for
-        transactions that may still commit offsets. Raises DeadlinePassed and other ClientErrors."""
+        """Return the committed offset of each partition, None for a partition without a committed
+        offset. With `stable`, wait for open transactions that may commit offsets. Raises
+        DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         while wanted:
@@ -246,7 +247,7 @@ class GroupOffsets:
         return found
 
     def _check(self, number: int) -> None:
-        """Check an error code. Raises ClientError."""
+        """Raise ClientError for an error code other than NONE."""
         code = error_code(number)
         match decide(FETCH_OFFSETS, code):
             case Next.GO_ON:
@@ -271,7 +272,7 @@ class GroupOffsets:
 def _not_answered(keys: Iterable[TopicPartition]) -> ResponseError:
     return ResponseError(
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        f"the coordinator did not answer for {', '.join(map(str, keys))}",
+        f"the coordinator's response has no result for {', '.join(map(str, keys))}",
         definite=False,
     )
 

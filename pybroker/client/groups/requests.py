@@ -1,4 +1,5 @@
-"""The requests of a member, and the members in the leader's answer to JoinGroup. Pure."""
+"""The requests of a group member, and the members in the JoinGroup response to the leader. This
+module does no I/O."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ LEAVE_SEVERAL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The data that a member sends the leader: its topics, the assignor's user data, and the
-    partitions that it owns with their generation."""
+    """The data that a member sends to the leader: its topics, the user data of its assignor, and
+    its owned partitions with their generation."""
 
     topics: tuple[str, ...]
     user_data: bytes | None
@@ -56,10 +57,12 @@ def join(
     protocols: Sequence[tuple[str, Joining]],
     version: int,
 ) -> JoinGroupRequest:
-    """Return the request. `protocols` by the assignor's name, best first. Raises
-    UnsupportedByBroker."""
+    """Return the JoinGroup request. `protocols` has the data for each assignor, by name, in order
+    of preference. Raises UnsupportedByBroker."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
-        raise UnsupportedByBroker("the broker knows no group.instance.id; it is before 2.3")
+        raise UnsupportedByBroker(
+            "the broker does not support group.instance.id, which needs Kafka 2.3"
+        )
     return JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=options.session_timeout_ms,
@@ -86,8 +89,8 @@ def join(
 
 
 def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
-    """Return the members, for the leader. A member with an unreadable subscription gets no
-    partitions: another client may send anything."""
+    """Return the members in the JoinGroup response to the leader. A member whose subscription
+    cannot be decoded gets no partitions, because other clients may send any bytes."""
     found = []
     for row in answer.members:
         try:
@@ -105,7 +108,8 @@ def sync(
     protocol_name: str | None,
     given: Mapping[str, Sequence[TopicPartition]],
 ) -> SyncGroupRequest:
-    """Return the request. Only the leader sends `given`, the partitions of each member."""
+    """Return the SyncGroup request. Only the leader sends `given`, the partitions of each
+    member."""
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=identity.generation,

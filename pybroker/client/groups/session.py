@@ -1,8 +1,8 @@
-"""A consumer in its group: the work of its calls before they may return records.
+"""The work of a consumer's calls for its group, before they return records.
 
-`attend` runs during the calls that read. Partitions come and go only there (and in `close`), so
-records that the user holds belong to partitions that were not given away meanwhile: either the call
-comes in time, or the member has left and commits fail.
+`attend` runs during calls that read. Only `attend` and `close` change the assigned partitions, so
+the partitions of the returned records stay assigned until the next call. If the next call is too
+late, the member has left, and commits fail.
 
     eager:        give all partitions back -> join -> take the assigned ones
     cooperative:  join, keeping all -> give back those that move -> join again -> they have moved
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupSession:
-    """A consumer with a group has one. `choice` is None while nothing is subscribed."""
+    """The session of a consumer with a group. `choice` is None without a subscription."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class GroupSession:
         self.choice: TopicChoice | None = None
         self._listener = RebalanceListener()
         self.topics: frozenset[str] | None = None
-        """The topics of the choice; None while unknown. The same object as `_joined_with` if the
-        member joined with these: it is compared for every record."""
+        """The subscribed topics, None while unknown. It is the same object as `_joined_with` if the
+        member joined with these topics, because the two are compared for every record."""
         self._joined_with: frozenset[str] | None = None
         self._turn = asyncio.Lock()
         self._in_turn: asyncio.Task[object] | None = None
@@ -62,7 +62,7 @@ class GroupSession:
         cluster.add_listener(self._metadata_changed)
 
     def subscribe(self, choice: TopicChoice, listener: RebalanceListener) -> None:
-        """Let the next call that reads join the group, or join it again."""
+        """Set the subscription. The next call that reads joins the group or rejoins it."""
         first = self.choice is None
         self.choice, self._listener = choice, listener
         self._cluster.watch(choice.topics)
@@ -73,18 +73,18 @@ class GroupSession:
             self._member.request_rejoin("subscribed")
         self._fetcher.news.set()
 
-    # What calls of the user do
+    # Calls of the application
 
     def due(self) -> bool:
-        """Whether `attend` has something to do."""
+        """Whether `attend` has work to do."""
         member = self._member
         return self.choice is not None and (
             member.failure is not None or member.joined is not None or self._must_join()
         )
 
     async def attend(self) -> None:
-        """Join, give back and take over partitions, as far as due. Raises the error that makes
-        membership impossible, and the errors of callbacks."""
+        """Join the group, release partitions and accept partitions, as far as due. Raises the error
+        that makes the membership impossible, and the errors of callbacks."""
         if not self.due():
             return
         async with self._own_turn():
@@ -98,8 +98,8 @@ class GroupSession:
                     await self._prepare()
 
     async def close(self, handled: Offsets) -> None:
-        """Commit the `handled` offsets if commits are automatic, give all partitions back, leave.
-        Raises the errors of callbacks, having left."""
+        """Commit the `handled` offsets if automatic commits are enabled, release all partitions,
+        and leave the group. Raises the errors of callbacks after leaving."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -117,7 +117,7 @@ class GroupSession:
                 self._cluster.watch_all(False)
                 await self._member.leave("the consumer ends or unsubscribes")
 
-    # Inside
+    # Internal
 
     def _must_join(self) -> bool:
         if self._member.state is MemberState.JOINING or self.topics is None:
@@ -125,7 +125,7 @@ class GroupSession:
         return self._member.rejoin is not None or self.topics is not self._joined_with
 
     async def _prepare(self) -> None:
-        """Before joining: give back partitions as the assignor demands, then begin to join."""
+        """Release the partitions that the assignor requires to be released, then start to join."""
         member, topics = self._member, self.topics
         assert topics is not None
         if member.in_generation and self._fetcher.readers:
@@ -145,7 +145,7 @@ class GroupSession:
                     member.begin(topics, kept)
 
     async def _complete(self, result: JoinResult) -> None:
-        """After joining: take over the assigned partitions."""
+        """Accept the assigned partitions after joining."""
         if result.identity != self._member.identity:
             return
         topics = self._joined_with or frozenset()
@@ -163,9 +163,9 @@ class GroupSession:
                 await self._call(self._listener.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
-        """Cooperative: release partitions that move; other members get them when this one joins
-        again. That happens even if the user cancels the call."""
-        self._member.request_rejoin("partitions were given back")
+        """Release the partitions that move to other members, with a cooperative assignor, and
+        rejoin. The member rejoins even if the application cancels the call."""
+        self._member.request_rejoin("partitions were released")
         positions = self._committer.positions()
         last = {key: positions[key] for key in gone if key in positions}
         try:
@@ -187,7 +187,7 @@ class GroupSession:
         callback: Callable[[Iterable[TopicPartition]], Awaitable[None]],
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Wrap a callback: while the user's own code runs, the user is not reading."""
+        """Run a callback. During the callback, the application does not count as reading."""
         reading, self._member.reading = self._member.reading, False
         self._member.last_read = self._cluster.clock.monotonic()
         try:
@@ -197,7 +197,8 @@ class GroupSession:
 
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
-        """Let one caller in at a time; a callback may close the consumer or unsubscribe."""
+        """Return a lock for one caller at a time. A callback within the lock may close the consumer
+        or unsubscribe."""
         if self._in_turn is asyncio.current_task():
             yield
             return

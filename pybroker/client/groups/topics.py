@@ -1,4 +1,5 @@
-"""The topics of a member: by name or by pattern, and the callbacks for changes. Pure."""
+"""The subscription of a member, by names or by a pattern, and its rebalance callbacks. This module
+does no I/O."""
 
 from __future__ import annotations
 
@@ -16,17 +17,18 @@ GONE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )
 Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
-"""A plain or an async function of partitions, sorted."""
+"""A plain or an async function that gets a sorted list of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceListener:
-    """Called during the calls that read and close, never at any other time.
+    """The callbacks of a subscription. They run only during calls that read, unsubscribe or close.
 
-    `on_revoked`: these partitions are about to be given back and are still owned; finish and commit
-    here. `on_lost`: these were taken away already; other members may read them, commits fail.
-    Without it `on_revoked` is called instead. `on_assigned`: these are new (possibly none); seek
-    here to read from another position than the committed offset.
+    `on_revoked` gets the partitions that the member is about to release but still owns; finish and
+    commit here. `on_lost` gets the partitions that the member has already lost: other members may
+    read them, and commits fail. Without `on_lost`, `on_revoked` is called instead. `on_assigned`
+    gets the new partitions, possibly none; seek here to start at another position than the
+    committed offset.
     """
 
     on_assigned: Callback | None = None
@@ -52,7 +54,7 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Either `topics` or `pattern`, which must match the whole name."""
+    """The subscribed topics: either `topics`, or all topics whose full name matches `pattern`."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -60,7 +62,8 @@ class TopicChoice:
     """Whether the pattern may match internal topics."""
 
     def resolve(self, memory: TopicMemory) -> frozenset[str] | None:
-        """Return the names of the topics; None while a pattern has not seen all topics."""
+        """Return the names of the topics, or None if a pattern needs the metadata of all topics
+        first."""
         if self.pattern is None:
             return self.topics
         if not memory.complete:
@@ -74,29 +77,29 @@ class TopicChoice:
 
 
 class TopicMemory:
-    """The topics that exist, as far as known.
+    """The existing topics, according to the brokers' metadata.
 
-    A broker that has just started reports for a moment that it knows no topics. If the member
-    believed it, the group would rebalance and members would lose their partitions. So a known topic
-    is gone only after brokers have reported that for `patience_s`. Any other error says nothing
-    about existence.
+    A starting broker reports for a moment that topics do not exist. If the member used such a
+    response, the group would rebalance and members would lose partitions. So a known topic counts
+    as deleted only after brokers have reported it as missing for `patience_s`. Other errors do not
+    count.
     """
 
     def __init__(self, patience_s: float) -> None:
         self.known: dict[str, TopicInfo] = {}
-        """The topics with partitions, by name."""
+        """The topics that have partitions, by name."""
         self.complete = False
-        """Whether all topics were ever requested."""
+        """Whether the metadata of all topics was requested at least once."""
         self._patience_s = patience_s
         self._missing: dict[str, float] = {}
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a topic may be gone: refresh soon."""
+        """Whether a topic may be deleted, so that the metadata needs a refresh."""
         return bool(self._missing)
 
     def look(self, view: ClusterView, now: float) -> None:
-        """Process the brokers' metadata at this time of the monotonic clock."""
+        """Update the topics from new metadata. `now` is the time of the monotonic clock."""
         self.complete = self.complete or view.complete
         for name, topic in view.topics.items():
             if topic.partitions:
@@ -109,7 +112,7 @@ class TopicMemory:
                 del self.known[name], self._missing[name]
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of each of these topics; missing topics are left out."""
+        """Return the partition count of each topic. Missing topics are left out."""
         return {
             name: len(self.known[name].partitions) for name in sorted(topics) if name in self.known
         }

@@ -1,1 +1,1 @@
-"""Exact ranges of partitions: reading, counting and checking them."""
+"""Reading, counting and checking of exact offset ranges of partitions."""

@@ -1,13 +1,14 @@
-"""Checks whether the records of a range are those counted when it was made.
+"""The check whether a range still has the records that were counted when the range was created.
 
-The record at an offset never changes, and compaction only removes records: two readings of the same
-range give the same records if these are at the same offsets. Their number shows that, together with
-a digest: replicas that were compacted at other times may hold as many records, but others. Batch
-headers give both; only a batch in which compaction removed records is decoded. Plain code.
+The record at an offset never changes, and compaction only removes records. So two readings of a
+range return the same records if they return the same offsets. The check compares the number of
+records and a digest of their offsets, because replicas that were compacted at different times may
+have the same number of different records. Batch headers are enough for both; only a batch from
+which compaction removed records is decoded.
 
-The digest of offsets is the sum of BASE**offset modulo a prime: consecutive offsets need no loop,
-two stretches have the sum of their digests, and different offsets have the same digest as rarely as
-random numbers are equal.
+The digest of offsets is the sum of BASE**offset modulo a prime. Consecutive offsets need no loop,
+the digest of two parts together is the sum of their digests, and different offsets have the same
+digest only by chance.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pybroker.records.columns import ColumnBuilder
 from pybroker.records.record import decode_records
 
 DECOMPRESSED_BYTES_MAX: Final = 256 * 2**20
-"""The limit of a stored batch after decompression, as for the consumer."""
+"""The maximum size of a decompressed batch, as in the consumer."""
 BASE: Final = 3141592653589793
 """A primitive root of DIGEST_END: its powers repeat only after 9 * 10**15 offsets."""
 _INVERSE: Final = pow(BASE - 1, -1, DIGEST_END)
@@ -34,21 +35,21 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A stretch whose records differ from those counted: it has `records` now, perhaps as many, but
-    others."""
+    """A part of a range whose records differ from the counted records. It has `records` records
+    now, possibly the same number."""
 
     counted: Counted
     records: int
 
 
 class Tally:
-    """Counts records of batches that are added in order."""
+    """A counter of the records in batches, which are added in order."""
 
     def __init__(self) -> None:
         self.records = 0
         self._digest = 0
         self._first = self._beyond = 0
-        """Consecutive offsets that are not in the digest yet."""
+        """A run of consecutive offsets that is not in the digest yet."""
 
     def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
         """Add the records of a batch with offsets from `first` up to, not including, `beyond`.
@@ -83,12 +84,13 @@ class Tally:
 
 
 class CountCheck:
-    """Compares stretches, given in order, with the batches that are read, also in order."""
+    """The comparison of the counted parts of a range with its batches. Both are given in offset
+    order."""
 
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
         self._tally = Tally()
-        """The part of the first open stretch that was read."""
+        """The tally of the current part."""
         self._different: list[Difference] = []
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
@@ -104,8 +106,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return the stretches that differ, each once, after all offsets below `position` were
-        read."""
+        """Return the parts that differ and end at or before `position`, each once. All offsets
+        below `position` must have been read."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -119,7 +121,7 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """Return the error for a stretch whose records differ from those counted."""
+    """Return the error for a part whose records differ from the counted records."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"
@@ -139,7 +141,7 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
 
 
 def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequence[int]:
-    """Return the offset deltas of a batch's records between `first` and `beyond`."""
+    """Return the offset deltas of a batch's records from `first` up to, not including, `beyond`."""
     try:
         builder = ColumnBuilder(keys=False, values=False)
     except ImportError:  # neither the compiled module nor NumPy

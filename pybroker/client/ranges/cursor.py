@@ -1,8 +1,8 @@
-"""The position in a range, and the effect of a Fetch answer on it. Plain code.
+"""The position in a range, and its update by Fetch responses. This module does no I/O.
 
-The position moves by whole batches, whatever they hold: it passes markers, aborted records and
-batches emptied by compaction, and so reaches the end of a range whose last offsets are such. It
-never goes back.
+The position advances by whole batches. It passes transaction markers, aborted records and batches
+emptied by compaction, so it also reaches the end of a range that ends with them. It never
+decreases.
 """
 
 from __future__ import annotations
@@ -20,48 +20,51 @@ from pybroker.records.record import decode_records
 
 Batch = tuple[BatchHeader, memoryview]
 Gap = tuple[int, int]
-"""The first offset, and the one after the last."""
+"""The first offset and the end offset (exclusive)."""
 
 OFFSET_BYTES = 8
-"""The base offset, the first field of a batch."""
+"""The size of the base offset, the first field of a batch."""
 CONTROL_BYTES_MAX = 1 << 20
-"""A marker is less than a hundred bytes, and never compressed."""
+"""The maximum size of a decompressed transaction marker. A marker has less than 100 bytes and is
+not compressed."""
 
 
 class RangeCursor:
-    """`start` <= `position` <= `end`. `end` moves only down, if the rest turns out to be lost."""
+    """`start` <= `position` <= `end`. `end` decreases only if the rest of the range is lost."""
 
     def __init__(self, wanted: PartitionRange, *, committed_only: bool) -> None:
         self.position = wanted.start
         self.end = wanted.end
         self.first = wanted.start
-        """Records before this offset are not part of the range, although a batch may hold them."""
+        """Records below this offset do not belong to the range, although a batch may contain
+        them."""
         self.delivered = NO_OFFSET
-        """The end of the last batch that was returned, -1 if there was none."""
+        """The end offset of the last returned batch, -1 before the first batch."""
         self.gaps: list[Gap] = []
-        """Offsets below the position that no batch covered. Compaction leaves such gaps, and so
-        does a log start that moves meanwhile: the log start afterwards shows which."""
+        """The offsets below the position that no batch contained. The cause is compaction or a
+        higher log start offset; a later lookup of the log start offset shows which."""
         self.damage: str | None = None
-        """Why the batch at the position cannot be used."""
+        """The reason why the batch at the position is unusable."""
         self._committed_only = committed_only
         self._follows_batch = False
-        """The position is the end of a batch, so the next batch must not begin before it."""
+        """Whether the position is the end of a batch, so that the next batch must not begin below
+        it."""
 
     @property
     def done(self) -> bool:
         return self.position >= self.end
 
     def skip_to(self, offset: int) -> None:
-        """Continue behind offsets that are known to be missing."""
+        """Continue at an offset behind missing offsets."""
         self.position = self.first = max(self.position, min(offset, self.end))
         self._follows_batch = False
 
     def accept(
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
-        """Return the data batches of an answer that overlap the range, in order. The first and the
-        last may reach beyond it. `aborted` are (first offset, producer id) of aborted transactions,
-        and no batch may reach beyond `committed_end`, the high watermark.
+        """Return the data batches of a Fetch response that overlap the range, in order. The first
+        and the last batch may exceed the range. `aborted` has the first offset and the producer id
+        of each aborted transaction. No batch may exceed `committed_end`, the high watermark.
 
         It stops at a damaged batch, with `damage` set and the position before the batch.
         """
@@ -85,15 +88,15 @@ class RangeCursor:
                 break
             place += header.size
         if view and self.position == before and self.damage is None:
-            self.damage = f"the batch at {self.position} is cut off"
+            self.damage = f"the batch at offset {self.position} is cut off"
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
-        """Check a batch. Raises CorruptionError. Offsets lie outside the checksum, but must agree
-        with the committed end and with the next batch."""
+        """Raise CorruptionError for a damaged batch. The checksum does not cover offsets, so they
+        are compared with the committed end and with the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
-            raise CorruptionError(f"the checksum of the batch at {base} is wrong")
+            raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")
         if not 0 <= base < beyond <= committed_end:
             raise CorruptionError(
                 f"a batch has the offsets {base} to {beyond - 1}, where {self.position} was due and"
@@ -109,7 +112,8 @@ class RangeCursor:
             raise CorruptionError(f"a batch begins at {base}, where {self.position} was due")
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:
-        """Move past a batch. Return whether the user gets its records."""
+        """Advance the position behind a batch. Return whether the batch has records for the
+        reader."""
         base, beyond = header.base_offset, header.next_offset
         if beyond <= self.position:
             return False
@@ -122,14 +126,15 @@ class RangeCursor:
 
 
 class _Aborts:
-    """Tells, batch by batch, which producers' batches belong to an aborted transaction."""
+    """The aborted transactions that are open at the current batch."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._waiting = deque(sorted(aborted))
         self._aborting: set[int] = set()
 
     def meet(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether the next batch is left out. Raises CorruptionError."""
+        """Return whether the next batch is a marker or aborted, so that it is left out. Raises
+        CorruptionError."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._aborting.add(self._waiting.popleft()[1])
         if header.is_control:
@@ -145,8 +150,8 @@ def _is_abort(batch: memoryview) -> bool:
 
 
 def _whole_batch(data: memoryview, place: int) -> BatchHeader | None:
-    """Return the header of the batch there; None if less than a whole batch is left, as brokers may
-    cut off the last one. Raises CorruptionError."""
+    """Return the header of the batch at `position`, or None if the batch is cut off, as the last
+    batch of a response may be. Raises CorruptionError."""
     if len(data) - place < HEADER_SIZE:
         return None
     header = read_header(data, place)

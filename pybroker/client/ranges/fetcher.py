@@ -1,7 +1,7 @@
-"""Reads one range, answer by answer, through changes of leader and restarts of brokers.
+"""The reading of one range by Fetch requests, across changes of leader and restarts of brokers.
 
-`cursor` decides the effect of an answer on the position, `validity` whether the range is still as
-it was; this module sends, waits and gives up. The validity is checked before the first batch, after
+`cursor` updates the position from a response, and `validity` checks whether the range is unchanged.
+This module sends requests, waits and retries. It checks the validity before the first batch, after
 each change of leader, and after the last batch.
 """
 
@@ -45,30 +45,31 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Deliver = Callable[[int, list[Batch]], Awaitable[None]]
-"""Takes batches in order, and the offset from which their records count; returns once there is room
-for more."""
+"""A function that gets batches in order, and the offset from which on their records belong to the
+range. It waits until the buffer has room again."""
 
 FETCH_LANE: Final = "fetch"
 NO_SESSION_EPOCH: Final = -1
 NO_REPLICA: Final = -1
 FETCH_BYTES_MIN: Final = 64 * 1024
 RECORD_BYTES_GUESS: Final = 1024
-"""The bytes requested for each offset as long as nothing was read."""
+"""The number of bytes to request for each offset before the first batch was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a condition must last, in seconds, before it counts: brokers learn of changes one
-    after the other, and one that has just started knows nothing for a moment."""
+    """The time in seconds for which a condition must persist before the reading fails. Brokers
+    learn changes at different times, and a starting broker has no metadata for a moment."""
 
     stalled_s: float = 120.0
-    """Without any progress (kafkaConsumer.pollTimeoutMs)."""
+    """The maximum time without progress (kafkaConsumer.pollTimeoutMs)."""
     gone_s: float = 10.0
     recreated_s: float = 1.0
     corrupt_s: float = 10.0
-    """A leader that finds a damaged batch hands over to another replica, if there is one."""
+    """The maximum time with a damaged batch. The leader of a damaged log resigns if another replica
+    can lead."""
     bare_s: float = 2.0
-    """Without a batch although all is committed."""
+    """The maximum time without a batch although the whole range is committed."""
 
     def of(self, reason: RangeFault) -> float:
         known = {
@@ -80,7 +81,7 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A condition that ends the reading if it lasts."""
+    """A condition that makes the reading fail if it persists."""
 
     retriable = True
 
@@ -90,15 +91,14 @@ class _Doubtful(ClientError):
 
 
 class _NothingYet(ClientError):
-    """The leader has no batch for the reader at the moment, though it should."""
+    """The leader returned no batch, although the range is not read completely."""
 
     retriable = True
 
 
 class RangeFetcher:
-    """For one reading of one range. `lost` are the offsets that were left out because they no
-    longer exist, `compacted` the stretches that differ from their count; both only with
-    `fail_on_data_loss` off."""
+    """The fetcher of one range. Without `fail_on_data_loss`, `lost` has the offsets that no longer
+    exist, and `compacted` the parts whose records differ from the counted records."""
 
     def __init__(
         self,
@@ -121,15 +121,16 @@ class RangeFetcher:
             wanted, committed_only=options.isolation_level == "read_committed"
         )
         self._checked_epoch: int | None = None
-        """The leader epoch under which the range was last found valid."""
+        """The leader epoch of the last successful validity check."""
         self._bare_since: tuple[int, float] | None = None
-        """Leader epoch and time since which the leader has no batch from the position on."""
+        """The leader epoch, and the time since which the leader returns no batch at the
+        position."""
         self._bytes_read = 0
         self._check = CountCheck(wanted.counts)
 
     async def read(self, deliver: Deliver) -> None:
-        """Deliver the whole range. Raises RangeFailed, and ClientError for errors that a retry does
-        not cure, such as a topic that may not be read."""
+        """Deliver all batches of the range. Raises RangeFailed, and ClientError for errors that are
+        not retriable, such as a missing authorization."""
         try:
             await self._read(deliver)
         except RangeFailed as failed:
@@ -156,7 +157,7 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Return the stretches that differ from their count. Raises RangeFailed."""
+        """Return the parts whose records differ from the counted records. Raises RangeFailed."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -171,8 +172,8 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Report stretches that differ, after other faults of the range. Raises RangeFailed, or
-        records them."""
+        """Raise RangeFailed for parts that differ, or add them to `compacted` without
+        `fail_on_data_loss`. Other faults of the range are raised first."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -183,7 +184,7 @@ class RangeFetcher:
             self.compacted.append(difference)
 
     async def _meet_topic(self) -> None:
-        """Add the topic to the view of the cluster, if that succeeds at once."""
+        """Try once to add the topic to the cluster metadata."""
         cluster, topic = self._cluster, self._key.topic
         cluster.watch([topic])
         if topic not in cluster.view.topics:
@@ -193,22 +194,22 @@ class RangeFetcher:
                 log.debug("range waits partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Whether the rest of the range may be left out. Batches that were delivered must be of the
-        right topic."""
+        """Return whether the reading may leave out the rest of the range. Delivered batches must
+        belong to the right topic."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
         return reason is RangeFault.GONE or (reason is RangeFault.RECREATED and nothing_given)
 
     async def _persist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a step until it succeeds, and return its result. Raises RangeFailed if that takes
-        too long."""
+        """Retry a step until it succeeds, and return its result. Raises RangeFailed after too long
+        a time."""
         clock = self._cluster.clock
         deadline = Deadline(clock, int(self._patience.stalled_s * 1_000))
         doubted: RangeFault | None = None
         doubted_since = 0.0
         failures = 0
-        problem: ClientError = _NothingYet("no answer came")
+        problem: ClientError = _NothingYet("no broker responded")
         while True:
             try:
                 async with asyncio.timeout(deadline.remaining_s()):
@@ -267,7 +268,7 @@ class RangeFetcher:
             else:
                 raise _Doubtful(fault)
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
-            # The broker may have been replaced as leader before the range was made.
+            # The broker may have lost the leadership before the range was created.
             raise _NothingYet(
                 f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
             )
@@ -287,7 +288,7 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """Let the range end at the end of its leader epoch."""
+        """Shorten the range to the end offset of its leader epoch."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # known already
@@ -298,8 +299,8 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Settle offsets that no batch covered: they were compacted if the log still begins at or
-        before them; otherwise that is unknown, and they count as lost."""
+        """Classify the offsets that no batch contained. They were compacted if the log start offset
+        is at or below them; otherwise the cause is unknown, and they count as lost."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:
@@ -313,7 +314,8 @@ class RangeFetcher:
     # Fetching
 
     async def _fetch(self) -> list[Batch]:
-        """Return the batches of one answer. Empty if the position moved without any."""
+        """Return the batches of one Fetch response. The result is empty if the position advanced
+        without data batches."""
         cluster, key = self._cluster, self._key
         current = from_metadata(cluster.view, key)
         if current is not None and not current.known:
@@ -342,7 +344,7 @@ class RangeFetcher:
                 if (topic.topic, answer.partition_index) == key:
                     is_throttled = response.throttle_time_ms > 0
                     return await self._accept(answer, epoch, is_throttled)
-        raise ConnectionLost(f"broker {leader} answered for other partitions than asked")
+        raise ConnectionLost(f"broker {leader} returned other partitions than requested")
 
     def _request(self, leader_epoch: int) -> FetchRequest:
         options, cursor = self._options, self._cursor
@@ -363,8 +365,8 @@ class RangeFetcher:
         )
 
     def _bytes_due(self) -> int:
-        """Return the bytes to request: no more than the rest of the range takes, judging by what
-        was read."""
+        """Return the number of bytes to request: the estimated size of the rest of the range, from
+        the average of the batches read so far."""
         cursor = self._cursor
         offsets_read = cursor.position - self._wanted.start
         each = self._bytes_read // offsets_read + 1 if self._bytes_read else RECORD_BYTES_GUESS
@@ -378,10 +380,10 @@ class RangeFetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._look()
             if cursor.position == before and not cursor.done:
-                raise _NothingYet(f"offset {before} is out of the range that the leader has")
+                raise _NothingYet(f"offset {before} is outside the offsets of the leader's log")
             return []
         if code == ErrorCode.CORRUPT_MESSAGE:
-            raise _Doubtful(self._corrupt("the leader cannot read the batch there"))
+            raise _Doubtful(self._corrupt("the leader cannot read the batch at the fetch offset"))
         if code:
             raise ResponseError(code, f"{self._key}@{before}: {code.text}")
         gaps, cursor.gaps = cursor.gaps, []
@@ -400,13 +402,13 @@ class RangeFetcher:
     def _corrupt(self, text: str) -> RangeFailed:
         return self._failed(
             RangeFault.CORRUPT,
-            f"{text}: let another replica lead, or see the log of the broker that leads",
+            f"{text}: let another replica lead, or check the log output of the leader",
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle an answer without the batch that should be there. If that lasts while the leader
-        reports the whole range as committed, compaction has removed the last offsets: the leader
-        would have returned any batch below the committed end."""
+        """Handle a response without an expected batch. If the leader keeps returning no batch
+        although it reports the whole range as committed, compaction has removed the last offsets of
+        the range."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark
@@ -420,6 +422,6 @@ class RangeFetcher:
         if self._bare_since is None or self._bare_since[0] != epoch:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
-            raise _NothingYet("the leader gives no records")
+            raise _NothingYet("the leader returned no records")
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)

@@ -1,5 +1,5 @@
-"""A range of one partition, as a snapshot names it, and the reasons why it can no longer be read.
-Values only."""
+"""An offset range of one partition, as a snapshot stores it, and the reasons why it can no longer
+be read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class Counted(NamedTuple):
-    """The records that the offsets from `first` up to, not including, `beyond` held when they were
-    counted. `digest` (0 to DIGEST_END - 1) detects other offsets in the same number (see
-    `counts`)."""
+    """The counted records from `first` up to, not including, `beyond`. `digest` (0 to DIGEST_END -
+    1) detects an equal number of different records; see `counts`."""
 
     first: int
     beyond: int
@@ -23,17 +22,16 @@ class Counted(NamedTuple):
 
 
 DIGEST_END: Final = 2**53 - 111
-"""The largest prime below 2**53: every JSON reader keeps such numbers exactly."""
+"""The largest prime below 2**53. JSON parsers read numbers below 2**53 exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
     """The offsets from `start` up to, not including, `end` of one partition: 0 <= start <= end.
 
-    The other fields are from the cluster when the range was made, and show later damage: the
-    topic's id as UUID text ("" if the cluster has no topic ids), the leader's epoch and the log
-    start (-1: unknown, and then nothing is compared); and, if they were counted, the records of the
-    range by stretches.
+    The other fields describe the cluster when the range was created, to detect later changes: the
+    topic id as UUID text ("" without topic ids), the leader epoch and the log start offset (-1 for
+    unknown, which is not compared) and, if counted, the records of each part of the range.
     """
 
     topic: str
@@ -51,29 +49,31 @@ class PartitionRange:
 
     @property
     def offsets(self) -> int:
-        """The number of offsets: an upper bound of the number of records."""
+        """The number of offsets, an upper bound of the number of records."""
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the offsets from `start` to `end` of it, with the counts of stretches inside."""
+        """Return the part of the range from `start` to `end`, with the counts of the parts within
+        it."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 
 
 class RangeFault(enum.Enum):
-    """Why a range cannot be read as it was."""
+    """The reason why a range cannot be read as it was when it was created."""
 
     AGED_OUT = "aged out"
-    """The log begins behind the range's start: retention or DeleteRecords deleted records."""
+    """The log start offset is above the start of the range: retention or DeleteRecords deleted
+    records."""
     RECREATED = "recreated"
-    """The name belongs to a recreated topic."""
+    """The topic was deleted and recreated."""
     TRUNCATED = "truncated"
     """An unclean election removed acknowledged records."""
     COMPACTED = "compacted"
-    """The records differ from those counted: compaction removed some since, or another replica
-    leads that was compacted less."""
+    """The records differ from the counted records: compaction removed some records, or the new
+    leader is less compacted."""
     CORRUPT = "corrupt"
-    """A batch does not match its checksum, repeatedly."""
+    """A batch repeatedly does not match its checksum."""
     STALLED = "stalled"
     """Nothing could be read for kafkaConsumer.pollTimeoutMs."""
     GONE = "gone"
@@ -81,7 +81,8 @@ class RangeFault(enum.Enum):
 
 
 class RangeFailed(ClientError):
-    """A range cannot be read as it was when it was made. `offset` is the first missing one."""
+    """A range cannot be read as it was when it was created. `offset` is the first missing
+    offset."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

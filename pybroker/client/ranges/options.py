@@ -1,4 +1,4 @@
-"""The options for reading ranges, as a Spark job or a program writes them."""
+"""The options for reading ranges, as a Spark job or an application sets them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "bootstrap_timeout_ms": 30_000,
     "client_id": "pybroker-range",
 }
-"""Options whose defaults for ranges differ from those of a consumer."""
+"""The options whose defaults for ranges differ from those of a consumer."""
 POLL_TIMEOUT: Final = "kafkaconsumer.polltimeoutms"
 POLL_TIMEOUT_MS: Final = 120_000
 CLIENT_PREFIX: Final = "kafka."
@@ -24,9 +24,9 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return the options. `options` are those of a consumer under Kafka's names, with or without
-    `kafka.` before them and in any case, and kafkaConsumer.pollTimeoutMs; the `fixed` ones replace
-    them. Raises ConfigError with every fault."""
+    """Return the parsed options. `options` are the options of a consumer with Kafka's names, in
+    upper or lower case and with or without the prefix `kafka.`, and kafkaConsumer.pollTimeoutMs.
+    Values in `fixed` override them. Raises ConfigError with all invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

@@ -1,10 +1,10 @@
-"""Checks whether ranges that were made earlier can still be read as they were, by the current state
-of their partitions.
+"""The check whether a range can still be read as it was when it was created, by the current state
+of its partition.
 
-A log that begins behind a range's start has lost records of it. Other missing offsets between the
-log's start and its end were compacted, or are markers: no loss. A topic is another one if its id
-differs, or its leader epoch is lower than before. An unclean election cut a range off if the leader
-epoch in which it was made ends before the range does.
+If the log start offset is above the start of the range, records are lost. Other missing offsets
+between the log start and the log end were compacted, or are transaction markers, and are no loss.
+The topic was recreated if its id differs or its leader epoch is lower. An unclean election
+truncated the range if the range's leader epoch ends before the end of the range.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """A partition at one moment. `topic_id` as UUID text, "" if topics have none. `epoch_end` is
-    the end, in the leader's log, of the leader epoch in the range. -1: unknown."""
+    """The state of a partition at one moment. `topic_id` is UUID text, "" without topic ids.
+    `epoch_end` is the end offset of the range's leader epoch in the leader's log. Numbers are -1 if
+    unknown."""
 
     known: bool
     topic_id: str = ""
@@ -44,8 +45,8 @@ def topic_id_text(topic: TopicInfo) -> str:
 
 
 def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> CurrentPartition | None:
-    """Return the partition as metadata shows it; None if it shows nothing at the moment. Raises
-    ClientError if the topic may not be seen."""
+    """Return the state of the partition from the metadata, or None if the metadata has no such
+    partition at the moment. Raises ClientError if the client may not describe the topic."""
     topic = view.topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -62,7 +63,7 @@ def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> Current
 async def current_partitions(
     cluster: Cluster, ranges: Collection[PartitionRange], deadline: Deadline, *, once: bool = False
 ) -> dict[TopicPartition, CurrentPartition | ClientError]:
-    """Return one answer for each partition, from fresh metadata and from its leader. With `once`
+    """Return the state of each partition, from new metadata and from its leader. With `once`,
     errors are not retried. Raises ClientError."""
     wanted = {item.topic_partition: item for item in ranges}
     topics = sorted({key.topic for key in wanted})
@@ -101,8 +102,8 @@ def _put_together(
 def faults(
     wanted: PartitionRange, position: int, current: CurrentPartition
 ) -> Iterator[RangeFailed]:
-    """Yield the reasons, most serious first, why reading from `position` to the end of the range
-    may not give the records that were there when the range was made."""
+    """Yield the reasons why the records from `position` to the end of the range may differ from
+    those when the range was created, the most serious reason first."""
     if not current.known:
         yield gone(wanted, position)
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:

@@ -1,1 +1,2 @@
-"""One module a family of APIs; a message is one dataclass for all of its versions."""
+"""The messages of the protocol: one module for each family of APIs, and one dataclass for all
+versions of a message."""

@@ -1,6 +1,7 @@
-"""Access rules: DescribeAcls (29), CreateAcls (30), DeleteAcls (31), versions 0-2 each.
+"""ACLs: DescribeAcls (29), CreateAcls (30), DeleteAcls (31), versions 0-2 each.
 
-1 pattern types (KIP-290), the client throttles itself. 2 flexible.
+Changes in version 1: pattern types (KIP-290), throttling by the client (KIP-219). Version 2:
+flexible.
 """
 
 from __future__ import annotations
@@ -10,60 +11,62 @@ from pybroker.wire.schema import Message, array, int8, int16, int32, message, st
 
 @message
 class DescribeAclsRequest(Message):
-    """Asks for the rules that match a filter."""
+    """Requests the ACLs that match a filter."""
 
-    resource_type_filter: int = int8("The kind of resource, or 1 for any.")
+    resource_type_filter: int = int8("The resource type; 1 for any type.")
     resource_name_filter: str | None = string(
-        "The resource's name; null is any.", nullable_since=0, default=None
+        "The resource name; null for any name.", nullable_since=0, default=None
     )
     pattern_type_filter: int = int8(
-        "How the name matches (KIP-290): 3 literally, 4 as a prefix, 1 any, 2 match.",
+        "The pattern type of the resource name (KIP-290): 1 any, 2 match, 3 literal, 4 prefixed.",
         since=1,
         default=3,
     )
     principal_filter: str | None = string(
-        "The principal; null is any.", nullable_since=0, default=None
+        "The principal; null for any principal.", nullable_since=0, default=None
     )
-    host_filter: str | None = string("The host; null is any.", nullable_since=0, default=None)
-    operation: int = int8("The operation.")
-    permission_type: int = int8("Whether to allow or to deny.")
+    host_filter: str | None = string("The host; null for any host.", nullable_since=0, default=None)
+    operation: int = int8("The ACL operation, for example 3 for read.")
+    permission_type: int = int8("The permission type: 1 any, 2 deny, 3 allow.")
 
 
 @message
 class AclDescription(Message):
     """One element of `DescribeAclsResource.acls`."""
 
-    principal: str = string("The principal, as in User:alice.")
-    host: str = string("The host, or * for any.")
-    operation: int = int8("The operation.")
-    permission_type: int = int8("Whether to allow or to deny.")
+    principal: str = string("The principal, for example User:alice.")
+    host: str = string("The host; * for any host.")
+    operation: int = int8("The ACL operation, for example 3 for read.")
+    permission_type: int = int8("The permission type: 1 any, 2 deny, 3 allow.")
 
 
 @message
 class DescribeAclsResource(Message):
     """One element of `DescribeAclsResponse.resources`."""
 
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
     pattern_type: int = int8(
-        "How the name matches: 3 literally, 4 as a prefix (KIP-290).", since=1, default=3
+        "The pattern type of the resource name (KIP-290): 3 literal, 4 prefixed.",
+        since=1,
+        default=3,
     )
-    acls: list[AclDescription] = array(AclDescription, "The rules of the resource.")
+    acls: list[AclDescription] = array(AclDescription, "The ACLs of the resource.")
 
 
 @message
 class DescribeAclsResponse(Message):
-    """The rules."""
+    """The ACLs that match the filter."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     resources: list[DescribeAclsResource] = array(
-        DescribeAclsResource, "The rules found, by resource."
+        DescribeAclsResource, "The ACLs that match the filter, by resource."
     )
 
 
@@ -71,22 +74,24 @@ class DescribeAclsResponse(Message):
 class AclCreation(Message):
     """One element of `CreateAclsRequest.creations`."""
 
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
     resource_pattern_type: int = int8(
-        "How the name matches: 3 literally, 4 as a prefix (KIP-290).", since=1, default=3
+        "The pattern type of the resource name (KIP-290): 3 literal, 4 prefixed.",
+        since=1,
+        default=3,
     )
-    principal: str = string("The principal, as in User:alice.")
-    host: str = string("The host, or * for any.")
-    operation: int = int8("The operation.")
-    permission_type: int = int8("Whether to allow or to deny.")
+    principal: str = string("The principal, for example User:alice.")
+    host: str = string("The host; * for any host.")
+    operation: int = int8("The ACL operation, for example 3 for read.")
+    permission_type: int = int8("The permission type: 1 any, 2 deny, 3 allow.")
 
 
 @message
 class CreateAclsRequest(Message):
-    """Adds rules."""
+    """Creates ACLs."""
 
-    creations: list[AclCreation] = array(AclCreation, "The rules to add.")
+    creations: list[AclCreation] = array(AclCreation, "The ACLs to create.")
 
 
 @message
@@ -95,46 +100,48 @@ class AclCreationResult(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
 
 
 @message
 class CreateAclsResponse(Message):
-    """Whether each rule was added."""
+    """The result of each creation of an ACL."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
-    results: list[AclCreationResult] = array(AclCreationResult, "One result for each rule.")
+    results: list[AclCreationResult] = array(
+        AclCreationResult, "One result for each ACL of the request, in the same order."
+    )
 
 
 @message
 class DeleteAclsFilter(Message):
     """One element of `DeleteAclsRequest.filters`."""
 
-    resource_type_filter: int = int8("The kind of resource, or 1 for any.")
+    resource_type_filter: int = int8("The resource type; 1 for any type.")
     resource_name_filter: str | None = string(
-        "The resource's name; null is any.", nullable_since=0, default=None
+        "The resource name; null for any name.", nullable_since=0, default=None
     )
     pattern_type_filter: int = int8(
-        "How the name matches (KIP-290): 3 literally, 4 as a prefix, 1 any, 2 match.",
+        "The pattern type of the resource name (KIP-290): 1 any, 2 match, 3 literal, 4 prefixed.",
         since=1,
         default=3,
     )
     principal_filter: str | None = string(
-        "The principal; null is any.", nullable_since=0, default=None
+        "The principal; null for any principal.", nullable_since=0, default=None
     )
-    host_filter: str | None = string("The host; null is any.", nullable_since=0, default=None)
-    operation: int = int8("The operation.")
-    permission_type: int = int8("Whether to allow or to deny.")
+    host_filter: str | None = string("The host; null for any host.", nullable_since=0, default=None)
+    operation: int = int8("The ACL operation, for example 3 for read.")
+    permission_type: int = int8("The permission type: 1 any, 2 deny, 3 allow.")
 
 
 @message
 class DeleteAclsRequest(Message):
-    """Removes the rules that match filters."""
+    """Deletes the ACLs that match any of several filters."""
 
-    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "Filters of the rules to remove.")
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "The filters of the ACLs to delete.")
 
 
 @message
@@ -143,17 +150,19 @@ class DeleteAclsMatchingAcl(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
     pattern_type: int = int8(
-        "How the name matches: 3 literally, 4 as a prefix (KIP-290).", since=1, default=3
+        "The pattern type of the resource name (KIP-290): 3 literal, 4 prefixed.",
+        since=1,
+        default=3,
     )
-    principal: str = string("The principal, as in User:alice.")
-    host: str = string("The host, or * for any.")
-    operation: int = int8("The operation.")
-    permission_type: int = int8("Whether to allow or to deny.")
+    principal: str = string("The principal, for example User:alice.")
+    host: str = string("The host; * for any host.")
+    operation: int = int8("The ACL operation, for example 3 for read.")
+    permission_type: int = int8("The permission type: 1 any, 2 deny, 3 allow.")
 
 
 @message
@@ -162,20 +171,20 @@ class DeleteAclsFilterResult(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     matching_acls: list[DeleteAclsMatchingAcl] = array(
-        DeleteAclsMatchingAcl, "The rules that the filter met."
+        DeleteAclsMatchingAcl, "The ACLs that match the filter."
     )
 
 
 @message
 class DeleteAclsResponse(Message):
-    """The rules that were removed."""
+    """The deleted ACLs of each filter."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     filter_results: list[DeleteAclsFilterResult] = array(
-        DeleteAclsFilterResult, "One result for each filter."
+        DeleteAclsFilterResult, "One result for each filter of the request, in the same order."
     )

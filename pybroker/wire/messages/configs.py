@@ -1,9 +1,12 @@
-"""Configuration: DescribeConfigs (32) 0-4, AlterConfigs (33) 0-2, IncrementalAlterConfigs (44) 0-1.
+"""Configuration: DescribeConfigs (32), versions 0-4, AlterConfigs (33), versions 0-2, and
+IncrementalAlterConfigs (44), versions 0-1.
 
-Kinds of resources: 2 topic, 4 broker, 8 loggers of a broker.
-DescribeConfigs: 1 synonyms and sources. 2 the client throttles itself. 3 types and documentation.
-4 flexible. AlterConfigs: 1 the client throttles itself. 2 flexible. IncrementalAlterConfigs:
-1 flexible.
+Resource types are 2 for a topic, 4 for a broker, 8 for the loggers of a broker.
+
+DescribeConfigs, changes in version 1: synonyms and sources. 2: throttling by the client (KIP-219).
+3: types and documentation. 4: flexible.
+AlterConfigs, changes in version 1: throttling by the client (KIP-219). 2: flexible.
+IncrementalAlterConfigs, change in version 1: flexible.
 """
 
 from __future__ import annotations
@@ -25,63 +28,67 @@ from pybroker.wire.schema import (
 class DescribeConfigsResource(Message):
     """One element of `DescribeConfigsRequest.resources`."""
 
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
     configuration_keys: list[str] | None = string_array(
-        "The options to describe; null all.", nullable_since=0, default=None
+        "The names of the options to describe; null for all options.",
+        nullable_since=0,
+        default=None,
     )
 
 
 @message
 class DescribeConfigsRequest(Message):
-    """Asks for the configuration of topics and brokers."""
+    """Requests the configuration of topics and brokers."""
 
     resources: list[DescribeConfigsResource] = array(
         DescribeConfigsResource, "The resources to describe."
     )
     include_synonyms: bool = boolean(
-        "Whether to list where else the value could come from.", since=1
+        "Whether the response lists the synonyms of each option.", since=1
     )
-    include_documentation: bool = boolean("Whether to explain each option.", since=3)
+    include_documentation: bool = boolean(
+        "Whether the response includes the documentation of each option.", since=3
+    )
 
 
 @message
 class DescribeConfigsSynonym(Message):
     """One element of `DescribeConfigsResourceResult.synonyms`."""
 
-    name: str = string("The option's name there.")
-    value: str | None = string("The value there.", nullable_since=0, default=None)
-    source: int = int8("Where: the numbers of config_source.")
+    name: str = string("The name of the option at this source.")
+    value: str | None = string("The value at this source.", nullable_since=0, default=None)
+    source: int = int8("The source, with the numbers of config_source.")
 
 
 @message
 class DescribeConfigsResourceResult(Message):
     """One element of `DescribeConfigsResult.configs`."""
 
-    name: str = string("The option's name.")
+    name: str = string("The name of the option.")
     value: str | None = string(
-        "Its value; null if sensitive or unset.", nullable_since=0, default=None
+        "The value; null if the option is sensitive or not set.", nullable_since=0, default=None
     )
-    read_only: bool = boolean("Whether it cannot be changed.")
-    is_default: bool = boolean("Whether it is set nowhere.", until=0, ignorable=True)
+    read_only: bool = boolean("Whether the option is read-only.")
+    is_default: bool = boolean("Whether the option has its default value.", until=0, ignorable=True)
     config_source: int = int8(
-        "Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default.",
+        "The source: 1 topic, 2 one broker, 3 all brokers, 4 properties file, 5 default.",
         since=1,
         ignorable=True,
         default=-1,
     )
-    is_sensitive: bool = boolean("Whether the value is a secret.")
+    is_sensitive: bool = boolean("Whether the option is sensitive, such as a password.")
     synonyms: list[DescribeConfigsSynonym] = array(
         DescribeConfigsSynonym,
-        "All places that give a value, the strongest first.",
+        "All sources that set the option, the source with the highest precedence first.",
         since=1,
         ignorable=True,
     )
     config_type: int = int8(
-        "The type of the value (KIP-569), 0 if unknown.", since=3, ignorable=True
+        "The data type of the option (KIP-569); 0 for unknown.", since=3, ignorable=True
     )
     documentation: str | None = string(
-        "The meaning of the option, or null.",
+        "The documentation of the option, or null.",
         since=3,
         nullable_since=3,
         ignorable=True,
@@ -95,12 +102,12 @@ class DescribeConfigsResult(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
     configs: list[DescribeConfigsResourceResult] = array(
-        DescribeConfigsResourceResult, "The options."
+        DescribeConfigsResourceResult, "The configuration of the resource."
     )
 
 
@@ -109,10 +116,10 @@ class DescribeConfigsResponse(Message):
     """The configuration of each resource."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     results: list[DescribeConfigsResult] = array(
-        DescribeConfigsResult, "One result for each resource."
+        DescribeConfigsResult, "One result for each resource of the request."
     )
 
 
@@ -120,19 +127,19 @@ class DescribeConfigsResponse(Message):
 class AlterableConfig(Message):
     """One element of `AlterConfigsResource.configs`."""
 
-    name: str = string("The option's name.")
-    value: str | None = string(
-        "The option's value; null for the default.", nullable_since=0, default=None
-    )
+    name: str = string("The name of the option.")
+    value: str | None = string("The value; null for the default.", nullable_since=0, default=None)
 
 
 @message
 class AlterConfigsResource(Message):
     """One element of `AlterConfigsRequest.resources`."""
 
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
-    configs: list[AlterableConfig] = array(AlterableConfig, "The whole new configuration.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
+    configs: list[AlterableConfig] = array(
+        AlterableConfig, "The new configuration, which replaces all options of the resource."
+    )
 
 
 @message
@@ -140,7 +147,9 @@ class AlterConfigsRequest(Message):
     """Replaces the configuration of topics and brokers."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "The resources to change.")
-    validate_only: bool = boolean("Whether only to check what would happen.")
+    validate_only: bool = boolean(
+        "Whether the broker only validates the request and changes nothing."
+    )
 
 
 @message
@@ -149,21 +158,21 @@ class AlterConfigsResourceResponse(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
 
 
 @message
 class AlterConfigsResponse(Message):
-    """Whether each resource was changed."""
+    """The result for each resource."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     responses: list[AlterConfigsResourceResponse] = array(
-        AlterConfigsResourceResponse, "One result for each resource."
+        AlterConfigsResourceResponse, "One result for each resource of the request."
     )
 
 
@@ -171,10 +180,10 @@ class AlterConfigsResponse(Message):
 class IncrementalAlterableConfig(Message):
     """One element of `IncrementalAlterConfigsResource.configs`."""
 
-    name: str = string("The option's name.")
-    config_operation: int = int8("0 set, 1 delete, 2 append, 3 subtract.")
+    name: str = string("The name of the option.")
+    config_operation: int = int8("The operation: 0 set, 1 delete, 2 append, 3 subtract.")
     value: str | None = string(
-        "The value, or the list items to add or remove.", nullable_since=0, default=None
+        "The value to set, or the list items to append or subtract.", nullable_since=0, default=None
     )
 
 
@@ -182,9 +191,11 @@ class IncrementalAlterableConfig(Message):
 class IncrementalAlterConfigsResource(Message):
     """One element of `IncrementalAlterConfigsRequest.resources`."""
 
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
-    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig, "The changes.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
+    configs: list[IncrementalAlterableConfig] = array(
+        IncrementalAlterableConfig, "The options to change."
+    )
 
 
 @message
@@ -194,7 +205,9 @@ class IncrementalAlterConfigsRequest(Message):
     resources: list[IncrementalAlterConfigsResource] = array(
         IncrementalAlterConfigsResource, "The resources to change."
     )
-    validate_only: bool = boolean("Whether only to check what would happen.")
+    validate_only: bool = boolean(
+        "Whether the broker only validates the request and changes nothing."
+    )
 
 
 @message
@@ -203,19 +216,19 @@ class IncrementalAlterConfigsResourceResponse(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    resource_type: int = int8("The kind of resource.")
-    resource_name: str = string("The resource's name.")
+    resource_type: int = int8("The resource type.")
+    resource_name: str = string("The resource name.")
 
 
 @message
 class IncrementalAlterConfigsResponse(Message):
-    """Whether each resource was changed."""
+    """The result for each resource."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     responses: list[IncrementalAlterConfigsResourceResponse] = array(
-        IncrementalAlterConfigsResourceResponse, "One result for each resource."
+        IncrementalAlterConfigsResourceResponse, "One result for each resource of the request."
     )

@@ -1,9 +1,9 @@
-"""Messages between brokers about replicas' roles: LeaderAndIsr (4) 5, StopReplica (5) 3,
-UpdateMetadata (6) 7, ControlledShutdown (7) 3.
+"""Requests between brokers: LeaderAndIsr (4), version 5, StopReplica (5), version 3,
+UpdateMetadata (6), version 7, ControlledShutdown (7), version 3.
 
-Only these versions exist here: both ends are of one cluster, which pins them (Kafka pins them by
-inter.broker.protocol.version). They are those of Kafka 2.8 to 3.3. All are flexible, so that
-fields of our own can be tagged: readers that do not know them pass over them.
+All brokers of a cluster use the same version, as Kafka brokers do with the same
+inter.broker.protocol.version. These are the versions of Kafka 2.8 to 3.3. All are flexible, so
+pybroker adds its own tagged fields, which other receivers skip.
 """
 
 from __future__ import annotations
@@ -26,34 +26,37 @@ from pybroker.wire.schema import (
 )
 
 ELIGIBLE_TAG: Final = 10_002
-"""Of a partition's eligible replicas; far away from the tags that Kafka gives out."""
+"""The tag of a partition's eligible replicas. Kafka assigns its tags from 0 on, so it never reaches
+this tag."""
 
 EXTENT_TAG: Final = 10_003
-"""Of a request: whether the partitions that it names, alone or with the requests before it, are all
-that there are."""
+"""The tag of a request's extent, which says whether the request is a full update, or which part of
+a full update."""
 
 UNKNOWN_TYPE: Final = 0
 INCREMENTAL_TYPE: Final = 1
 FULL_TYPE: Final = 2
-"""Whether a LeaderAndIsr names all replicas of its receiver."""
+"""The type of a LeaderAndIsr request that contains all replicas of its receiver."""
 
 
 @message
 class LeaderAndIsrPartitionState(Message):
     """One element of `LeaderAndIsrTopicState.partition_states`."""
 
-    partition_index: int = int32("The partition's number.")
-    controller_epoch: int = int32("The epoch of the controller that wrote the state.")
-    leader: int = int32("The leader's broker id, -1 if there is none.")
-    leader_epoch: int = int32("The leader's epoch.")
-    isr: list[int] = int32_array("The replicas in sync.")
-    partition_epoch: int = int32("The version of the state node.")
-    replicas: list[int] = int32_array("All replicas, the preferred one first.")
-    adding_replicas: list[int] = int32_array("Replicas that are being added (KIP-455).")
-    removing_replicas: list[int] = int32_array("Replicas that are being removed (KIP-455).")
-    is_new: bool = boolean("Whether no replica can have data of it yet.")
+    partition_index: int = int32("The partition number.")
+    controller_epoch: int = int32("The epoch of the controller that wrote the partition state.")
+    leader: int = int32("The broker id of the leader; -1 if the partition has no leader.")
+    leader_epoch: int = int32("The leader epoch.")
+    isr: list[int] = int32_array("The in-sync replicas.")
+    partition_epoch: int = int32("The version of the partition's state node in ZooKeeper.")
+    replicas: list[int] = int32_array("The assigned replicas, the preferred leader first.")
+    adding_replicas: list[int] = int32_array("The replicas that a reassignment adds (KIP-455).")
+    removing_replicas: list[int] = int32_array(
+        "The replicas that a reassignment removes (KIP-455)."
+    )
+    is_new: bool = boolean("Whether the partition is new, so that no replica has data.")
     eligible: list[int] = int32_array(
-        "Replicas outside the ISR that hold everything committed (ours; KIP-966's idea).",
+        "Replicas outside the ISR that have all committed records (only pybroker; like KIP-966).",
         tag=ELIGIBLE_TAG,
     )
 
@@ -62,10 +65,10 @@ class LeaderAndIsrPartitionState(Message):
 class LeaderAndIsrTopicState(Message):
     """One element of `LeaderAndIsrRequest.topic_states`."""
 
-    topic_name: str = string("The topic's name.")
-    topic_id: uuid.UUID = identifier("The topic's id.")
+    topic_name: str = string("The topic name.")
+    topic_id: uuid.UUID = identifier("The topic id.")
     partition_states: list[LeaderAndIsrPartitionState] = array(
-        LeaderAndIsrPartitionState, "The partitions."
+        LeaderAndIsrPartitionState, "The states of the partitions."
     )
 
 
@@ -73,25 +76,31 @@ class LeaderAndIsrTopicState(Message):
 class LeaderAndIsrLiveLeader(Message):
     """One element of `LeaderAndIsrRequest.live_leaders`."""
 
-    broker_id: int = int32("The broker's id.")
-    host_name: str = string("Where other brokers reach it.")
-    port: int = int32("Its port there.")
+    broker_id: int = int32("The broker id.")
+    host_name: str = string("The host on which other brokers reach the broker.")
+    port: int = int32("The port on which other brokers reach the broker.")
 
 
 @message
 class LeaderAndIsrRequest(Message):
-    """Tells a broker which partitions it leads and which it follows."""
+    """Sends the leader and the ISR of partitions from the controller to a broker with replicas of
+    them."""
 
-    controller_id: int = int32("The controller's broker id.")
-    controller_epoch: int = int32("The controller's epoch.")
-    broker_epoch: int = int64("The receiver's registration that is meant (KIP-380).", default=-1)
-    type: int = int8("0 not said, 1 some of the receiver's replicas, 2 all of them.")
-    topic_states: list[LeaderAndIsrTopicState] = array(LeaderAndIsrTopicState, "By topic.")
+    controller_id: int = int32("The broker id of the controller.")
+    controller_epoch: int = int32("The controller epoch.")
+    broker_epoch: int = int64("The broker epoch of the receiver (KIP-380).", default=-1)
+    type: int = int8(
+        "The type of the request: 0 unknown, 1 some of the receiver's replicas, 2 all of them."
+    )
+    topic_states: list[LeaderAndIsrTopicState] = array(
+        LeaderAndIsrTopicState, "The partition states, by topic."
+    )
     live_leaders: list[LeaderAndIsrLiveLeader] = array(
-        LeaderAndIsrLiveLeader, "Where the leaders are."
+        LeaderAndIsrLiveLeader, "The addresses of the leaders."
     )
     extent: int = int8(
-        "0 some replicas, 1 all, 2 the first, 3 more, 4 the last of all (ours).",
+        "The part of a full update in this request (only pybroker): 0 partial update, 1 full update"
+        " in one request, 2 first request, 3 next request, 4 last request.",
         since=4,
         tag=EXTENT_TAG,
         default=0,
@@ -102,7 +111,7 @@ class LeaderAndIsrRequest(Message):
 class LeaderAndIsrPartitionError(Message):
     """One element of `LeaderAndIsrTopicError.partition_errors`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -110,7 +119,7 @@ class LeaderAndIsrPartitionError(Message):
 class LeaderAndIsrTopicError(Message):
     """One element of `LeaderAndIsrResponse.topics`."""
 
-    topic_id: uuid.UUID = identifier("The topic's id.")
+    topic_id: uuid.UUID = identifier("The topic id.")
     partition_errors: list[LeaderAndIsrPartitionError] = array(
         LeaderAndIsrPartitionError, "The results, by partition."
     )
@@ -118,9 +127,9 @@ class LeaderAndIsrTopicError(Message):
 
 @message
 class LeaderAndIsrResponse(Message):
-    """Which roles were taken."""
+    """The result for each replica."""
 
-    error_code: int = int16("The error of the whole, or 0.")
+    error_code: int = int16("The error of the whole request, or 0.")
     topics: list[LeaderAndIsrTopicError] = array(LeaderAndIsrTopicError, "The results, by topic.")
 
 
@@ -128,45 +137,47 @@ class LeaderAndIsrResponse(Message):
 class StopReplicaPartitionState(Message):
     """One element of `StopReplicaTopicState.partition_states`."""
 
-    partition_index: int = int32("The partition's number.")
-    leader_epoch: int = int32("The leader's epoch; -2 while the topic is deleted.", default=-1)
-    delete_partition: bool = boolean("Whether its data are to be removed.")
+    partition_index: int = int32("The partition number.")
+    leader_epoch: int = int32("The leader epoch; -2 if the topic is being deleted.", default=-1)
+    delete_partition: bool = boolean("Whether the broker deletes the data of the replica.")
 
 
 @message
 class StopReplicaTopicState(Message):
     """One element of `StopReplicaRequest.topic_states`."""
 
-    topic_name: str = string("The topic's name.")
+    topic_name: str = string("The topic name.")
     partition_states: list[StopReplicaPartitionState] = array(
-        StopReplicaPartitionState, "The partitions."
+        StopReplicaPartitionState, "The states of the partitions."
     )
 
 
 @message
 class StopReplicaRequest(Message):
-    """Tells a broker to serve some replicas no longer."""
+    """Requests that a broker stops replicas."""
 
-    controller_id: int = int32("The controller's broker id.")
-    controller_epoch: int = int32("The controller's epoch.")
-    broker_epoch: int = int64("The receiver's registration that is meant (KIP-380).", default=-1)
-    topic_states: list[StopReplicaTopicState] = array(StopReplicaTopicState, "By topic.")
+    controller_id: int = int32("The broker id of the controller.")
+    controller_epoch: int = int32("The controller epoch.")
+    broker_epoch: int = int64("The broker epoch of the receiver (KIP-380).", default=-1)
+    topic_states: list[StopReplicaTopicState] = array(
+        StopReplicaTopicState, "The partition states, by topic."
+    )
 
 
 @message
 class StopReplicaPartitionError(Message):
     """One element of `StopReplicaResponse.partition_errors`."""
 
-    topic_name: str = string("The topic's name.")
-    partition_index: int = int32("The partition's number.")
+    topic_name: str = string("The topic name.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
 @message
 class StopReplicaResponse(Message):
-    """Which replicas were stopped."""
+    """The result for each replica to stop."""
 
-    error_code: int = int16("The error of the whole, or 0.")
+    error_code: int = int16("The error of the whole request, or 0.")
     partition_errors: list[StopReplicaPartitionError] = array(
         StopReplicaPartitionError, "The results, by partition."
     )
@@ -176,24 +187,26 @@ class StopReplicaResponse(Message):
 class UpdateMetadataPartitionState(Message):
     """One element of `UpdateMetadataTopicState.partition_states`."""
 
-    partition_index: int = int32("The partition's number.")
-    controller_epoch: int = int32("The epoch of the controller that wrote the state.")
-    leader: int = int32("The leader's broker id, -1 none, -2 the topic is deleted.")
-    leader_epoch: int = int32("The leader's epoch.")
-    isr: list[int] = int32_array("The replicas in sync.")
-    zk_version: int = int32("The version of the state node.")
-    replicas: list[int] = int32_array("All replicas, the preferred one first.")
-    offline_replicas: list[int] = int32_array("Replicas that cannot be used now.")
+    partition_index: int = int32("The partition number.")
+    controller_epoch: int = int32("The epoch of the controller that wrote the partition state.")
+    leader: int = int32(
+        "The broker id of the leader; -1 for no leader, -2 if the topic is being deleted."
+    )
+    leader_epoch: int = int32("The leader epoch.")
+    isr: list[int] = int32_array("The in-sync replicas.")
+    zk_version: int = int32("The version of the partition's state node in ZooKeeper.")
+    replicas: list[int] = int32_array("The assigned replicas, the preferred leader first.")
+    offline_replicas: list[int] = int32_array("The offline replicas.")
 
 
 @message
 class UpdateMetadataTopicState(Message):
     """One element of `UpdateMetadataRequest.topic_states`."""
 
-    topic_name: str = string("The topic's name.")
-    topic_id: uuid.UUID = identifier("The topic's id.")
+    topic_name: str = string("The topic name.")
+    topic_id: uuid.UUID = identifier("The topic id.")
     partition_states: list[UpdateMetadataPartitionState] = array(
-        UpdateMetadataPartitionState, "The partitions."
+        UpdateMetadataPartitionState, "The states of the partitions."
     )
 
 
@@ -201,36 +214,42 @@ class UpdateMetadataTopicState(Message):
 class UpdateMetadataEndpoint(Message):
     """One element of `UpdateMetadataBroker.endpoints`."""
 
-    port: int = int32("The port.")
-    host: str = string("The host.")
-    listener: str = string("The listener's name.")
-    security_protocol: int = int16("0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL.")
+    port: int = int32("The port of the endpoint.")
+    host: str = string("The host of the endpoint.")
+    listener: str = string("The listener name.")
+    security_protocol: int = int16(
+        "The security protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."
+    )
 
 
 @message
 class UpdateMetadataBroker(Message):
     """One element of `UpdateMetadataRequest.live_brokers`."""
 
-    id: int = int32("The broker's id.")
+    id: int = int32("The broker id.")
     endpoints: list[UpdateMetadataEndpoint] = array(
-        UpdateMetadataEndpoint, "Where it can be reached."
+        UpdateMetadataEndpoint, "The endpoints of the broker."
     )
-    rack: str | None = string("Where it stands, or null.", nullable_since=0, default=None)
+    rack: str | None = string("The rack of the broker, or null.", nullable_since=0, default=None)
 
 
 @message
 class UpdateMetadataRequest(Message):
-    """Tells a broker what to answer to Metadata requests."""
+    """Sends the states of partitions and the live brokers to a broker, for its Metadata
+    responses."""
 
-    controller_id: int = int32("The controller's broker id.")
-    controller_epoch: int = int32("The controller's epoch.")
-    broker_epoch: int = int64("The receiver's registration that is meant (KIP-380).", default=-1)
+    controller_id: int = int32("The broker id of the controller.")
+    controller_epoch: int = int32("The controller epoch.")
+    broker_epoch: int = int64("The broker epoch of the receiver (KIP-380).", default=-1)
     topic_states: list[UpdateMetadataTopicState] = array(
         UpdateMetadataTopicState, "The changed partitions, by topic."
     )
-    live_brokers: list[UpdateMetadataBroker] = array(UpdateMetadataBroker, "All live brokers.")
+    live_brokers: list[UpdateMetadataBroker] = array(
+        UpdateMetadataBroker, "All live brokers of the cluster."
+    )
     extent: int = int8(
-        "0 some partitions, 1 all, 2 the first, 3 more, 4 the last of all (ours).",
+        "The part of a full update in this request (only pybroker): 0 partial update, 1 full update"
+        " in one request, 2 first request, 3 next request, 4 last request.",
         since=6,
         tag=EXTENT_TAG,
         default=0,
@@ -239,32 +258,32 @@ class UpdateMetadataRequest(Message):
 
 @message
 class UpdateMetadataResponse(Message):
-    """Whether that was taken note of."""
+    """The result of the update."""
 
     error_code: int = int16("The error, or 0.")
 
 
 @message
 class ControlledShutdownRequest(Message):
-    """A stopping broker asks the controller to move its leaderships to other brokers."""
+    """Requests that the controller moves the leaderships of a stopping broker to other brokers."""
 
-    broker_id: int = int32("The broker that stops.")
-    broker_epoch: int = int64("Its registration (KIP-380).", default=-1)
+    broker_id: int = int32("The broker id of the stopping broker.")
+    broker_epoch: int = int64("The broker epoch of the stopping broker (KIP-380).", default=-1)
 
 
 @message
 class RemainingPartition(Message):
     """One element of `ControlledShutdownResponse.remaining_partitions`."""
 
-    topic_name: str = string("The topic's name.")
-    partition_index: int = int32("The partition's number.")
+    topic_name: str = string("The topic name.")
+    partition_index: int = int32("The partition number.")
 
 
 @message
 class ControlledShutdownResponse(Message):
-    """The partitions that the broker still leads."""
+    """The partitions that the stopping broker still leads."""
 
     error_code: int = int16("The error, or 0.")
     remaining_partitions: list[RemainingPartition] = array(
-        RemainingPartition, "Partitions without another leader."
+        RemainingPartition, "The partitions for which the controller found no other leader."
     )

@@ -1,8 +1,9 @@
-"""Fetch (1), versions 4-12. Older ones would need conversion to old message formats.
+"""Fetch (1), versions 4-12. Older versions would need the message formats 0 and 1.
 
-4 isolation level, last stable offset, aborted transactions. 5 log start offsets. 6 error 56
-possible. 7 sessions (KIP-227). 8 the client throttles itself. 9 leader epochs (KIP-320). 10 zstd.
-11 racks and preferred replicas (KIP-392). 12 flexible, the last fetched epoch (KIP-595).
+Changes in version 4: isolation level, last stable offset, aborted transactions. 5: log start
+offsets. 6: error 56 (KAFKA_STORAGE_ERROR). 7: fetch sessions (KIP-227). 8: throttling by the client
+(KIP-219). 9: leader epochs (KIP-320). 10: zstd. 11: racks and preferred read replicas (KIP-392).
+12: flexible, last fetched epoch (KIP-595).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pybroker.wire.schema import (
     string,
 )
 
-# Apache numbers its tags from 0; a receiver that does not know this one skips it (KIP-482).
+# Kafka assigns its tags from 0 on. A receiver skips an unknown tag (KIP-482).
 REPLICA_INCARNATION_TAG: Final = 10_000
 
 
@@ -32,73 +33,78 @@ REPLICA_INCARNATION_TAG: Final = 10_000
 class FetchPartition(Message):
     """One element of `FetchTopic.partitions`."""
 
-    partition: int = int32("The partition's number.")
+    partition: int = int32("The partition number.")
     current_leader_epoch: int = int32(
-        "The leader epoch that the client knows; -1 skips the check (KIP-320).",
+        "The current leader epoch in the client's metadata; -1 skips the check (KIP-320).",
         since=9,
         ignorable=True,
         default=-1,
     )
-    fetch_offset: int = int64("The offset to start from.")
+    fetch_offset: int = int64("The fetch offset.")
     last_fetched_epoch: int = int32(
-        "The epoch of the follower's last record, or -1 (KIP-595).", since=12, default=-1
+        "The leader epoch of the follower's last record, or -1 (KIP-595).", since=12, default=-1
     )
     log_start_offset: int = int64(
-        "The follower's first offset; -1 for a consumer.", since=5, ignorable=True, default=-1
+        "The log start offset of the follower; -1 for a consumer.",
+        since=5,
+        ignorable=True,
+        default=-1,
     )
-    partition_max_bytes: int = int32("How many bytes to answer for this partition.")
+    partition_max_bytes: int = int32("The maximum number of bytes to return for this partition.")
 
 
 @message
 class FetchTopic(Message):
     """One element of `FetchRequest.topics`."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[FetchPartition] = array(FetchPartition, "The partitions to read.")
+    topic: str = string("The topic name.")
+    partitions: list[FetchPartition] = array(FetchPartition, "The partitions to fetch.")
 
 
 @message
 class ForgottenTopic(Message):
     """One element of `FetchRequest.forgotten_topics_data`."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions to remove.")
+    topic: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partitions to remove from the fetch session.")
 
 
 @message
 class FetchRequest(Message):
-    """Reads record batches, as a consumer or as a follower."""
+    """Fetches record batches for a consumer or a follower."""
 
     cluster_id: str | None = string(
-        "The cluster's id if the sender knows it.",
+        "The cluster id, or null if the sender does not know it.",
         since=12,
         nullable_since=12,
         tag=0,
         ignorable=True,
         default=None,
     )
-    replica_id: int = int32("The follower's broker id; -1 for a consumer.", default=-1)
-    max_wait_ms: int = int32("How long to wait for min_bytes, in ms.")
-    min_bytes: int = int32("How many bytes are worth an answer.")
+    replica_id: int = int32("The broker id of the follower; -1 for a consumer.", default=-1)
+    max_wait_ms: int = int32("The maximum time to wait for min_bytes, in ms.")
+    min_bytes: int = int32("The number of bytes for which the broker waits before it responds.")
     max_bytes: int = int32(
-        "How many bytes the answer may have; the first batch may exceed it (KIP-74).",
+        "The maximum number of bytes in the response; the first batch may exceed it (KIP-74).",
         default=0x7FFFFFFF,
     )
-    isolation_level: int = int8("0 read_uncommitted, 1 read_committed (KIP-98).")
-    session_id: int = int32("The fetch session, or 0 (KIP-227).", since=7, ignorable=True)
+    isolation_level: int = int8(
+        "The isolation level: 0 read_uncommitted, 1 read_committed (KIP-98)."
+    )
+    session_id: int = int32("The fetch session id; 0 for none (KIP-227).", since=7, ignorable=True)
     session_epoch: int = int32(
-        "The request's number in the session; 0 asks for one, -1 goes without.",
+        "The fetch session epoch; 0 requests a new session, -1 a fetch without a session.",
         since=7,
         ignorable=True,
         default=-1,
     )
-    topics: list[FetchTopic] = array(FetchTopic, "The partitions to read, by topic.")
+    topics: list[FetchTopic] = array(FetchTopic, "The partitions to fetch, by topic.")
     forgotten_topics_data: list[ForgottenTopic] = array(
-        ForgottenTopic, "Partitions to remove from the session.", since=7
+        ForgottenTopic, "The partitions to remove from the fetch session, by topic.", since=7
     )
-    rack_id: str = string("Where the consumer is (KIP-392).", since=11, ignorable=True)
+    rack_id: str = string("The rack of the consumer (KIP-392).", since=11, ignorable=True)
     replica_incarnation: int = int64(
-        "Of a pybroker follower: how often its id has registered, or -1.",
+        "The incarnation of a pybroker follower (how often its broker id registered), or -1.",
         since=12,
         tag=REPLICA_INCARNATION_TAG,
         ignorable=True,
@@ -111,69 +117,73 @@ class DivergingEpoch(Message):
     """The content of `PartitionData.diverging_epoch`."""
 
     epoch: int = int32(
-        "The largest epoch, at or below the follower's, that the leader has.", default=-1
+        "The largest leader epoch in the leader's log up to the follower's last epoch.",
+        default=-1,
     )
-    end_offset: int = int64("Where that epoch ends.", default=-1)
+    end_offset: int = int64("The end offset of that leader epoch.", default=-1)
 
 
 @message
 class LeaderIdAndEpoch(Message):
     """The content of `PartitionData.current_leader`."""
 
-    leader_id: int = int32("The leader's broker id, or -1.", default=-1)
-    leader_epoch: int = int32("The leader's epoch, or -1.", default=-1)
+    leader_id: int = int32("The broker id of the leader; -1 if the leader is unknown.", default=-1)
+    leader_epoch: int = int32("The leader epoch; -1 if unknown.", default=-1)
 
 
 @message
 class SnapshotId(Message):
     """The content of `PartitionData.snapshot_id`."""
 
-    end_offset: int = int64("Where the snapshot ends.", default=-1)
-    epoch: int = int32("Its epoch.", default=-1)
+    end_offset: int = int64("The end offset of the snapshot.", default=-1)
+    epoch: int = int32("The epoch of the snapshot.", default=-1)
 
 
 @message
 class AbortedTransaction(Message):
     """One element of `PartitionData.aborted_transactions`."""
 
-    producer_id: int = int64("The producer whose transaction was aborted.")
-    first_offset: int = int64("Where the transaction began.")
+    producer_id: int = int64("The producer id of the aborted transaction.")
+    first_offset: int = int64("The first offset of the transaction.")
 
 
 @message
 class PartitionData(Message):
     """One element of `FetchableTopicResponse.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
-    high_watermark: int = int64("The offset below which everything is committed.")
+    high_watermark: int = int64("The high watermark.")
     last_stable_offset: int = int64(
-        "The offset below which every transaction is decided.", default=-1
+        "The last stable offset: all transactions below it are complete.", default=-1
     )
-    log_start_offset: int = int64(
-        "The first offset that the partition holds.", since=5, ignorable=True, default=-1
-    )
+    log_start_offset: int = int64("The log start offset.", since=5, ignorable=True, default=-1)
     diverging_epoch: DivergingEpoch | None = optional(
         DivergingEpoch,
-        "Where the follower's log differs from the leader's (KIP-595).",
+        "The leader epoch at which the follower's log diverges from the leader's log (KIP-595).",
         since=12,
         tag=0,
     )
     current_leader: LeaderIdAndEpoch | None = optional(
-        LeaderIdAndEpoch, "The leader, if it is another broker.", since=12, tag=1
+        LeaderIdAndEpoch,
+        "The current leader, if another broker leads the partition.",
+        since=12,
+        tag=1,
     )
-    snapshot_id: SnapshotId | None = optional(SnapshotId, "Used by KRaft only.", since=12, tag=2)
+    snapshot_id: SnapshotId | None = optional(
+        SnapshotId, "The snapshot to fetch; only KRaft uses it.", since=12, tag=2
+    )
     aborted_transactions: list[AbortedTransaction] | None = array(
         AbortedTransaction,
-        "Transactions that read_committed skips; null for read_uncommitted.",
+        "The aborted transactions, for read_committed consumers; null for read_uncommitted.",
         nullable_since=0,
         default=None,
     )
     preferred_read_replica: int = int32(
-        "A replica nearer to the consumer, or -1 (KIP-392).", since=11, default=-1
+        "The preferred read replica in the consumer's rack, or -1 (KIP-392).", since=11, default=-1
     )
     records: Buffer | None = records(
-        "Whole batches, the first of which may begin before the offset asked for; never send null.",
+        "Record batches, never null; the first batch may begin below the fetch offset.",
         nullable_since=0,
         default=b"",
     )
@@ -183,19 +193,19 @@ class PartitionData(Message):
 class FetchableTopicResponse(Message):
     """One element of `FetchResponse.responses`."""
 
-    topic: str = string("The topic's name.")
+    topic: str = string("The topic name.")
     partitions: list[PartitionData] = array(PartitionData, "The results, by partition.")
 
 
 @message
 class FetchResponse(Message):
-    """The batches of each partition, and how far it is committed."""
+    """The record batches and the high watermark of each partition."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.", since=7, ignorable=True)
-    session_id: int = int32("The session that holds now, or 0.", since=7)
+    session_id: int = int32("The fetch session id, or 0.", since=7)
     responses: list[FetchableTopicResponse] = array(
         FetchableTopicResponse, "The results, by topic."
     )

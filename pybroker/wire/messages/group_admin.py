@@ -1,9 +1,11 @@
-"""For operators of groups: DescribeGroups (15) 0-5, ListGroups (16) 0-4, DeleteGroups (42) 0-2.
+"""Administration of groups: DescribeGroups (15), versions 0-5, ListGroups (16), versions 0-4, and
+DeleteGroups (42), versions 0-2.
 
-DescribeGroups: 1 throttle time. 2 the client throttles itself. 3 authorized operations. 4 static
-members. 5 flexible.
-ListGroups: 1 throttle time. 2 the client throttles itself. 3 flexible. 4 states (KIP-518).
-DeleteGroups: 1 the client throttles itself. 2 flexible.
+DescribeGroups, changes in version 1: throttle time. 2: throttling by the client (KIP-219).
+3: authorized operations. 4: static members. 5: flexible.
+ListGroups, changes in version 1: throttle time. 2: throttling by the client. 3: flexible. 4: states
+(KIP-518).
+DeleteGroups, changes in version 1: throttling by the client. 2: flexible.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from pybroker.wire.schema import (
     string_array,
 )
 
-OPERATIONS_NOT_ASKED: Final = -(2**31)  # instead of the bits of authorized operations
+OPERATIONS_NOT_ASKED: Final = -(2**31)  # the bit field if the client did not request it
 
 
 @message
 class DescribeGroupsRequest(Message):
-    """Asks for the state and the members of groups."""
+    """Requests the state and the members of groups."""
 
-    groups: list[str] = string_array("The groups' ids.")
+    groups: list[str] = string_array("The group ids.")
     include_authorized_operations: bool = boolean(
-        "Whether to answer the operations allowed on each group.", since=3
+        "Whether the response includes the operations that the client may perform on each group.",
+        since=3,
     )
 
 
@@ -39,18 +42,18 @@ class DescribeGroupsRequest(Message):
 class DescribedGroupMember(Message):
     """One element of `DescribedGroup.members`."""
 
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.",
+        "The group instance id of a static member (KIP-345), or null.",
         since=4,
         nullable_since=4,
         ignorable=True,
         default=None,
     )
-    client_id: str = string("The member's client id.")
-    client_host: str = string("Where the member connects from.")
-    member_metadata: bytes = octets("The member's data for the assignor.")
-    member_assignment: bytes = octets("The member's assignment.")
+    client_id: str = string("The client id of the member.")
+    client_host: str = string("The host of the member.")
+    member_metadata: bytes = octets("The metadata that the member sends to the assignor.")
+    member_assignment: bytes = octets("The assignment of the member.")
 
 
 @message
@@ -58,50 +61,54 @@ class DescribedGroup(Message):
     """One element of `DescribeGroupsResponse.groups`."""
 
     error_code: int = int16("The error, or 0.")
-    group_id: str = string("The group's id.")
-    group_state: str = string("The state's name, as in Stable.")
-    protocol_type: str = string('What kind of group it is; consumers say "consumer".')
-    protocol_data: str = string("The assignor in use.")
-    members: list[DescribedGroupMember] = array(DescribedGroupMember, "The members.")
+    group_id: str = string("The group id.")
+    group_state: str = string("The name of the state, for example Stable.")
+    protocol_type: str = string('The protocol type of the group; consumers use "consumer".')
+    protocol_data: str = string("The assignor of the current generation.")
+    members: list[DescribedGroupMember] = array(DescribedGroupMember, "The members of the group.")
     authorized_operations: int = int32(
-        "Bits of the operations allowed on the group.", since=3, default=OPERATIONS_NOT_ASKED
+        "A bit field of the operations that the client may perform on the group.",
+        since=3,
+        default=OPERATIONS_NOT_ASKED,
     )
 
 
 @message
 class DescribeGroupsResponse(Message):
-    """State and members of each group."""
+    """The state and the members of each group."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
-    groups: list[DescribedGroup] = array(DescribedGroup, "One result for each id.")
+    groups: list[DescribedGroup] = array(DescribedGroup, "One result for each id of the request.")
 
 
 @message
 class ListGroupsRequest(Message):
-    """Asks which groups this broker coordinates."""
+    """Requests the groups that this broker coordinates."""
 
-    states_filter: list[str] = string_array("The states to list; empty all (KIP-518).", since=4)
+    states_filter: list[str] = string_array(
+        "The states of the groups to list; empty for all states (KIP-518).", since=4
+    )
 
 
 @message
 class ListedGroup(Message):
     """One element of `ListGroupsResponse.groups`."""
 
-    group_id: str = string("The group's id.")
-    protocol_type: str = string('What kind of group it is; consumers say "consumer".')
-    group_state: str = string("The state's name, as in Stable.", since=4, ignorable=True)
+    group_id: str = string("The group id.")
+    protocol_type: str = string('The protocol type of the group; consumers use "consumer".')
+    group_state: str = string("The name of the state, for example Stable.", since=4, ignorable=True)
 
 
 @message
 class ListGroupsResponse(Message):
-    """The groups."""
+    """The groups that this broker coordinates."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
@@ -111,24 +118,26 @@ class ListGroupsResponse(Message):
 
 @message
 class DeleteGroupsRequest(Message):
-    """Deletes groups without members, and their offsets."""
+    """Deletes groups that have no members, and their committed offsets."""
 
-    groups_names: list[str] = string_array("The groups' ids.")
+    groups_names: list[str] = string_array("The group ids.")
 
 
 @message
 class DeletableGroupResult(Message):
     """One element of `DeleteGroupsResponse.results`."""
 
-    group_id: str = string("The group's id.")
+    group_id: str = string("The group id.")
     error_code: int = int16("The error, or 0.")
 
 
 @message
 class DeleteGroupsResponse(Message):
-    """Whether each group was deleted."""
+    """The result for each group to delete."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
-    results: list[DeletableGroupResult] = array(DeletableGroupResult, "One result for each group.")
+    results: list[DeletableGroupResult] = array(
+        DeletableGroupResult, "One result for each group of the request."
+    )

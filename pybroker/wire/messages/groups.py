@@ -1,14 +1,15 @@
-"""Requests of a group's members: FindCoordinator (10) 0-4, JoinGroup (11) 0-9, Heartbeat (12) 0-4,
-LeaveGroup (13) 0-4, SyncGroup (14) 0-5.
+"""Requests of group members: FindCoordinator (10), versions 0-4, JoinGroup (11), versions 0-9,
+Heartbeat (12), versions 0-4, LeaveGroup (13), versions 0-4, SyncGroup (14), versions 0-5.
 
-FindCoordinator: 1 transactions, error texts. 2 the client throttles itself. 3 flexible. 4 several
-keys (KIP-699).
-JoinGroup: 1 rebalance timeout. 2 throttle time. 3 the client throttles itself. 4 error 79 possible
-(KIP-394). 5 static members. 6 flexible. 7 protocol type in the answer. 8 a reason (KIP-800). 9 a
-leader that assigns nothing (KIP-814).
-Heartbeat, SyncGroup: 1 throttle time. 2 the client throttles itself. 3 static members. 4 flexible.
-SyncGroup: 5 protocol type and name.
-LeaveGroup: 1 throttle time. 2 the client throttles itself. 3 several members. 4 flexible.
+FindCoordinator, changes in version 1: transactions, error messages. 2: throttling by the client
+(KIP-219). 3: flexible. 4: several keys (KIP-699).
+JoinGroup, changes in version 1: rebalance timeout. 2: throttle time. 3: throttling by the client.
+4: error 79 (MEMBER_ID_REQUIRED, KIP-394). 5: static members. 6: flexible. 7: protocol type in the
+response. 8: reason (KIP-800). 9: a leader that skips the assignment (KIP-814).
+Heartbeat and SyncGroup, changes in version 1: throttle time. 2: throttling by the client. 3: static
+members. 4: flexible. SyncGroup 5: protocol type and name.
+LeaveGroup, changes in version 1: throttle time. 2: throttling by the client. 3: several members.
+4: flexible.
 """
 
 from __future__ import annotations
@@ -29,81 +30,88 @@ from pybroker.wire.schema import (
 
 @message
 class FindCoordinatorRequest(Message):
-    """Asks which broker coordinates a group or a transactional id."""
+    """Requests the coordinator of a group or a transactional id."""
 
-    key: str = string("The group or transactional id.", until=3)
-    key_type: int = int8("0 group, 1 transaction.", since=1)
-    coordinator_keys: list[str] = string_array("The group or transactional ids (KIP-699).", since=4)
+    key: str = string("The group id or the transactional id.", until=3)
+    key_type: int = int8("The type of the key: 0 group, 1 transactional id.", since=1)
+    coordinator_keys: list[str] = string_array(
+        "The group ids or the transactional ids (KIP-699).", since=4
+    )
 
 
 @message
 class Coordinator(Message):
     """One element of `FindCoordinatorResponse.coordinators`."""
 
-    key: str = string("The group or transactional id.")
-    node_id: int = int32("The broker's id.")
-    host: str = string("Where the broker listens.")
-    port: int = int32("The port it listens on.")
+    key: str = string("The group id or the transactional id.")
+    node_id: int = int32("The broker id.")
+    host: str = string("The host on which the broker listens.")
+    port: int = int32("The port on which the broker listens.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
 
 
 @message
 class FindCoordinatorResponse(Message):
-    """The coordinator."""
+    """The coordinator of each key."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
     error_code: int = int16("The error, or 0.", until=3)
     error_message: str | None = string(
-        "The error in words, or null.",
+        "The error message, or null.",
         since=1,
         until=3,
         nullable_since=1,
         ignorable=True,
         default=None,
     )
-    node_id: int = int32("The broker's id.", until=3)
-    host: str = string("Where the broker listens.", until=3)
-    port: int = int32("The port it listens on.", until=3)
-    coordinators: list[Coordinator] = array(Coordinator, "One result for each key.", since=4)
+    node_id: int = int32("The broker id.", until=3)
+    host: str = string("The host on which the broker listens.", until=3)
+    port: int = int32("The port on which the broker listens.", until=3)
+    coordinators: list[Coordinator] = array(
+        Coordinator, "One result for each key of the request.", since=4
+    )
 
 
 @message
 class JoinGroupRequestProtocol(Message):
     """One element of `JoinGroupRequest.protocols`."""
 
-    name: str = string("The assignor's name.")
-    metadata: bytes = octets("The member's data for the assignor.")
+    name: str = string("The name of the assignor.")
+    metadata: bytes = octets("The metadata that the member sends to the assignor.")
 
 
 @message
 class JoinGroupRequest(Message):
-    """Joins a group, or joins it again in a rebalance."""
+    """Joins a group, or rejoins it during a rebalance."""
 
-    group_id: str = string("The group's id.")
-    session_timeout_ms: int = int32("How long the member may be silent, in ms.")
+    group_id: str = string("The group id.")
+    session_timeout_ms: int = int32("The session timeout, in ms.")
     rebalance_timeout_ms: int = int32(
-        "How long the member may take to join again, in ms; -1 as session_timeout_ms.",
+        "The rebalance timeout, in ms; -1 for the value of session_timeout_ms.",
         since=1,
         ignorable=True,
         default=-1,
     )
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", since=5, nullable_since=5, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        since=5,
+        nullable_since=5,
+        default=None,
     )
-    protocol_type: str = string('What kind of group it is; consumers say "consumer".')
+    protocol_type: str = string('The protocol type of the group; consumers use "consumer".')
     protocols: list[JoinGroupRequestProtocol] = array(
-        JoinGroupRequestProtocol, "The assignors that the member knows, best first."
+        JoinGroupRequestProtocol, "The assignors that the member supports, in order of preference."
     )
     reason: str | None = string(
-        "Why it joins, for the log, or null.",
+        "The reason for joining, which the coordinator logs, or null.",
         since=8,
         nullable_since=8,
         ignorable=True,
@@ -115,46 +123,48 @@ class JoinGroupRequest(Message):
 class JoinGroupResponseMember(Message):
     """One element of `JoinGroupResponse.members`."""
 
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.",
+        "The group instance id of a static member (KIP-345), or null.",
         since=5,
         nullable_since=5,
         ignorable=True,
         default=None,
     )
-    metadata: bytes = octets("The member's data for the assignor.")
+    metadata: bytes = octets("The metadata that the member sends to the assignor.")
 
 
 @message
 class JoinGroupResponse(Message):
-    """The new generation and, for the leader, its members."""
+    """The new generation and, for the leader of the group, the members."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=2,
         ignorable=True,
     )
     error_code: int = int16("The error, or 0.")
-    generation_id: int = int32("The group's generation.", default=-1)
+    generation_id: int = int32("The generation of the group.", default=-1)
     protocol_type: str | None = string(
-        'What kind of group it is; consumers say "consumer".',
+        'The protocol type of the group; consumers use "consumer".',
         since=7,
         nullable_since=7,
         ignorable=True,
         default=None,
     )
     protocol_name: str | None = string(
-        "The assignor that was chosen; empty, later null, on error.", nullable_since=7
+        "The assignor of the generation; empty on error, null on error from version 7 on.",
+        nullable_since=7,
     )
-    leader: str = string("The id of the member that assigns.")
+    leader: str = string("The member id of the group's leader.")
     skip_assignment: bool = boolean(
-        "Whether the leader has nothing to assign: it took its own place in a stable group.",
+        "Whether the leader computes no assignment, because it rejoined a stable group.",
         since=9,
     )
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     members: list[JoinGroupResponseMember] = array(
-        JoinGroupResponseMember, "All members, for the leader only."
+        JoinGroupResponseMember,
+        "The members of the group; empty for all members except the leader.",
     )
 
 
@@ -162,76 +172,84 @@ class JoinGroupResponse(Message):
 class SyncGroupRequestAssignment(Message):
     """One element of `SyncGroupRequest.assignments`."""
 
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
-    assignment: bytes = octets("The member's assignment.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
+    assignment: bytes = octets("The assignment of the member.")
 
 
 @message
 class SyncGroupRequest(Message):
-    """Sends the leader's assignment, or asks for the member's own."""
+    """Sends the leader's assignments to the coordinator, and requests the assignment of the
+    member."""
 
-    group_id: str = string("The group's id.")
-    generation_id: int = int32("The group's generation.")
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    group_id: str = string("The group id.")
+    generation_id: int = int32("The generation of the group.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", since=3, nullable_since=3, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        since=3,
+        nullable_since=3,
+        default=None,
     )
     protocol_type: str | None = string(
-        'What kind of group it is; consumers say "consumer".',
+        'The protocol type of the group; consumers use "consumer".',
         since=5,
         nullable_since=5,
         ignorable=True,
         default=None,
     )
     protocol_name: str | None = string(
-        "The assignor that was chosen.", since=5, nullable_since=5, ignorable=True, default=None
+        "The assignor of the generation.", since=5, nullable_since=5, ignorable=True, default=None
     )
     assignments: list[SyncGroupRequestAssignment] = array(
-        SyncGroupRequestAssignment, "The assignments; from the leader only."
+        SyncGroupRequestAssignment,
+        "The assignments of all members; empty unless the leader sends them.",
     )
 
 
 @message
 class SyncGroupResponse(Message):
-    """The member's assignment."""
+    """The assignment of the member."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
     error_code: int = int16("The error, or 0.")
     protocol_type: str | None = string(
-        'What kind of group it is; consumers say "consumer".',
+        'The protocol type of the group; consumers use "consumer".',
         since=5,
         nullable_since=5,
         ignorable=True,
         default=None,
     )
     protocol_name: str | None = string(
-        "The assignor that was chosen.", since=5, nullable_since=5, ignorable=True, default=None
+        "The assignor of the generation.", since=5, nullable_since=5, ignorable=True, default=None
     )
-    assignment: bytes = octets("The member's assignment.")
+    assignment: bytes = octets("The assignment of the member.")
 
 
 @message
 class HeartbeatRequest(Message):
-    """Tells the coordinator that a member is alive."""
+    """Reports to the coordinator that a member is alive."""
 
-    group_id: str = string("The group's id.")
-    generation_id: int = int32("The group's generation.")
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    group_id: str = string("The group id.")
+    generation_id: int = int32("The generation of the group.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", since=3, nullable_since=3, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        since=3,
+        nullable_since=3,
+        default=None,
     )
 
 
 @message
 class HeartbeatResponse(Message):
-    """Whether the member still belongs to the generation."""
+    """The result of the heartbeat: whether the member still belongs to the generation."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
@@ -242,40 +260,48 @@ class HeartbeatResponse(Message):
 class MemberIdentity(Message):
     """One element of `LeaveGroupRequest.members`."""
 
-    member_id: str = string("The member's id; may be empty for a static member.")
+    member_id: str = string("The member id; may be empty for a static member.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", nullable_since=0, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        nullable_since=0,
+        default=None,
     )
 
 
 @message
 class LeaveGroupRequest(Message):
-    """Takes members out of a group."""
+    """Removes members from a group."""
 
-    group_id: str = string("The group's id.")
-    member_id: str = string("The member's id; empty before the coordinator gave one.", until=2)
-    members: list[MemberIdentity] = array(MemberIdentity, "The members that leave.", since=3)
+    group_id: str = string("The group id.")
+    member_id: str = string(
+        "The member id; empty until the coordinator assigns a member id.", until=2
+    )
+    members: list[MemberIdentity] = array(MemberIdentity, "The members to remove.", since=3)
 
 
 @message
 class MemberResponse(Message):
     """One element of `LeaveGroupResponse.members`."""
 
-    member_id: str = string("The member's id; empty before the coordinator gave one.")
+    member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", nullable_since=0, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        nullable_since=0,
+        default=None,
     )
     error_code: int = int16("The error, or 0.")
 
 
 @message
 class LeaveGroupResponse(Message):
-    """Whether each member was taken out."""
+    """The result for each member to remove."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
     error_code: int = int16("The error, or 0.")
-    members: list[MemberResponse] = array(MemberResponse, "One result for each member.", since=3)
+    members: list[MemberResponse] = array(
+        MemberResponse, "One result for each member of the request.", since=3
+    )

@@ -1,9 +1,10 @@
 """ListOffsets (2), versions 0-7, and OffsetForLeaderEpoch (23), versions 0-4.
 
-ListOffsets: 1 one offset instead of many. 2 isolation level, throttle time. 3 the client throttles
-itself. 4 leader epochs. 5 error 78 possible. 6 flexible. 7 the largest timestamp (KIP-734).
-OffsetForLeaderEpoch: 1 the epoch in the answer. 2 current leader epoch, throttle time. 3 replica
-id. 4 flexible.
+ListOffsets, changes in version 1: one offset instead of a list. 2: isolation level, throttle time.
+3: throttling by the client (KIP-219). 4: leader epochs. 5: error 78 (OFFSET_NOT_AVAILABLE).
+6: flexible. 7: lookup of the maximum timestamp (KIP-734).
+OffsetForLeaderEpoch, changes in version 1: leader epoch in the response. 2: current leader epoch,
+throttle time. 3: replica id. 4: flexible.
 """
 
 from __future__ import annotations
@@ -25,22 +26,24 @@ from pybroker.wire.schema import (
 class ListOffsetsPartition(Message):
     """One element of `ListOffsetsTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     current_leader_epoch: int = int32(
-        "The leader epoch that the client knows; -1 skips the check (KIP-320).",
+        "The current leader epoch in the client's metadata; -1 skips the check (KIP-320).",
         since=4,
         ignorable=True,
         default=-1,
     )
-    timestamp: int = int64("A time in ms, or -1 latest, -2 earliest, -3 of the largest timestamp.")
-    max_num_offsets: int = int32("How many offsets to answer.", until=0, default=1)
+    timestamp: int = int64(
+        "The timestamp to look up, in ms; -1 latest, -2 earliest, -3 maximum timestamp."
+    )
+    max_num_offsets: int = int32("The maximum number of offsets to return.", until=0, default=1)
 
 
 @message
 class ListOffsetsTopic(Message):
     """One element of `ListOffsetsRequest.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[ListOffsetsPartition] = array(
         ListOffsetsPartition, "The partitions to look up."
     )
@@ -48,10 +51,12 @@ class ListOffsetsTopic(Message):
 
 @message
 class ListOffsetsRequest(Message):
-    """Asks which offset belongs to a time, or to an end of the log."""
+    """Requests the offset for a timestamp, or the earliest or latest offset of partitions."""
 
-    replica_id: int = int32("The follower's broker id; -1 for a consumer.")
-    isolation_level: int = int8("0 read_uncommitted, 1 read_committed (KIP-98).", since=2)
+    replica_id: int = int32("The broker id of the follower; -1 for a consumer.")
+    isolation_level: int = int8(
+        "The isolation level: 0 read_uncommitted, 1 read_committed (KIP-98).", since=2
+    )
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "The partitions to look up, by topic.")
 
 
@@ -59,13 +64,15 @@ class ListOffsetsRequest(Message):
 class ListOffsetsPartitionResponse(Message):
     """One element of `ListOffsetsTopicResponse.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
-    old_style_offsets: list[int] = int64_array("Segment starts, newest first.", until=0)
-    timestamp: int = int64("The found record's timestamp, or -1.", since=1, default=-1)
-    offset: int = int64("The offset found, or -1.", since=1, default=-1)
+    old_style_offsets: list[int] = int64_array(
+        "The base offsets of segments, the newest first.", until=0
+    )
+    timestamp: int = int64("The timestamp of the found record, or -1.", since=1, default=-1)
+    offset: int = int64("The found offset, or -1.", since=1, default=-1)
     leader_epoch: int = int32(
-        "The epoch of the leader that wrote it, or -1.", since=4, ignorable=True, default=-1
+        "The leader epoch of the found record, or -1.", since=4, ignorable=True, default=-1
     )
 
 
@@ -73,7 +80,7 @@ class ListOffsetsPartitionResponse(Message):
 class ListOffsetsTopicResponse(Message):
     """One element of `ListOffsetsResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[ListOffsetsPartitionResponse] = array(
         ListOffsetsPartitionResponse, "The results, by partition."
     )
@@ -81,10 +88,10 @@ class ListOffsetsTopicResponse(Message):
 
 @message
 class ListOffsetsResponse(Message):
-    """The offset found in each partition."""
+    """The found offset of each partition."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=2,
         ignorable=True,
     )
@@ -97,21 +104,21 @@ class ListOffsetsResponse(Message):
 class OffsetForLeaderPartition(Message):
     """One element of `OffsetForLeaderTopic.partitions`."""
 
-    partition: int = int32("The partition's number.")
+    partition: int = int32("The partition number.")
     current_leader_epoch: int = int32(
-        "The leader epoch that the client knows; -1 skips the check (KIP-320).",
+        "The current leader epoch in the client's metadata; -1 skips the check (KIP-320).",
         since=2,
         ignorable=True,
         default=-1,
     )
-    leader_epoch: int = int32("The epoch whose end is asked for.")
+    leader_epoch: int = int32("The leader epoch whose end offset is requested.")
 
 
 @message
 class OffsetForLeaderTopic(Message):
     """One element of `OffsetForLeaderEpochRequest.topics`."""
 
-    topic: str = string("The topic's name.")
+    topic: str = string("The topic name.")
     partitions: list[OffsetForLeaderPartition] = array(
         OffsetForLeaderPartition, "The partitions to look up."
     )
@@ -119,10 +126,13 @@ class OffsetForLeaderTopic(Message):
 
 @message
 class OffsetForLeaderEpochRequest(Message):
-    """Asks where a leader epoch ended (KIP-101, KIP-320)."""
+    """Requests the end offset of a leader epoch (KIP-101, KIP-320)."""
 
     replica_id: int = int32(
-        "The follower's broker id, -1 a consumer, -2 unknown.", since=3, ignorable=True, default=-2
+        "The broker id of the follower; -1 for a consumer, -2 for unknown.",
+        since=3,
+        ignorable=True,
+        default=-2,
     )
     topics: list[OffsetForLeaderTopic] = array(
         OffsetForLeaderTopic, "The partitions to look up, by topic."
@@ -134,30 +144,30 @@ class EpochEndOffset(Message):
     """One element of `OffsetForLeaderTopicResult.partitions`."""
 
     error_code: int = int16("The error, or 0.")
-    partition: int = int32("The partition's number.")
+    partition: int = int32("The partition number.")
     leader_epoch: int = int32(
-        "The largest epoch at or below the one asked for, or -1.",
+        "The largest leader epoch in the leader's log up to the requested epoch, or -1.",
         since=1,
         ignorable=True,
         default=-1,
     )
-    end_offset: int = int64("Where that epoch ends, or -1.", default=-1)
+    end_offset: int = int64("The end offset of that leader epoch, or -1.", default=-1)
 
 
 @message
 class OffsetForLeaderTopicResult(Message):
     """One element of `OffsetForLeaderEpochResponse.topics`."""
 
-    topic: str = string("The topic's name.")
+    topic: str = string("The topic name.")
     partitions: list[EpochEndOffset] = array(EpochEndOffset, "The results, by partition.")
 
 
 @message
 class OffsetForLeaderEpochResponse(Message):
-    """Where each epoch ended."""
+    """The end offset of each requested leader epoch."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=2,
         ignorable=True,
     )

@@ -1,6 +1,6 @@
 """Log directories: AlterReplicaLogDirs (34) and DescribeLogDirs (35), versions 0-2 each.
 
-1 the client throttles itself. 2 flexible.
+Changes in version 1: throttling by the client (KIP-219). Version 2: flexible.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from pybroker.wire.schema import (
 class AlterReplicaLogDirTopic(Message):
     """One element of `AlterReplicaLogDir.topics`."""
 
-    name: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class AlterReplicaLogDir(Message):
     """One element of `AlterReplicaLogDirsRequest.dirs`."""
 
-    path: str = string("The log directory.")
+    path: str = string("The path of the log directory.")
     topics: list[AlterReplicaLogDirTopic] = array(
-        AlterReplicaLogDirTopic, "The replicas that shall live there."
+        AlterReplicaLogDirTopic, "The replicas to move to the directory."
     )
 
 
 @message
 class AlterReplicaLogDirsRequest(Message):
-    """Moves replicas between the log directories of a broker."""
+    """Moves replicas between the log directories of the broker."""
 
     dirs: list[AlterReplicaLogDir] = array(
-        AlterReplicaLogDir, "Where replicas shall live, by directory."
+        AlterReplicaLogDir, "The replicas to move, by target directory."
     )
 
 
@@ -49,7 +49,7 @@ class AlterReplicaLogDirsRequest(Message):
 class AlterReplicaLogDirPartitionResult(Message):
     """One element of `AlterReplicaLogDirTopicResult.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -57,7 +57,7 @@ class AlterReplicaLogDirPartitionResult(Message):
 class AlterReplicaLogDirTopicResult(Message):
     """One element of `AlterReplicaLogDirsResponse.results`."""
 
-    topic_name: str = string("The topic's name.")
+    topic_name: str = string("The topic name.")
     partitions: list[AlterReplicaLogDirPartitionResult] = array(
         AlterReplicaLogDirPartitionResult, "The results, by partition."
     )
@@ -65,10 +65,10 @@ class AlterReplicaLogDirTopicResult(Message):
 
 @message
 class AlterReplicaLogDirsResponse(Message):
-    """Whether each move was accepted."""
+    """The result for each move."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     results: list[AlterReplicaLogDirTopicResult] = array(
         AlterReplicaLogDirTopicResult, "The results, by topic."
@@ -79,16 +79,19 @@ class AlterReplicaLogDirsResponse(Message):
 class DescribableLogDirTopic(Message):
     """One element of `DescribeLogDirsRequest.topics`."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    topic: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class DescribeLogDirsRequest(Message):
-    """Asks what the log directories of a broker hold."""
+    """Requests the replicas in the log directories of the broker."""
 
     topics: list[DescribableLogDirTopic] | None = array(
-        DescribableLogDirTopic, "The topics to describe; null all.", nullable_since=0, default=None
+        DescribableLogDirTopic,
+        "The topics to describe; null for all topics.",
+        nullable_since=0,
+        default=None,
     )
 
 
@@ -96,17 +99,17 @@ class DescribeLogDirsRequest(Message):
 class DescribeLogDirsPartition(Message):
     """One element of `DescribeLogDirsTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
-    partition_size: int = int64("The log's size in bytes.")
-    offset_lag: int = int64("How many offsets the replica is behind.")
-    is_future_key: bool = boolean("Whether the replica is moving to this directory.")
+    partition_index: int = int32("The partition number.")
+    partition_size: int = int64("The size of the log, in bytes.")
+    offset_lag: int = int64("The offset lag: the number of offsets by which the replica trails.")
+    is_future_key: bool = boolean("Whether this is the future replica of a move to this directory.")
 
 
 @message
 class DescribeLogDirsTopic(Message):
     """One element of `DescribeLogDirsResult.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[DescribeLogDirsPartition] = array(
         DescribeLogDirsPartition, "The replicas, by partition."
     )
@@ -117,19 +120,19 @@ class DescribeLogDirsResult(Message):
     """One element of `DescribeLogDirsResponse.results`."""
 
     error_code: int = int16("The error, or 0.")
-    log_dir: str = string("The directory's path.")
+    log_dir: str = string("The path of the log directory.")
     topics: list[DescribeLogDirsTopic] = array(
-        DescribeLogDirsTopic, "The replicas there, by topic."
+        DescribeLogDirsTopic, "The replicas in the directory, by topic."
     )
 
 
 @message
 class DescribeLogDirsResponse(Message):
-    """Size and lag of each replica."""
+    """The size and the offset lag of each replica."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     results: list[DescribeLogDirsResult] = array(
-        DescribeLogDirsResult, "One result for each log directory."
+        DescribeLogDirsResult, "One result for each log directory of the broker."
     )

@@ -1,12 +1,13 @@
-"""OffsetCommit (8) 0-8, OffsetFetch (9) 0-8, OffsetDelete (47) 0.
+"""OffsetCommit (8), versions 0-8, OffsetFetch (9), versions 0-8, OffsetDelete (47), version 0.
 
-OffsetCommit: 1 group membership, commit time. 2 retention time instead of the commit time.
-3 throttle time. 4 the client throttles itself. 5 no retention time any more. 6 leader epochs.
-7 static members. 8 flexible.
-OffsetFetch: 1 offsets of the coordinator instead of the classic nodes in ZooKeeper. 2 null for
-everything, an error for the whole. 3 throttle time. 4 the client throttles itself. 5 leader epochs.
-6 flexible. 7 stable offsets (KIP-447). 8 several groups (KIP-709).
-OffsetDelete is never flexible, and its error stands before the throttle time.
+OffsetCommit, changes in version 1: group membership, commit timestamp. 2: retention time instead of
+the commit timestamp. 3: throttle time. 4: throttling by the client (KIP-219). 5: no retention time.
+6: leader epochs. 7: static members. 8: flexible.
+OffsetFetch, changes in version 1: offsets in Kafka; version 0 reads the offsets of the classic
+consumer from ZooKeeper. 2: null for all partitions, an error of the whole request. 3: throttle
+time. 4: throttling by the client. 5: leader epochs. 6: flexible. 7: stable offsets (KIP-447).
+8: several groups (KIP-709).
+OffsetDelete is not flexible, and its response has the error before the throttle time.
 """
 
 from __future__ import annotations
@@ -28,22 +29,27 @@ from pybroker.wire.schema import (
 class OffsetCommitRequestPartition(Message):
     """One element of `OffsetCommitRequestTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The offset of the next record to consume.")
     committed_leader_epoch: int = int32(
         "The leader epoch of the last consumed record, or -1.", since=6, ignorable=True, default=-1
     )
     commit_timestamp: int = int64(
-        "When the commit was made, in ms; -1 now.", since=1, until=1, default=-1
+        "The commit timestamp, in ms; -1 for the current time of the broker.",
+        since=1,
+        until=1,
+        default=-1,
     )
-    committed_metadata: str | None = string("Text that the consumer wants back.", nullable_since=0)
+    committed_metadata: str | None = string(
+        "Metadata of the commit: any text, which OffsetFetch returns.", nullable_since=0
+    )
 
 
 @message
 class OffsetCommitRequestTopic(Message):
     """One element of `OffsetCommitRequest.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OffsetCommitRequestPartition] = array(
         OffsetCommitRequestPartition, "The offsets to commit."
     )
@@ -51,23 +57,26 @@ class OffsetCommitRequestTopic(Message):
 
 @message
 class OffsetCommitRequest(Message):
-    """Stores how far a group has read."""
+    """Commits offsets of a group."""
 
-    group_id: str = string("The group's id.")
+    group_id: str = string("The group id.")
     generation_id: int = int32(
-        "The generation; -1 for a consumer without group membership.",
+        "The generation of the member; -1 for a consumer without group membership.",
         since=1,
         ignorable=True,
         default=-1,
     )
     member_id: str = string(
-        "The member's id; empty before the coordinator gave one.", since=1, ignorable=True
+        "The member id; empty until the coordinator assigns a member id.", since=1, ignorable=True
     )
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", since=7, nullable_since=7, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        since=7,
+        nullable_since=7,
+        default=None,
     )
     retention_time_ms: int = int64(
-        "How long to keep the offsets, in ms; -1 as the broker likes.",
+        "The retention time of the offsets, in ms; -1 for the broker's default.",
         since=2,
         until=4,
         ignorable=True,
@@ -82,7 +91,7 @@ class OffsetCommitRequest(Message):
 class OffsetCommitResponsePartition(Message):
     """One element of `OffsetCommitResponseTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -90,7 +99,7 @@ class OffsetCommitResponsePartition(Message):
 class OffsetCommitResponseTopic(Message):
     """One element of `OffsetCommitResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OffsetCommitResponsePartition] = array(
         OffsetCommitResponsePartition, "The results, by partition."
     )
@@ -98,10 +107,10 @@ class OffsetCommitResponseTopic(Message):
 
 @message
 class OffsetCommitResponse(Message):
-    """Whether each offset was stored."""
+    """The result for each offset to commit."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=3,
         ignorable=True,
     )
@@ -114,26 +123,26 @@ class OffsetCommitResponse(Message):
 class OffsetFetchRequestTopic(Message):
     """One element of `OffsetFetchRequest.topics`."""
 
-    name: str = string("The topic's name.")
-    partition_indexes: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partition_indexes: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class OffsetFetchRequestTopics(Message):
     """One element of `OffsetFetchRequestGroup.topics`."""
 
-    name: str = string("The topic's name.")
-    partition_indexes: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partition_indexes: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class OffsetFetchRequestGroup(Message):
     """One element of `OffsetFetchRequest.groups`."""
 
-    group_id: str = string("The group's id.")
+    group_id: str = string("The group id.")
     topics: list[OffsetFetchRequestTopics] | None = array(
         OffsetFetchRequestTopics,
-        "The partitions to look up; null for all that the group committed.",
+        "The partitions to look up; null for all partitions with committed offsets of the group.",
         nullable_since=0,
         default=None,
     )
@@ -141,12 +150,12 @@ class OffsetFetchRequestGroup(Message):
 
 @message
 class OffsetFetchRequest(Message):
-    """Asks how far a group has read."""
+    """Requests the committed offsets of groups."""
 
-    group_id: str = string("The group's id.", until=7)
+    group_id: str = string("The group id.", until=7)
     topics: list[OffsetFetchRequestTopic] | None = array(
         OffsetFetchRequestTopic,
-        "The partitions to look up; null for all that the group committed.",
+        "The partitions to look up; null for all partitions with committed offsets of the group.",
         until=7,
         nullable_since=2,
     )
@@ -154,7 +163,8 @@ class OffsetFetchRequest(Message):
         OffsetFetchRequestGroup, "The partitions to look up, by group.", since=8
     )
     require_stable: bool = boolean(
-        "Whether to answer 88 while a transaction is undecided (KIP-447).", since=7
+        "Whether the broker returns error 88 for offsets of an open transaction (KIP-447).",
+        since=7,
     )
 
 
@@ -162,12 +172,12 @@ class OffsetFetchRequest(Message):
 class OffsetFetchResponsePartition(Message):
     """One element of `OffsetFetchResponseTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The committed offset, or -1.")
     committed_leader_epoch: int = int32(
         "The leader epoch of the last consumed record, or -1.", since=5, ignorable=True, default=-1
     )
-    metadata: str | None = string("The text that came with it.", nullable_since=0)
+    metadata: str | None = string("The metadata of the commit.", nullable_since=0)
     error_code: int = int16("The error, or 0.")
 
 
@@ -175,7 +185,7 @@ class OffsetFetchResponsePartition(Message):
 class OffsetFetchResponseTopic(Message):
     """One element of `OffsetFetchResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OffsetFetchResponsePartition] = array(
         OffsetFetchResponsePartition, "The offsets, by partition."
     )
@@ -185,12 +195,12 @@ class OffsetFetchResponseTopic(Message):
 class OffsetFetchResponsePartitions(Message):
     """One element of `OffsetFetchResponseTopics.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The committed offset, or -1.")
     committed_leader_epoch: int = int32(
         "The leader epoch of the last consumed record, or -1.", default=-1
     )
-    metadata: str | None = string("The text that came with it.", nullable_since=0)
+    metadata: str | None = string("The metadata of the commit.", nullable_since=0)
     error_code: int = int16("The error, or 0.")
 
 
@@ -198,7 +208,7 @@ class OffsetFetchResponsePartitions(Message):
 class OffsetFetchResponseTopics(Message):
     """One element of `OffsetFetchResponseGroup.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OffsetFetchResponsePartitions] = array(
         OffsetFetchResponsePartitions, "The offsets, by partition."
     )
@@ -208,7 +218,7 @@ class OffsetFetchResponseTopics(Message):
 class OffsetFetchResponseGroup(Message):
     """One element of `OffsetFetchResponse.groups`."""
 
-    group_id: str = string("The group's id.")
+    group_id: str = string("The group id.")
     topics: list[OffsetFetchResponseTopics] = array(
         OffsetFetchResponseTopics, "The offsets, by topic."
     )
@@ -217,10 +227,10 @@ class OffsetFetchResponseGroup(Message):
 
 @message
 class OffsetFetchResponse(Message):
-    """The stored offsets."""
+    """The committed offsets."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=3,
         ignorable=True,
     )
@@ -237,26 +247,26 @@ class OffsetFetchResponse(Message):
 class OffsetDeleteRequestPartition(Message):
     """One element of `OffsetDeleteRequestTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
 
 
 @message
 class OffsetDeleteRequestTopic(Message):
     """One element of `OffsetDeleteRequest.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OffsetDeleteRequestPartition] = array(
-        OffsetDeleteRequestPartition, "The partitions to forget."
+        OffsetDeleteRequestPartition, "The partitions whose offsets are deleted."
     )
 
 
 @message
 class OffsetDeleteRequest(Message):
-    """Forgets offsets of topics that a group no longer reads (KIP-496)."""
+    """Deletes committed offsets of topics to which the group does not subscribe (KIP-496)."""
 
-    group_id: str = string("The group's id.")
+    group_id: str = string("The group id.")
     topics: list[OffsetDeleteRequestTopic] = array(
-        OffsetDeleteRequestTopic, "The partitions to forget, by topic."
+        OffsetDeleteRequestTopic, "The partitions whose offsets are deleted, by topic."
     )
 
 
@@ -264,7 +274,7 @@ class OffsetDeleteRequest(Message):
 class OffsetDeleteResponsePartition(Message):
     """One element of `OffsetDeleteResponseTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -272,7 +282,7 @@ class OffsetDeleteResponsePartition(Message):
 class OffsetDeleteResponseTopic(Message):
     """One element of `OffsetDeleteResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OffsetDeleteResponsePartition] = array(
         OffsetDeleteResponsePartition, "The results, by partition."
     )
@@ -280,11 +290,11 @@ class OffsetDeleteResponseTopic(Message):
 
 @message
 class OffsetDeleteResponse(Message):
-    """Whether each offset was forgotten."""
+    """The result for each offset to delete."""
 
     error_code: int = int16("The error, or 0.")
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     topics: list[OffsetDeleteResponseTopic] = array(
         OffsetDeleteResponseTopic, "The results, by topic."

@@ -1,11 +1,12 @@
 """Produce (0), versions 0-9.
 
-Versions 0-2 carry the message formats before record batches; their layout is declared so that a
-broker can refuse them in words.
+Versions 0-2 carry the message formats 0 and 1. They are declared so that a broker can decode the
+request and reject its records with an error message.
 
-1 throttle time in the answer. 2 log append time. 3 transactional id, one record batch a partition.
-4 error 56 possible. 5 log start offset. 6 the client throttles itself. 7 zstd. 8 errors by record
-(KIP-467). 9 flexible. The throttle time is the last field here, unlike everywhere else.
+Changes in version 1: throttle time. 2: log append time. 3: transactional id, one record batch for
+each partition. 4: error 56 (KAFKA_STORAGE_ERROR). 5: log start offset. 6: throttling by the client
+(KIP-219). 7: zstd. 8: errors of single records (KIP-467). 9: flexible. Unlike in other responses,
+the throttle time is the last field.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from pybroker.wire.schema import Message, array, int16, int32, int64, message, r
 class PartitionProduceData(Message):
     """One element of `TopicProduceData.partition_data`."""
 
-    index: int = int32("The partition's number.")
-    records: Buffer | None = records("The batch; exactly one from version 3 on.", nullable_since=0)
+    index: int = int32("The partition number.")
+    records: Buffer | None = records(
+        "The record batches; exactly one batch from version 3 on.", nullable_since=0
+    )
 
 
 @message
 class TopicProduceData(Message):
     """One element of `ProduceRequest.topic_data`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partition_data: list[PartitionProduceData] = array(
         PartitionProduceData, "The batches to append."
     )
@@ -42,8 +45,10 @@ class ProduceRequest(Message):
         nullable_since=3,
         default=None,
     )
-    acks: int = int16("Replicas that acknowledge: 0 none (no answer), 1 the leader, -1 the ISR.")
-    timeout_ms: int = int32("How long to wait for the ISR, in ms.")
+    acks: int = int16(
+        "The required acks: 0 none (the broker sends no response), 1 the leader, -1 the full ISR."
+    )
+    timeout_ms: int = int32("The maximum time to wait for the in-sync replicas, in ms.")
     topic_data: list[TopicProduceData] = array(TopicProduceData, "The batches to append, by topic.")
 
 
@@ -51,9 +56,9 @@ class ProduceRequest(Message):
 class BatchIndexAndErrorMessage(Message):
     """One element of `PartitionProduceResponse.record_errors`."""
 
-    batch_index: int = int32("The record's place in the batch.")
+    batch_index: int = int32("The index of the record in the batch, from 0.")
     batch_index_error_message: str | None = string(
-        "The error of the record, or null.", nullable_since=0, default=None
+        "The error message of the record, or null.", nullable_since=0, default=None
     )
 
 
@@ -61,23 +66,24 @@ class BatchIndexAndErrorMessage(Message):
 class PartitionProduceResponse(Message):
     """One element of `TopicProduceResponse.partition_responses`."""
 
-    index: int = int32("The partition's number.")
+    index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
-    base_offset: int = int64("The offset of the first record, or -1.")
+    base_offset: int = int64("The offset of the first record, or -1 on error.")
     log_append_time_ms: int = int64(
-        "The broker's time stamp with LogAppendTime, else -1.", since=2, ignorable=True, default=-1
+        "The timestamp that the leader set for LogAppendTime, or -1 for CreateTime.",
+        since=2,
+        ignorable=True,
+        default=-1,
     )
-    log_start_offset: int = int64(
-        "The first offset that the partition holds.", since=5, ignorable=True, default=-1
-    )
+    log_start_offset: int = int64("The log start offset.", since=5, ignorable=True, default=-1)
     record_errors: list[BatchIndexAndErrorMessage] = array(
         BatchIndexAndErrorMessage,
-        "Which records made the batch fail (KIP-467).",
+        "The invalid records of the batch (KIP-467).",
         since=8,
         ignorable=True,
     )
     error_message: str | None = string(
-        "The error of the batch, or null.",
+        "The error message of the batch, or null.",
         since=8,
         nullable_since=8,
         ignorable=True,
@@ -89,7 +95,7 @@ class PartitionProduceResponse(Message):
 class TopicProduceResponse(Message):
     """One element of `ProduceResponse.responses`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partition_responses: list[PartitionProduceResponse] = array(
         PartitionProduceResponse, "The results, by partition."
     )
@@ -97,11 +103,11 @@ class TopicProduceResponse(Message):
 
 @message
 class ProduceResponse(Message):
-    """The result of each batch. With acks=0 it is never sent."""
+    """The result of each batch. The broker sends no response to a request with acks=0."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "The results, by topic.")
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )

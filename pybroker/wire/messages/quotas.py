@@ -1,6 +1,6 @@
-"""Quotas (KIP-546): DescribeClientQuotas (48), AlterClientQuotas (49), versions 0-1 each.
+"""Quotas (KIP-546): DescribeClientQuotas (48) and AlterClientQuotas (49), versions 0-1 each.
 
-1 flexible.
+Change in version 1: flexible.
 """
 
 from __future__ import annotations
@@ -22,28 +22,32 @@ from pybroker.wire.schema import (
 class ComponentData(Message):
     """One element of `DescribeClientQuotasRequest.components`."""
 
-    entity_type: str = string("user, client-id or ip.")
-    match_type: int = int8("0 the exact name, 1 the default entity, 2 any name.")
+    entity_type: str = string("The entity type: user, client-id or ip.")
+    match_type: int = int8("The match type: 0 exact name, 1 default entity, 2 any name.")
     match: str | None = string(
-        "The name for match type 0, else null.", nullable_since=0, default=None
+        "The entity name for match type 0; null for the other match types.",
+        nullable_since=0,
+        default=None,
     )
 
 
 @message
 class DescribeClientQuotasRequest(Message):
-    """Asks for the quotas of users, clients and addresses (KIP-546)."""
+    """Requests the quotas of users, client ids and IP addresses (KIP-546)."""
 
-    components: list[ComponentData] = array(ComponentData, "Conditions on the entities.")
-    strict: bool = boolean("Whether entities with further parts are left out.")
+    components: list[ComponentData] = array(
+        ComponentData, "The conditions that an entity must match."
+    )
+    strict: bool = boolean("Whether entities with additional entity types are excluded.")
 
 
 @message
 class EntityData(Message):
     """One element of `DescribedQuotaEntry.entity`."""
 
-    entity_type: str = string("user, client-id or ip.")
+    entity_type: str = string("The entity type: user, client-id or ip.")
     entity_name: str | None = string(
-        "The entity's name; null is the default entity.", nullable_since=0, default=None
+        "The entity name; null for the default entity.", nullable_since=0, default=None
     )
 
 
@@ -51,31 +55,34 @@ class EntityData(Message):
 class ValueData(Message):
     """One element of `DescribedQuotaEntry.values`."""
 
-    key: str = string("The limit's name, as in producer_byte_rate.")
-    value: float = float64("The limit.")
+    key: str = string("The quota name, for example producer_byte_rate.")
+    value: float = float64("The quota value.")
 
 
 @message
 class DescribedQuotaEntry(Message):
     """One element of `DescribeClientQuotasResponse.entries`."""
 
-    entity: list[EntityData] = array(EntityData, "The entity of the quota.")
-    values: list[ValueData] = array(ValueData, "The limits.")
+    entity: list[EntityData] = array(EntityData, "The entity to which the quota applies.")
+    values: list[ValueData] = array(ValueData, "The quotas of the entity.")
 
 
 @message
 class DescribeClientQuotasResponse(Message):
-    """The quotas."""
+    """The quotas of the matching entities."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     entries: list[DescribedQuotaEntry] | None = array(
-        DescribedQuotaEntry, "The quotas found; null on error.", nullable_since=0, default=None
+        DescribedQuotaEntry,
+        "The quotas of the matching entities; null on error.",
+        nullable_since=0,
+        default=None,
     )
 
 
@@ -83,25 +90,27 @@ class DescribeClientQuotasResponse(Message):
 class OpData(Message):
     """One element of `AlteredQuotaEntry.ops`."""
 
-    key: str = string("The limit's name, as in producer_byte_rate.")
-    value: float = float64("The limit; ignored on removal.")
-    remove: bool = boolean("Whether to remove the limit.")
+    key: str = string("The quota name, for example producer_byte_rate.")
+    value: float = float64("The quota value; ignored if the quota is removed.")
+    remove: bool = boolean("Whether to remove the quota.")
 
 
 @message
 class AlteredQuotaEntry(Message):
     """One element of `AlterClientQuotasRequest.entries`."""
 
-    entity: list[EntityData] = array(EntityData, "The entity of the quota.")
-    ops: list[OpData] = array(OpData, "The changes.")
+    entity: list[EntityData] = array(EntityData, "The entity to which the quota applies.")
+    ops: list[OpData] = array(OpData, "The quotas to change.")
 
 
 @message
 class AlterClientQuotasRequest(Message):
-    """Changes the quotas of users, clients and addresses (KIP-546)."""
+    """Changes the quotas of users, client ids and IP addresses (KIP-546)."""
 
-    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry, "The changes.")
-    validate_only: bool = boolean("Whether only to check what would happen.")
+    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry, "The entities with their changes.")
+    validate_only: bool = boolean(
+        "Whether the broker only validates the request and changes nothing."
+    )
 
 
 @message
@@ -110,18 +119,18 @@ class AlterClientQuotasResult(Message):
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    entity: list[EntityData] = array(EntityData, "The entity of the quota.")
+    entity: list[EntityData] = array(EntityData, "The entity to which the quota applies.")
 
 
 @message
 class AlterClientQuotasResponse(Message):
-    """Whether each entity was changed."""
+    """The result for each entity."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     entries: list[AlterClientQuotasResult] = array(
-        AlterClientQuotasResult, "One result for each entity."
+        AlterClientQuotasResult, "One result for each entity of the request."
     )

@@ -1,8 +1,8 @@
-"""Leaders and replicas: ElectLeaders (43) 0-2, AlterPartitionReassignments (45) 0,
-ListPartitionReassignments (46) 0.
+"""Leaders and replicas: ElectLeaders (43), versions 0-2, AlterPartitionReassignments (45), version
+0, and ListPartitionReassignments (46), version 0.
 
-ElectLeaders: 1 unclean elections, an error for the whole (KIP-460). 2 flexible. The other two are
-flexible from the start (KIP-455).
+ElectLeaders, changes in version 1: unclean elections, an error of the whole request (KIP-460).
+2: flexible. The other two APIs are flexible in version 0 (KIP-455).
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from pybroker.wire.schema import Message, array, int8, int16, int32, int32_array
 class TopicPartitions(Message):
     """One element of `ElectLeadersRequest.topic_partitions`."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    topic: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class ElectLeadersRequest(Message):
-    """Elects the preferred or, on demand, any live replica as leader."""
+    """Elects the preferred replica as leader or, in an unclean election, any live replica."""
 
-    election_type: int = int8("0 the preferred replica, 1 any live one (unclean).", since=1)
+    election_type: int = int8("The election type: 0 preferred, 1 unclean.", since=1)
     topic_partitions: list[TopicPartitions] | None = array(
-        TopicPartitions, "The partitions; null all.", nullable_since=0, default=None
+        TopicPartitions,
+        "The partitions for which to elect a leader; null for all partitions.",
+        nullable_since=0,
+        default=None,
     )
     timeout_ms: int = int32(
-        "How long the broker may take before it answers with error 7, in ms.", default=60000
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms.",
+        default=60000,
     )
 
 
@@ -35,10 +39,10 @@ class ElectLeadersRequest(Message):
 class PartitionResult(Message):
     """One element of `ReplicaElectionResult.partition_result`."""
 
-    partition_id: int = int32("The partition's number.")
+    partition_id: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
 
 
@@ -46,16 +50,16 @@ class PartitionResult(Message):
 class ReplicaElectionResult(Message):
     """One element of `ElectLeadersResponse.replica_election_results`."""
 
-    topic: str = string("The topic's name.")
+    topic: str = string("The topic name.")
     partition_result: list[PartitionResult] = array(PartitionResult, "The results, by partition.")
 
 
 @message
 class ElectLeadersResponse(Message):
-    """Whether each partition has a new leader."""
+    """The result of each election."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.", since=1)
     replica_election_results: list[ReplicaElectionResult] = array(
@@ -67,9 +71,9 @@ class ElectLeadersResponse(Message):
 class ReassignablePartition(Message):
     """One element of `ReassignableTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     replicas: list[int] | None = int32_array(
-        "The brokers that shall hold it; null cancels a move under way.",
+        "The broker ids of the new replicas; null cancels the current reassignment.",
         nullable_since=0,
         default=None,
     )
@@ -79,30 +83,33 @@ class ReassignablePartition(Message):
 class ReassignableTopic(Message):
     """One element of `AlterPartitionReassignmentsRequest.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[ReassignablePartition] = array(
-        ReassignablePartition, "The partitions to move."
+        ReassignablePartition, "The partitions to reassign."
     )
 
 
 @message
 class AlterPartitionReassignmentsRequest(Message):
-    """Moves partitions to other brokers, or cancels a move (KIP-455)."""
+    """Reassigns partitions to other brokers, or cancels a reassignment (KIP-455)."""
 
     timeout_ms: int = int32(
-        "How long the broker may take before it answers with error 7, in ms.", default=60000
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms.",
+        default=60000,
     )
-    topics: list[ReassignableTopic] = array(ReassignableTopic, "The partitions to move, by topic.")
+    topics: list[ReassignableTopic] = array(
+        ReassignableTopic, "The partitions to reassign, by topic."
+    )
 
 
 @message
 class ReassignablePartitionResponse(Message):
     """One element of `ReassignableTopicResponse.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
 
 
@@ -110,7 +117,7 @@ class ReassignablePartitionResponse(Message):
 class ReassignableTopicResponse(Message):
     """One element of `AlterPartitionReassignmentsResponse.responses`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[ReassignablePartitionResponse] = array(
         ReassignablePartitionResponse, "The results, by partition."
     )
@@ -118,14 +125,14 @@ class ReassignableTopicResponse(Message):
 
 @message
 class AlterPartitionReassignmentsResponse(Message):
-    """Whether each move was accepted."""
+    """The result for each move."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     responses: list[ReassignableTopicResponse] = array(
         ReassignableTopicResponse, "The results, by topic."
@@ -136,20 +143,21 @@ class AlterPartitionReassignmentsResponse(Message):
 class ListPartitionReassignmentsTopics(Message):
     """One element of `ListPartitionReassignmentsRequest.topics`."""
 
-    name: str = string("The topic's name.")
-    partition_indexes: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partition_indexes: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class ListPartitionReassignmentsRequest(Message):
-    """Asks which moves are under way (KIP-455)."""
+    """Requests the current reassignments (KIP-455)."""
 
     timeout_ms: int = int32(
-        "How long the broker may take before it answers with error 7, in ms.", default=60000
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms.",
+        default=60000,
     )
     topics: list[ListPartitionReassignmentsTopics] | None = array(
         ListPartitionReassignmentsTopics,
-        "The partitions asked about; null all.",
+        "The partitions to describe; null for all partitions.",
         nullable_since=0,
         default=None,
     )
@@ -159,33 +167,35 @@ class ListPartitionReassignmentsRequest(Message):
 class OngoingPartitionReassignment(Message):
     """One element of `OngoingTopicReassignment.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
-    replicas: list[int] = int32_array("All replicas, those to add and to remove included.")
-    adding_replicas: list[int] = int32_array("The replicas on their way in.")
-    removing_replicas: list[int] = int32_array("The replicas on their way out.")
+    partition_index: int = int32("The partition number.")
+    replicas: list[int] = int32_array(
+        "All assigned replicas, including the replicas to add and to remove."
+    )
+    adding_replicas: list[int] = int32_array("The replicas that the reassignment adds.")
+    removing_replicas: list[int] = int32_array("The replicas that the reassignment removes.")
 
 
 @message
 class OngoingTopicReassignment(Message):
     """One element of `ListPartitionReassignmentsResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[OngoingPartitionReassignment] = array(
-        OngoingPartitionReassignment, "The moves under way, by partition."
+        OngoingPartitionReassignment, "The current reassignments, by partition."
     )
 
 
 @message
 class ListPartitionReassignmentsResponse(Message):
-    """The moves under way."""
+    """The current reassignments."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     topics: list[OngoingTopicReassignment] = array(
-        OngoingTopicReassignment, "The moves under way, by topic."
+        OngoingTopicReassignment, "The current reassignments, by topic."
     )

@@ -1,7 +1,8 @@
-"""Authentication: SaslHandshake (17) 0-1, SaslAuthenticate (36) 0-2.
+"""Authentication: SaslHandshake (17), versions 0-1, and SaslAuthenticate (36), versions 0-2.
 
-SaslHandshake 1 tells that the mechanism's messages follow inside SaslAuthenticate; it is never
-flexible. SaslAuthenticate: 1 session lifetime (KIP-368). 2 flexible.
+After SaslHandshake version 1, the client sends the messages of the mechanism in SaslAuthenticate
+requests. SaslHandshake is not flexible. SaslAuthenticate, changes in version 1: session lifetime
+(KIP-368). 2: flexible.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from pybroker.wire.schema import Message, int16, int64, message, octets, string,
 
 @message
 class SaslHandshakeRequest(Message):
-    """Chooses a SASL mechanism."""
+    """Selects a SASL mechanism."""
 
-    mechanism: str = string("The mechanism that the client wants, as in PLAIN.")
+    mechanism: str = string("The mechanism that the client selects, for example PLAIN.")
 
 
 @message
 class SaslHandshakeResponse(Message):
-    """Whether the mechanism is offered, and all that are."""
+    """The result of the selection, and the mechanisms that the listener offers."""
 
     error_code: int = int16("The error, or 0.")
     mechanisms: list[str] = string_array("The mechanisms that the listener offers.")
@@ -28,18 +29,20 @@ class SaslHandshakeResponse(Message):
 class SaslAuthenticateRequest(Message):
     """Carries one message of the SASL mechanism."""
 
-    auth_bytes: bytes = octets("The mechanism's message.")
+    auth_bytes: bytes = octets("A message of the SASL mechanism from the client.")
 
 
 @message
 class SaslAuthenticateResponse(Message):
-    """Carries the answer of the SASL mechanism."""
+    """Carries the reply of the SASL mechanism."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    auth_bytes: bytes = octets("The mechanism's answer.")
+    auth_bytes: bytes = octets("A message of the SASL mechanism from the broker.")
     session_lifetime_ms: int = int64(
-        "After how many ms to authenticate again; 0 never (KIP-368).", since=1, ignorable=True
+        "The session lifetime, in ms, until the client must reauthenticate; 0 unlimited (KIP-368).",
+        since=1,
+        ignorable=True,
     )

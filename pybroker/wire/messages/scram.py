@@ -1,5 +1,5 @@
-"""SCRAM credentials (KIP-554): DescribeUserScramCredentials (50), AlterUserScramCredentials (51),
-version 0 each, flexible.
+"""SCRAM credentials (KIP-554): DescribeUserScramCredentials (50) and AlterUserScramCredentials
+(51), version 0 each. Both are flexible.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from pybroker.wire.schema import Message, array, int8, int16, int32, message, oc
 class UserName(Message):
     """One element of `DescribeUserScramCredentialsRequest.users`."""
 
-    name: str = string("The user's name.")
+    name: str = string("The user name.")
 
 
 @message
 class DescribeUserScramCredentialsRequest(Message):
-    """Asks which SCRAM credentials users have (KIP-554)."""
+    """Requests the SCRAM mechanisms for which users have credentials (KIP-554)."""
 
     users: list[UserName] | None = array(
-        UserName, "The users; null or empty all.", nullable_since=0, default=None
+        UserName,
+        "The users to describe; null or empty for all users.",
+        nullable_since=0,
+        default=None,
     )
 
 
@@ -27,32 +30,34 @@ class DescribeUserScramCredentialsRequest(Message):
 class CredentialInfo(Message):
     """One element of `DescribeUserScramCredentialsResult.credential_infos`."""
 
-    mechanism: int = int8("The mechanism's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
-    iterations: int = int32("How often the password is hashed.")
+    mechanism: int = int8("The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
+    iterations: int = int32("The number of hash iterations.")
 
 
 @message
 class DescribeUserScramCredentialsResult(Message):
     """One element of `DescribeUserScramCredentialsResponse.results`."""
 
-    user: str = string("The user's name.")
+    user: str = string("The user name.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
-    credential_infos: list[CredentialInfo] = array(CredentialInfo, "The user's credentials.")
+    credential_infos: list[CredentialInfo] = array(
+        CredentialInfo, "The mechanisms and iterations of the user's credentials."
+    )
 
 
 @message
 class DescribeUserScramCredentialsResponse(Message):
-    """The credentials of each user, without secrets."""
+    """The SCRAM mechanisms of each user, without secrets."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     results: list[DescribeUserScramCredentialsResult] = array(
         DescribeUserScramCredentialsResult, "One result for each user."
@@ -63,24 +68,24 @@ class DescribeUserScramCredentialsResponse(Message):
 class ScramCredentialDeletion(Message):
     """One element of `AlterUserScramCredentialsRequest.deletions`."""
 
-    name: str = string("The user's name.")
-    mechanism: int = int8("The mechanism's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
+    name: str = string("The user name.")
+    mechanism: int = int8("The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
 
 
 @message
 class ScramCredentialUpsertion(Message):
     """One element of `AlterUserScramCredentialsRequest.upsertions`."""
 
-    name: str = string("The user's name.")
-    mechanism: int = int8("The mechanism's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
-    iterations: int = int32("How often the password is hashed.")
-    salt: bytes = octets("Random bytes that the client chose.")
+    name: str = string("The user name.")
+    mechanism: int = int8("The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
+    iterations: int = int32("The number of hash iterations.")
+    salt: bytes = octets("The salt, random bytes from the client.")
     salted_password: bytes = octets("The salted and hashed password.")
 
 
 @message
 class AlterUserScramCredentialsRequest(Message):
-    """Adds and removes SCRAM credentials (KIP-554)."""
+    """Adds, replaces and removes SCRAM credentials (KIP-554)."""
 
     deletions: list[ScramCredentialDeletion] = array(
         ScramCredentialDeletion, "The credentials to remove."
@@ -94,19 +99,19 @@ class AlterUserScramCredentialsRequest(Message):
 class AlterUserScramCredentialsResult(Message):
     """One element of `AlterUserScramCredentialsResponse.results`."""
 
-    user: str = string("The user's name.")
+    user: str = string("The user name.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
 
 
 @message
 class AlterUserScramCredentialsResponse(Message):
-    """Whether each user was changed."""
+    """The result for each user."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     results: list[AlterUserScramCredentialsResult] = array(
         AlterUserScramCredentialsResult, "One result for each user."

@@ -1,11 +1,14 @@
-"""CreateTopics (19) 0-7, DeleteTopics (20) 0-6, DeleteRecords (21) 0-2, CreatePartitions (37) 0-3.
+"""CreateTopics (19), versions 0-7, DeleteTopics (20), versions 0-6, DeleteRecords (21), versions
+0-2, CreatePartitions (37), versions 0-3.
 
-CreateTopics: 1 dry run, error texts. 2 throttle time. 3 the client throttles itself. 4 default
-counts (-1). 5 flexible, the created configuration (KIP-525). 6 error 89 possible. 7 topic ids.
-DeleteTopics: 1 throttle time. 2 the client throttles itself. 3 error 73 possible. 4 flexible.
-5 error texts, error 89. 6 deletion by id.
-DeleteRecords: 1 the client throttles itself. 2 flexible.
-CreatePartitions: 1 the client throttles itself. 2 flexible. 3 error 89 possible.
+CreateTopics, changes in version 1: validation without creation, error messages. 2: throttle time.
+3: throttling by the client (KIP-219). 4: the broker's defaults for partitions and replicas (-1).
+5: flexible, configuration of the created topic (KIP-525). 6: error 89 (THROTTLING_QUOTA_EXCEEDED).
+7: topic ids.
+DeleteTopics, changes in version 1: throttle time. 2: throttling by the client. 3: error 73
+(TOPIC_DELETION_DISABLED). 4: flexible. 5: error messages, error 89. 6: deletion by topic id.
+DeleteRecords, changes in version 1: throttling by the client. 2: flexible.
+CreatePartitions, changes in version 1: throttling by the client. 2: flexible. 3: error 89.
 """
 
 from __future__ import annotations
@@ -32,31 +35,37 @@ from pybroker.wire.schema import (
 class CreatableReplicaAssignment(Message):
     """One element of `CreatableTopic.assignments`."""
 
-    partition_index: int = int32("The partition's number.")
-    broker_ids: list[int] = int32_array("The brokers, the preferred leader first.")
+    partition_index: int = int32("The partition number.")
+    broker_ids: list[int] = int32_array(
+        "The broker ids of the replicas, the preferred leader first."
+    )
 
 
 @message
 class CreatableTopicConfig(Message):
     """One element of `CreatableTopic.configs`."""
 
-    name: str = string("The option's name.")
-    value: str | None = string("The option's value.", nullable_since=0, default=None)
+    name: str = string("The name of the option.")
+    value: str | None = string("The value of the option.", nullable_since=0, default=None)
 
 
 @message
 class CreatableTopic(Message):
     """One element of `CreateTopicsRequest.topics`."""
 
-    name: str = string("The topic's name.")
-    num_partitions: int = int32("How many partitions; -1 the default, or as assigned.")
-    replication_factor: int = int16("How many replicas; -1 the default, or as assigned.")
+    name: str = string("The topic name.")
+    num_partitions: int = int32(
+        "The number of partitions; -1 for the broker's default, or if the request assigns replicas."
+    )
+    replication_factor: int = int16(
+        "The replication factor; -1 for the broker's default, or if the request assigns replicas."
+    )
     assignments: list[CreatableReplicaAssignment] = array(
         CreatableReplicaAssignment,
-        "Which brokers hold which partition; empty lets the controller choose.",
+        "The replicas of each partition; if empty, the broker assigns replicas.",
     )
     configs: list[CreatableTopicConfig] = array(
-        CreatableTopicConfig, "The topic's own configuration."
+        CreatableTopicConfig, "The options to set for the topic."
     )
 
 
@@ -66,46 +75,56 @@ class CreateTopicsRequest(Message):
 
     topics: list[CreatableTopic] = array(CreatableTopic, "The topics to create.")
     timeout_ms: int = int32(
-        "How long the broker may take before it answers with error 7, in ms.", default=60000
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms.",
+        default=60000,
     )
-    validate_only: bool = boolean("Whether only to check what would happen.", since=1)
+    validate_only: bool = boolean(
+        "Whether the broker only validates the request and changes nothing.", since=1
+    )
 
 
 @message
 class CreatableTopicConfigs(Message):
     """One element of `CreatableTopicResult.configs`."""
 
-    name: str = string("The option's name.")
-    value: str | None = string("Its value; null if sensitive.", nullable_since=0, default=None)
-    read_only: bool = boolean("Whether it cannot be changed.")
-    config_source: int = int8(
-        "Where the value comes from: 1 topic, 4 broker's file, 5 default.", default=-1
+    name: str = string("The name of the option.")
+    value: str | None = string(
+        "The value; null if the option is sensitive.", nullable_since=0, default=None
     )
-    is_sensitive: bool = boolean("Whether the value is a secret.")
+    read_only: bool = boolean("Whether the option is read-only.")
+    config_source: int = int8(
+        "The source of the value: 1 topic, 4 properties file of the broker, 5 default.", default=-1
+    )
+    is_sensitive: bool = boolean("Whether the option is sensitive, such as a password.")
 
 
 @message
 class CreatableTopicResult(Message):
     """One element of `CreateTopicsResponse.topics`."""
 
-    name: str = string("The topic's name.")
-    topic_id: uuid.UUID = identifier("The topic's id; zero if none.", since=7, ignorable=True)
+    name: str = string("The topic name.")
+    topic_id: uuid.UUID = identifier(
+        "The topic id; the zero UUID if the topic has none.", since=7, ignorable=True
+    )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", since=1, nullable_since=1, ignorable=True, default=None
+        "The error message, or null.", since=1, nullable_since=1, ignorable=True, default=None
     )
     topic_config_error_code: int = int16(
-        "Why the configuration is not shown, or 0 (KIP-525).", since=5, tag=0, ignorable=True
+        "The error for which the response omits the configuration, or 0 (KIP-525).",
+        since=5,
+        tag=0,
+        ignorable=True,
     )
     num_partitions: int = int32(
-        "How many partitions there are, or -1.", since=5, ignorable=True, default=-1
+        "The number of partitions, or -1.", since=5, ignorable=True, default=-1
     )
     replication_factor: int = int16(
-        "How many replicas each has, or -1.", since=5, ignorable=True, default=-1
+        "The replication factor, or -1.", since=5, ignorable=True, default=-1
     )
     configs: list[CreatableTopicConfigs] | None = array(
         CreatableTopicConfigs,
-        "The whole configuration of the topic; null if not allowed to see.",
+        "All options of the topic; null if the client is not authorized to describe them.",
         since=5,
         nullable_since=5,
         ignorable=True,
@@ -114,14 +133,16 @@ class CreatableTopicResult(Message):
 
 @message
 class CreateTopicsResponse(Message):
-    """Whether each topic was created, and how it looks."""
+    """The result for each topic, with partition count, replication factor and configuration."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=2,
         ignorable=True,
     )
-    topics: list[CreatableTopicResult] = array(CreatableTopicResult, "One result for each topic.")
+    topics: list[CreatableTopicResult] = array(
+        CreatableTopicResult, "One result for each topic of the request."
+    )
 
 
 @message
@@ -129,9 +150,9 @@ class DeleteTopicState(Message):
     """One element of `DeleteTopicsRequest.topics`."""
 
     name: str | None = string(
-        "The topic's name, or null if an id is given.", nullable_since=0, default=None
+        "The topic name; null if the request names the topic by id.", nullable_since=0, default=None
     )
-    topic_id: uuid.UUID = identifier("The topic's id; zero if none.")
+    topic_id: uuid.UUID = identifier("The topic id; the zero UUID if the topic has none.")
 
 
 @message
@@ -139,35 +160,39 @@ class DeleteTopicsRequest(Message):
     """Deletes topics."""
 
     topics: list[DeleteTopicState] = array(
-        DeleteTopicState, "The topics, by name or by id.", since=6
+        DeleteTopicState, "The topics to delete, by name or by id.", since=6
     )
-    topic_names: list[str] = string_array("The topics' names.", until=5, ignorable=True)
-    timeout_ms: int = int32("How long the broker may take before it answers with error 7, in ms.")
+    topic_names: list[str] = string_array("The topic names.", until=5, ignorable=True)
+    timeout_ms: int = int32(
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms."
+    )
 
 
 @message
 class DeletableTopicResult(Message):
     """One element of `DeleteTopicsResponse.responses`."""
 
-    name: str | None = string("The topic's name; null if the id is unknown.", nullable_since=6)
-    topic_id: uuid.UUID = identifier("The topic's id; zero if none.", since=6, ignorable=True)
+    name: str | None = string("The topic name; null if the topic id is unknown.", nullable_since=6)
+    topic_id: uuid.UUID = identifier(
+        "The topic id; the zero UUID if the topic has none.", since=6, ignorable=True
+    )
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", since=5, nullable_since=5, ignorable=True, default=None
+        "The error message, or null.", since=5, nullable_since=5, ignorable=True, default=None
     )
 
 
 @message
 class DeleteTopicsResponse(Message):
-    """Whether the deletion of each topic has begun."""
+    """The result for each topic: the deletion has begun, or an error."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all.",
+        "The time for which the client should pause because of a quota, in ms; 0 for none.",
         since=1,
         ignorable=True,
     )
     responses: list[DeletableTopicResult] = array(
-        DeletableTopicResult, "One result for each topic."
+        DeletableTopicResult, "One result for each topic of the request."
     )
 
 
@@ -175,34 +200,40 @@ class DeleteTopicsResponse(Message):
 class DeleteRecordsPartition(Message):
     """One element of `DeleteRecordsTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
-    offset: int = int64("The first offset to keep; -1 the high watermark.")
+    partition_index: int = int32("The partition number.")
+    offset: int = int64("The new log start offset; -1 for the high watermark.")
 
 
 @message
 class DeleteRecordsTopic(Message):
     """One element of `DeleteRecordsRequest.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[DeleteRecordsPartition] = array(
-        DeleteRecordsPartition, "Where to cut, by partition."
+        DeleteRecordsPartition, "The new log start offset of each partition."
     )
 
 
 @message
 class DeleteRecordsRequest(Message):
-    """Deletes the oldest records of partitions."""
+    """Deletes the records of partitions below an offset."""
 
-    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, "Where to cut, by topic.")
-    timeout_ms: int = int32("How long the broker may take before it answers with error 7, in ms.")
+    topics: list[DeleteRecordsTopic] = array(
+        DeleteRecordsTopic, "The new log start offsets, by topic."
+    )
+    timeout_ms: int = int32(
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms."
+    )
 
 
 @message
 class DeleteRecordsPartitionResult(Message):
     """One element of `DeleteRecordsTopicResult.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
-    low_watermark: int = int64("The lowest first offset of all replicas, or -1.")
+    partition_index: int = int32("The partition number.")
+    low_watermark: int = int64(
+        "The low watermark: the smallest log start offset of the replicas, or -1."
+    )
     error_code: int = int16("The error, or 0.")
 
 
@@ -210,7 +241,7 @@ class DeleteRecordsPartitionResult(Message):
 class DeleteRecordsTopicResult(Message):
     """One element of `DeleteRecordsResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[DeleteRecordsPartitionResult] = array(
         DeleteRecordsPartitionResult, "The results, by partition."
     )
@@ -218,10 +249,10 @@ class DeleteRecordsTopicResult(Message):
 
 @message
 class DeleteRecordsResponse(Message):
-    """Where each partition begins now."""
+    """The low watermark of each partition."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     topics: list[DeleteRecordsTopicResult] = array(
         DeleteRecordsTopicResult, "The results, by topic."
@@ -232,18 +263,20 @@ class DeleteRecordsResponse(Message):
 class CreatePartitionsAssignment(Message):
     """One element of `CreatePartitionsTopic.assignments`."""
 
-    broker_ids: list[int] = int32_array("The brokers, the preferred leader first.")
+    broker_ids: list[int] = int32_array(
+        "The broker ids of the replicas, the preferred leader first."
+    )
 
 
 @message
 class CreatePartitionsTopic(Message):
     """One element of `CreatePartitionsRequest.topics`."""
 
-    name: str = string("The topic's name.")
-    count: int = int32("How many partitions there shall be.")
+    name: str = string("The topic name.")
+    count: int = int32("The new number of partitions.")
     assignments: list[CreatePartitionsAssignment] | None = array(
         CreatePartitionsAssignment,
-        "Brokers of each new partition; null lets the controller choose.",
+        "The replicas of each new partition; if null, the broker assigns replicas.",
         nullable_since=0,
         default=None,
     )
@@ -253,29 +286,35 @@ class CreatePartitionsTopic(Message):
 class CreatePartitionsRequest(Message):
     """Adds partitions to topics."""
 
-    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic, "The topics to grow.")
-    timeout_ms: int = int32("How long the broker may take before it answers with error 7, in ms.")
-    validate_only: bool = boolean("Whether only to check what would happen.")
+    topics: list[CreatePartitionsTopic] = array(
+        CreatePartitionsTopic, "The topics that get more partitions."
+    )
+    timeout_ms: int = int32(
+        "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms."
+    )
+    validate_only: bool = boolean(
+        "Whether the broker only validates the request and changes nothing."
+    )
 
 
 @message
 class CreatePartitionsTopicResult(Message):
     """One element of `CreatePartitionsResponse.results`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
 
 
 @message
 class CreatePartitionsResponse(Message):
-    """Whether each topic was changed."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     results: list[CreatePartitionsTopicResult] = array(
-        CreatePartitionsTopicResult, "One result for each topic."
+        CreatePartitionsTopicResult, "One result for each topic of the request."
     )

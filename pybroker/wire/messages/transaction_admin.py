@@ -1,5 +1,5 @@
-"""Transactions for operators (KIP-664): DescribeProducers (61), DescribeTransactions (65),
-ListTransactions (66), version 0 each, flexible.
+"""Administration of transactions (KIP-664): DescribeProducers (61), DescribeTransactions (65) and
+ListTransactions (66), version 0 each. All are flexible.
 """
 
 from __future__ import annotations
@@ -22,40 +22,48 @@ from pybroker.wire.schema import (
 class DescribeProducersTopic(Message):
     """One element of `DescribeProducersRequest.topics`."""
 
-    name: str = string("The topic's name.")
-    partition_indexes: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partition_indexes: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class DescribeProducersRequest(Message):
-    """Asks for the producers of partitions (KIP-664)."""
+    """Requests the active producers of partitions (KIP-664)."""
 
-    topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "Where to look, by topic.")
+    topics: list[DescribeProducersTopic] = array(
+        DescribeProducersTopic, "The partitions to describe, by topic."
+    )
 
 
 @message
 class ProducerState(Message):
     """One element of `DescribeProducersPartitionResponse.active_producers`."""
 
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int32("The producer's epoch.")
-    last_sequence: int = int32("The sequence number of the last record, or -1.", default=-1)
-    last_timestamp: int = int64("The time of the last batch in ms, or -1.", default=-1)
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int32("The producer epoch.")
+    last_sequence: int = int32(
+        "The sequence number of the producer's last record, or -1.", default=-1
+    )
+    last_timestamp: int = int64(
+        "The timestamp of the producer's last batch, in ms, or -1.", default=-1
+    )
     coordinator_epoch: int = int32("The epoch of the coordinator that wrote the last marker.")
-    current_txn_start_offset: int = int64("Where the open transaction began, or -1.", default=-1)
+    current_txn_start_offset: int = int64(
+        "The first offset of the open transaction, or -1.", default=-1
+    )
 
 
 @message
 class DescribeProducersPartitionResponse(Message):
     """One element of `DescribeProducersTopicResponse.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
-        "The error in words, or null.", nullable_since=0, default=None
+        "The error message, or null.", nullable_since=0, default=None
     )
     active_producers: list[ProducerState] = array(
-        ProducerState, "The producers that the partition remembers."
+        ProducerState, "The producers in the partition's producer state."
     )
 
 
@@ -63,7 +71,7 @@ class DescribeProducersPartitionResponse(Message):
 class DescribeProducersTopicResponse(Message):
     """One element of `DescribeProducersResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[DescribeProducersPartitionResponse] = array(
         DescribeProducersPartitionResponse, "The results, by partition."
     )
@@ -71,10 +79,10 @@ class DescribeProducersTopicResponse(Message):
 
 @message
 class DescribeProducersResponse(Message):
-    """The producers of each partition."""
+    """The active producers of each partition."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     topics: list[DescribeProducersTopicResponse] = array(
         DescribeProducersTopicResponse, "The results, by topic."
@@ -83,7 +91,7 @@ class DescribeProducersResponse(Message):
 
 @message
 class DescribeTransactionsRequest(Message):
-    """Asks for the state of transactions (KIP-664)."""
+    """Requests the state of transactions (KIP-664)."""
 
     transactional_ids: list[str] = string_array("The transactional ids.")
 
@@ -92,8 +100,8 @@ class DescribeTransactionsRequest(Message):
 class TransactionTopicData(Message):
     """One element of `DescribedTransaction.topics`."""
 
-    topic: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    topic: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
@@ -102,12 +110,16 @@ class DescribedTransaction(Message):
 
     error_code: int = int16("The error, or 0.")
     transactional_id: str = string("The transactional id.")
-    transaction_state: str = string("The state's name, as in Ongoing.")
-    transaction_timeout_ms: int = int32("After how many ms it is aborted.")
-    transaction_start_time_ms: int = int64("When it began in ms, or -1.")
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int16("The producer's epoch.")
-    topics: list[TransactionTopicData] = array(TransactionTopicData, "Where it has written.")
+    transaction_state: str = string("The name of the state, for example Ongoing.")
+    transaction_timeout_ms: int = int32("The transaction timeout, in ms.")
+    transaction_start_time_ms: int = int64(
+        "The start time of the transaction, in ms since 1970, or -1."
+    )
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int16("The producer epoch.")
+    topics: list[TransactionTopicData] = array(
+        TransactionTopicData, "The partitions of the transaction, by topic."
+    )
 
 
 @message
@@ -115,19 +127,23 @@ class DescribeTransactionsResponse(Message):
     """The state of each transaction."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     transaction_states: list[DescribedTransaction] = array(
-        DescribedTransaction, "One result for each id."
+        DescribedTransaction, "One result for each id of the request."
     )
 
 
 @message
 class ListTransactionsRequest(Message):
-    """Asks which transactions this broker coordinates (KIP-664)."""
+    """Requests the transactions that this broker coordinates (KIP-664)."""
 
-    state_filters: list[str] = string_array("The states to list; empty all.")
-    producer_id_filters: list[int] = int64_array("The producer ids to list; empty all.")
+    state_filters: list[str] = string_array(
+        "The states of the transactions to list; empty for all states."
+    )
+    producer_id_filters: list[int] = int64_array(
+        "The producer ids of the transactions to list; empty for all producers."
+    )
 
 
 @message
@@ -135,19 +151,21 @@ class ListedTransaction(Message):
     """One element of `ListTransactionsResponse.transaction_states`."""
 
     transactional_id: str = string("The transactional id.")
-    producer_id: int = int64("The producer's id.")
-    transaction_state: str = string("The state's name, as in Ongoing.")
+    producer_id: int = int64("The producer id.")
+    transaction_state: str = string("The name of the state, for example Ongoing.")
 
 
 @message
 class ListTransactionsResponse(Message):
-    """The transactions."""
+    """The transactions that this broker coordinates."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
-    unknown_state_filters: list[str] = string_array("The states of the request that do not exist.")
+    unknown_state_filters: list[str] = string_array(
+        "The requested states that the broker does not know."
+    )
     transaction_states: list[ListedTransaction] = array(
         ListedTransaction, "The transactions that this broker coordinates."
     )

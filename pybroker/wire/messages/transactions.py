@@ -1,10 +1,13 @@
-"""Transactions and idempotence: InitProducerId (22) 0-4, AddPartitionsToTxn (24) 0-3,
-AddOffsetsToTxn (25) 0-3, EndTxn (26) 0-3, WriteTxnMarkers (27) 0-1, TxnOffsetCommit (28) 0-3.
+"""Transactions and idempotent producers: InitProducerId (22), versions 0-4, AddPartitionsToTxn
+(24), AddOffsetsToTxn (25) and EndTxn (26), versions 0-3, WriteTxnMarkers (27), versions 0-1,
+TxnOffsetCommit (28), versions 0-3.
 
-All: 1 the client throttles itself (WriteTxnMarkers: 1 flexible).
-InitProducerId: 2 flexible. 3 an id to go on with (KIP-360). 4 error 90 possible.
-AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: 2 error 90 possible. 3 flexible.
-TxnOffsetCommit: 2 leader epochs. 3 group membership (KIP-447), flexible.
+Change in version 1 of all APIs but WriteTxnMarkers: throttling by the client (KIP-219).
+InitProducerId, changes in version 2: flexible. 3: producers that keep their id (KIP-360). 4: error
+90 (PRODUCER_FENCED).
+AddPartitionsToTxn, AddOffsetsToTxn and EndTxn, changes in version 2: error 90. 3: flexible.
+WriteTxnMarkers, change in version 1: flexible.
+TxnOffsetCommit, changes in version 2: leader epochs. 3: group membership (KIP-447), flexible.
 """
 
 from __future__ import annotations
@@ -24,47 +27,53 @@ from pybroker.wire.schema import (
 
 @message
 class InitProducerIdRequest(Message):
-    """Asks for a producer id and epoch."""
+    """Requests a producer id and a producer epoch."""
 
     transactional_id: str | None = string(
-        "The transactional id; null for idempotence alone.", nullable_since=0, default=None
+        "The transactional id; null for an idempotent producer without transactions.",
+        nullable_since=0,
+        default=None,
     )
-    transaction_timeout_ms: int = int32("After how many ms an idle transaction is aborted.")
+    transaction_timeout_ms: int = int32("The transaction timeout, in ms.")
     producer_id: int = int64(
-        "The id to go on with after an error, or -1 (KIP-360).", since=3, default=-1
+        "The current producer id, to keep it with a larger epoch; -1 for a new producer (KIP-360).",
+        since=3,
+        default=-1,
     )
-    producer_epoch: int = int16("The epoch to go on with, or -1.", since=3, default=-1)
+    producer_epoch: int = int16(
+        "The current producer epoch, or -1 for a new producer.", since=3, default=-1
+    )
 
 
 @message
 class InitProducerIdResponse(Message):
-    """The producer id and epoch."""
+    """The producer id and the producer epoch."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
-    producer_id: int = int64("The producer's id.", default=-1)
-    producer_epoch: int = int16("The producer's epoch.")
+    producer_id: int = int64("The producer id.", default=-1)
+    producer_epoch: int = int16("The producer epoch.")
 
 
 @message
 class AddPartitionsToTxnTopic(Message):
     """One element of `AddPartitionsToTxnRequest.topics`."""
 
-    name: str = string("The topic's name.")
-    partitions: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class AddPartitionsToTxnRequest(Message):
-    """Tells the coordinator which partitions a transaction will write to."""
+    """Adds partitions to a transaction before the producer writes to them."""
 
     transactional_id: str = string("The transactional id.")
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int16("The producer's epoch.")
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int16("The producer epoch.")
     topics: list[AddPartitionsToTxnTopic] = array(
-        AddPartitionsToTxnTopic, "The partitions that the transaction will write to."
+        AddPartitionsToTxnTopic, "The partitions to add to the transaction, by topic."
     )
 
 
@@ -72,7 +81,7 @@ class AddPartitionsToTxnRequest(Message):
 class AddPartitionsToTxnPartitionResult(Message):
     """One element of `AddPartitionsToTxnTopicResult.results`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -80,7 +89,7 @@ class AddPartitionsToTxnPartitionResult(Message):
 class AddPartitionsToTxnTopicResult(Message):
     """One element of `AddPartitionsToTxnResponse.results`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     results: list[AddPartitionsToTxnPartitionResult] = array(
         AddPartitionsToTxnPartitionResult, "The results, by partition."
     )
@@ -88,10 +97,10 @@ class AddPartitionsToTxnTopicResult(Message):
 
 @message
 class AddPartitionsToTxnResponse(Message):
-    """Whether each partition was added."""
+    """The result for each partition to add."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     results: list[AddPartitionsToTxnTopicResult] = array(
         AddPartitionsToTxnTopicResult, "The results, by topic."
@@ -100,20 +109,20 @@ class AddPartitionsToTxnResponse(Message):
 
 @message
 class AddOffsetsToTxnRequest(Message):
-    """Tells the coordinator which group's offsets a transaction will commit."""
+    """Adds the offsets of a group to a transaction."""
 
     transactional_id: str = string("The transactional id.")
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int16("The producer's epoch.")
-    group_id: str = string("The group whose offsets the transaction will commit.")
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int16("The producer epoch.")
+    group_id: str = string("The id of the group whose offsets the transaction commits.")
 
 
 @message
 class AddOffsetsToTxnResponse(Message):
-    """Whether the group was added."""
+    """The result of the addition."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
 
@@ -123,17 +132,17 @@ class EndTxnRequest(Message):
     """Commits or aborts a transaction."""
 
     transactional_id: str = string("The transactional id.")
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int16("The producer's epoch.")
-    committed: bool = boolean("Whether to commit; otherwise abort.")
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int16("The producer epoch.")
+    committed: bool = boolean("Whether to commit the transaction; false aborts it.")
 
 
 @message
 class EndTxnResponse(Message):
-    """Whether the decision was recorded."""
+    """The result of the commit or abort."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     error_code: int = int16("The error, or 0.")
 
@@ -142,33 +151,38 @@ class EndTxnResponse(Message):
 class WritableTxnMarkerTopic(Message):
     """One element of `WritableTxnMarker.topics`."""
 
-    name: str = string("The topic's name.")
-    partition_indexes: list[int] = int32_array("The partitions' numbers.")
+    name: str = string("The topic name.")
+    partition_indexes: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class WritableTxnMarker(Message):
     """One element of `WriteTxnMarkersRequest.markers`."""
 
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int16("The producer's epoch.")
-    transaction_result: bool = boolean("Whether the transaction was committed.")
-    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "Where it wrote.")
-    coordinator_epoch: int = int32("The epoch of the coordinator that decided.")
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int16("The producer epoch.")
+    transaction_result: bool = boolean(
+        "Whether the marker commits the transaction; false aborts it."
+    )
+    topics: list[WritableTxnMarkerTopic] = array(
+        WritableTxnMarkerTopic, "The partitions of the transaction, by topic."
+    )
+    coordinator_epoch: int = int32("The epoch of the coordinator that writes the marker.")
 
 
 @message
 class WriteTxnMarkersRequest(Message):
-    """From a coordinator to leaders: writes the decision on a transaction into the logs."""
+    """Writes transaction markers. A transaction coordinator sends the request to the partition
+    leaders."""
 
-    markers: list[WritableTxnMarker] = array(WritableTxnMarker, "The decisions to write.")
+    markers: list[WritableTxnMarker] = array(WritableTxnMarker, "The markers to write.")
 
 
 @message
 class WritableTxnMarkerPartitionResult(Message):
     """One element of `WritableTxnMarkerTopicResult.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -176,7 +190,7 @@ class WritableTxnMarkerPartitionResult(Message):
 class WritableTxnMarkerTopicResult(Message):
     """One element of `WritableTxnMarkerResult.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[WritableTxnMarkerPartitionResult] = array(
         WritableTxnMarkerPartitionResult, "The results, by partition."
     )
@@ -186,7 +200,7 @@ class WritableTxnMarkerTopicResult(Message):
 class WritableTxnMarkerResult(Message):
     """One element of `WriteTxnMarkersResponse.markers`."""
 
-    producer_id: int = int64("The producer's id.")
+    producer_id: int = int64("The producer id.")
     topics: list[WritableTxnMarkerTopicResult] = array(
         WritableTxnMarkerTopicResult, "The results, by topic."
     )
@@ -194,7 +208,7 @@ class WritableTxnMarkerResult(Message):
 
 @message
 class WriteTxnMarkersResponse(Message):
-    """Whether each marker was written."""
+    """The result for each marker."""
 
     markers: list[WritableTxnMarkerResult] = array(
         WritableTxnMarkerResult, "The results, by marker."
@@ -205,19 +219,21 @@ class WriteTxnMarkersResponse(Message):
 class TxnOffsetCommitRequestPartition(Message):
     """One element of `TxnOffsetCommitRequestTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The offset of the next record to consume.")
     committed_leader_epoch: int = int32(
         "The leader epoch of the last consumed record, or -1.", since=2, ignorable=True, default=-1
     )
-    committed_metadata: str | None = string("Text that the consumer wants back.", nullable_since=0)
+    committed_metadata: str | None = string(
+        "Metadata of the commit: any text, which OffsetFetch returns.", nullable_since=0
+    )
 
 
 @message
 class TxnOffsetCommitRequestTopic(Message):
     """One element of `TxnOffsetCommitRequest.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[TxnOffsetCommitRequestPartition] = array(
         TxnOffsetCommitRequestPartition, "The offsets to commit."
     )
@@ -225,16 +241,23 @@ class TxnOffsetCommitRequestTopic(Message):
 
 @message
 class TxnOffsetCommitRequest(Message):
-    """Stores how far a group has read, valid once the transaction is committed."""
+    """Commits offsets of a group as part of a transaction."""
 
     transactional_id: str = string("The transactional id.")
-    group_id: str = string("The group's id.")
-    producer_id: int = int64("The producer's id.")
-    producer_epoch: int = int16("The producer's epoch.")
-    generation_id: int = int32("The generation, or -1 (KIP-447).", since=3, default=-1)
-    member_id: str = string("The member's id; empty before the coordinator gave one.", since=3)
+    group_id: str = string("The group id.")
+    producer_id: int = int64("The producer id.")
+    producer_epoch: int = int16("The producer epoch.")
+    generation_id: int = int32(
+        "The generation of the member, or -1 (KIP-447).", since=3, default=-1
+    )
+    member_id: str = string(
+        "The member id; empty until the coordinator assigns a member id.", since=3
+    )
     group_instance_id: str | None = string(
-        "The id of a static member (KIP-345), or null.", since=3, nullable_since=3, default=None
+        "The group instance id of a static member (KIP-345), or null.",
+        since=3,
+        nullable_since=3,
+        default=None,
     )
     topics: list[TxnOffsetCommitRequestTopic] = array(
         TxnOffsetCommitRequestTopic, "The offsets to commit, by topic."
@@ -245,7 +268,7 @@ class TxnOffsetCommitRequest(Message):
 class TxnOffsetCommitResponsePartition(Message):
     """One element of `TxnOffsetCommitResponseTopic.partitions`."""
 
-    partition_index: int = int32("The partition's number.")
+    partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
 
 
@@ -253,7 +276,7 @@ class TxnOffsetCommitResponsePartition(Message):
 class TxnOffsetCommitResponseTopic(Message):
     """One element of `TxnOffsetCommitResponse.topics`."""
 
-    name: str = string("The topic's name.")
+    name: str = string("The topic name.")
     partitions: list[TxnOffsetCommitResponsePartition] = array(
         TxnOffsetCommitResponsePartition, "The results, by partition."
     )
@@ -261,10 +284,10 @@ class TxnOffsetCommitResponseTopic(Message):
 
 @message
 class TxnOffsetCommitResponse(Message):
-    """Whether each offset was stored."""
+    """The result for each offset to commit."""
 
     throttle_time_ms: int = int32(
-        "How long the client should pause because of a quota, in ms; 0 if not at all."
+        "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
     topics: list[TxnOffsetCommitResponseTopic] = array(
         TxnOffsetCommitResponseTopic, "The results, by topic."

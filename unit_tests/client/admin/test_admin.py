@@ -334,7 +334,7 @@ async def test_a_missing_controller_is_reported_with_the_brokers_reason(
         with pytest.raises(ResponseError) as caught:
             await target.create_topics([NewTopic("t")])
     assert str(caught.value) == (
-        "NOT_CONTROLLER: no broker acted as the controller within 60 s. The last answer: this"
+        "NOT_CONTROLLER: no broker answered as the controller within 60 s. The last answer: this"
         " broker does not hear from ZooKeeper. Check that the brokers reach ZooKeeper"
     )
     assert caught.value.retriable and caught.value.definite

@@ -126,5 +126,7 @@ def test_assignors_are_known_by_both_names(text: str, name: str) -> None:
 
 
 def test_an_unknown_assignor_is_answered_with_the_known() -> None:
-    with pytest.raises(ValueError, match="must be of range, roundrobin, sticky, cooperative-sti"):
+    with pytest.raises(
+        ValueError, match="must be one of range, roundrobin, sticky, cooperative-sti"
+    ):
         make_assignor("uniform")

@@ -225,7 +225,7 @@ def damaged(log: Partition, number: int, position: int, change: int = 1) -> None
 @pytest.mark.parametrize(
     ("position", "text"),
     [
-        (70, "checksum of the batch at 5 is wrong"),
+        (70, "checksum of the batch at offset 5 is wrong"),
         (16, "magic is 3"),
         (11, "cut off|checksum|batch header"),
         (8, "cut off|length"),
