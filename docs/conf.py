@@ -29,6 +29,8 @@ highlight_language = "none"
 autodoc_default_options = {"members": True}
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
+# Quotation marks only: "--format" stays as it is typed.
+smartquotes_action = "q"
 suppress_warnings = ["misc.highlighting_failure"]
 
 PAGES_ELSEWHERE: Final = {

@@ -46,7 +46,7 @@ SECTIONS: Final = (
     ),
     Section("ZooKeeper", r"zookeeper\.|pybroker\.(embedded\.)?zookeeper\."),
     Section(
-        "The data, and topics whose creator does not say more",
+        "The data, and defaults of new topics",
         r"log\.dirs?$|log\.dir\.|num\.(partitions|recovery)|default\.replication|auto\.create"
         r"|delete\.topic|message\.max|compression\.|min\.insync|unclean\.|create\.topic|alter\.config",
     ),
@@ -96,9 +96,9 @@ EXAMPLES: Final[Mapping[str, str]] = {
 """Values that are shown, commented out, in place of a default that is missing or not helpful."""
 
 NOTES: Final[Mapping[str, str]] = {
-    "broker.id": "Every broker of a cluster has a number of its own.",
-    "listeners": "This sample listens on the machine itself only; Kafka's default is everywhere.",
-    "log.dirs": "Choose a place for real data: what lies under /tmp goes with the next boot.",
+    "broker.id": "Every broker of a cluster needs a different id.",
+    "listeners": "This sample listens on the loopback only; Kafka's default is every interface.",
+    "log.dirs": "Choose another place for real data: the next boot may empty /tmp.",
     "offsets.topic.replication.factor": "A single broker needs 1 here.",
     "transaction.state.log.replication.factor": "A single broker needs 1 here.",
     "transaction.state.log.min.isr": "A single broker needs 1 here.",
@@ -107,24 +107,24 @@ NOTES: Final[Mapping[str, str]] = {
 SERVER_HEADER: Final = """\
 # A broker of pybroker. Start it with: pybroker start config/server.properties
 #
-# Every option stands here once, with its meaning and its default; those that are commented out show
-# the default, or an example. The names are Kafka's. "Topics" names the option of single topics that
-# takes its default here: pybroker topics --create --config NAME=VALUE.
+# This file lists every option once, with its meaning and its default. A commented line shows the
+# default, or an example. The names are Kafka's. "Topics" names the topic option whose default the
+# broker's option sets; set it for one topic by: pybroker topics --create --config NAME=VALUE.
 #
 # Made by `make docs` from the tables of options; a test keeps it equal to them.
 """
 
 TOPICS_ONLY: Final = """\
-# Topics have further options, which take no default from here:
+# Further options of topics, without an option of the broker for their default:
 """
 
 CLIENT_HEADER: Final = """\
 # Options of a {kind}, for Python programs and for
 # pybroker {tool} {flag} FILE.
 #
-# Every option stands here once, with its meaning and its default; those that are commented out show
-# the default. The first part holds for every client, so tools that take --command-config FILE know
-# it, too. What the command line says of the brokers wins over bootstrap.servers.
+# This file lists every option once, with its meaning and its default. A commented line shows the
+# default. The options of the first part apply to every client, so tools accept them with
+# --command-config FILE. The brokers on a tool's command line override bootstrap.servers.
 #
 # Made by `make docs` from pybroker/client/options.py; a test keeps it equal to that.
 """

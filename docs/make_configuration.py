@@ -23,21 +23,23 @@ Configuration
 .. This page is made by ``make docs`` from the tables in ``pybroker/config/broker_options.py`` and
    ``pybroker/config/topic_config.py``; change those.
 
-The broker reads Kafka's ``server.properties``: names, defaults and precedence are those of Apache
-Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads the file, ``--override key=value``
-wins over it. Without a file the values of a small cluster are used: internal topics get as many
-replicas as there are brokers (three at most), and the first join of a group does not wait; with
-``--brokers N`` so do all topics (``default.replication.factor``), and from three brokers on
+This page lists all options of the broker and of topics. The broker reads Kafka's
+``server.properties``: names, defaults and precedence are those of Apache Kafka 3.9 in ZooKeeper
+mode. ``pybroker start CONFIG`` reads the file; ``--override key=value`` overrides it.
+
+Without a file some defaults are those of a small cluster. Internal topics get as many replicas as
+there are brokers (three at most), and the first join of a group does not wait. With ``--brokers N``
+all topics get that many replicas (``default.replication.factor``), and from three brokers on
 ``min.insync.replicas`` is 2.
 
-A bad value stops the start, with every fault listed at once. Options that have no effect here are
-named in one warning, if they are set: those marked so below, Kafka's options without an entry, and
-unknown names. A name that looks like a typing mistake stops the start.
+An invalid value stops the start, with all faults listed at once. A name that looks like a typing
+mistake stops the start, too. One warning names all options that are set and have no effect: those
+marked *without effect here*, Kafka's options without an entry, and unknown names.
 
-Options marked as dynamic can be changed while the broker runs, with ``kafka-configs``, an admin
-client or by ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``; per-broker
-options only for one broker at a time. All options of topics are dynamic. A value for one broker
-takes precedence over a value for all brokers, and both over the file.
+Options marked as dynamic can be changed while the broker runs: with ``kafka-configs``, with an
+admin client, or in ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.
+Per-broker options can be changed for one broker at a time only. All options of topics are dynamic.
+A value for one broker overrides a value for all brokers, and both override the file.
 """
 
 
@@ -48,8 +50,8 @@ def render() -> str:
         _heading("Options of the broker"),
         *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
         _heading("Options of a topic"),
-        "Set with the topic, or changed later; without a value of its own a topic takes the\n"
-        "broker's.\n",
+        "Set these options when a topic is created, or change them later. If a topic does not set\n"
+        "an option, the broker's option applies.\n",
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
         *(f"``{name}``\n    {reason}.\n" for name, (_, reason) in sorted(REFUSED.items())),

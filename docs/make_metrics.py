@@ -18,22 +18,20 @@ Metrics
 .. This page is made by ``make docs`` from the rows in ``pybroker/metrics.py`` and
    ``pybroker/admin/families.py``; change those.
 
-``http://HOST:8090/metrics`` shows the broker's metrics in Prometheus' text format
-(``pybroker.http.listener`` sets the address). The names are those of dashboards for Kafka: those
-that the JMX exporter derives from Kafka's own, and those of kafka_exporter. So neither exporter
-has to run beside this broker. Metrics that neither has begin with ``pybroker_``. Counters begin at
-0 with each start.
+This page lists the broker's metrics. ``http://HOST:8090/metrics`` returns them in Prometheus' text
+format (``pybroker.http.listener`` sets the address). Dashboards for Kafka find the names that they
+know: those that the JMX exporter derives from Kafka's metrics, and those of kafka_exporter. So
+neither exporter has to run beside this broker. All other metrics begin with ``pybroker_``.
 
-Summaries have a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about the
-last minute, exact to one eighth of their value (NaN without measurements), and ``_sum`` and
-``_count`` since the start. Of the Produce and Fetch requests that are answered at once, one in
-sixteen is timed and stands for the others.
-
-Exactly one broker shows each partition, its leader, and only the controller shows the cluster, so
-that sums over the brokers are right.
-
-The families of the process have prometheus-client's own names: ``process_cpu_seconds_total``,
-``process_resident_memory_bytes``, ``process_open_fds``, ``python_gc_collections_total`` and so on.
+- A **counter** begins at 0 with each start.
+- A **summary** has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about
+  the last minute, exact to one eighth of their value (NaN without measurements). Its ``_sum`` and
+  ``_count`` count from the start on. Of the Produce and Fetch requests that are answered without
+  waiting, one in sixteen is timed and represents the others.
+- A metric of a **partition** is shown only by its leader, and a metric of the **cluster** only by
+  the controller, so sums over all brokers are correct.
+- Metrics of the **process** have prometheus-client's names: ``process_cpu_seconds_total``,
+  ``process_resident_memory_bytes``, ``process_open_fds``, ``python_gc_collections_total`` ...
 """
 
 
