@@ -30,9 +30,8 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 
 class Log:
-    """The log of one partition. Invariants: log start <= log end; recovery point <= log end;
-    records below the recovery point are durable. After a failure of the disk the methods raise
-    BrokerError KAFKA_STORAGE_ERROR."""
+    """One partition's log. Invariants: log start <= log end; recovery point <= log end; records
+    below it are durable. After a disk failure the methods raise KAFKA_STORAGE_ERROR."""
 
     def __init__(self, topic_partition: TopicPartition, parts: LogParts, owner: LogOwner) -> None:
         self.topic_partition = topic_partition
@@ -51,8 +50,7 @@ class Log:
         self._owner = owner
         self._failure: StorageError | None = None
         self._segment_roll = SegmentRoll(owner.rng, parts.config)
-        self.on_start_moved: Callable[[], None] = lambda: None
-        """Called on the event loop when records were deleted from the front."""
+        self.on_start_moved: Callable[[], None] = lambda: None  # called on the event loop
 
     # -- what it is
 
