@@ -68,8 +68,8 @@ spark.etl: files layout moments progress yaml_file | job_names manifest | store 
 storage: * | checkpoints files index_table producer_state retention | directory epoch_file
     offset_index producer_snapshot time_index | directory_set segment snapshot_files |
     undeleted_segments segment_roll segments | durability log_parts lookup | epoch_check log
-    recovery | checkpointed chores incomplete loader log_table scrub | ending moves | opening
-    relocation | manager
+    recovery | checkpointed chores incomplete loader log_table scrub | checkpoint_writer ending
+    moves | opening relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin
 testing.history: ops values | model | client_rules eras group_rules loader measures

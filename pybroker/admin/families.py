@@ -31,6 +31,7 @@ from pybroker.metrics import (
     families_of,
 )
 from pybroker.model import NO_LEADER, TopicPartition
+from pybroker.replication.followed_partition import FollowedPartition
 
 _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
@@ -49,6 +50,11 @@ class Sight:
         """The partitions that this broker leads, with their logs."""
         rows = self.picture.partitions
         return [(row, row.log) for row in rows if row.log is not None and row.log.leads]
+
+    @cached_property
+    def copies(self) -> list[FollowedPartition]:
+        """The partitions that this broker follows."""
+        return list(self.rooms.replicas.copies.values())
 
 
 class Row(NamedTuple):
@@ -131,8 +137,8 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda at: len(at.led)),
     _gauge("kafka_server_replicamanager_partitioncount", "Replicas that are open here.", lambda at: len(at.rooms.replicas.partitions)),
     _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas that belong here and are not served: not opened, or their directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
-    _gauge("kafka_server_replicafetchermanager_maxlag", "The lag in offsets of the follower here that is furthest behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.rooms.replicas.copies.values()), default=0)),
-    _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.rooms.replicas.copies.values())),
+    _gauge("kafka_server_replicafetchermanager_maxlag", "The lag in offsets of the follower here that is furthest behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
+    _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that were fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
     _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait: Fetch for data, Produce for replicas.", _purgatories),

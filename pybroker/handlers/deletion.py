@@ -69,7 +69,37 @@ def _cut(
             f"Cannot delete records of internal topic {key.topic}",
         )
     partition = services.replicas.leader(key, needed=NEEDED["DeleteRecords"])
-    return _Cut(partition, partition.delete_records(offset), result)
+    return _Cut(partition, _delete_records(partition, offset), result)
+
+
+def _delete_records(partition: Partition, before: int) -> int:
+    """Advance the leader's log start to `before` (-1: to the high watermark) and return the new log
+    start. A restart keeps it once the checkpoints are written.
+
+    Raises BrokerError: POLICY_VIOLATION for a topic that is only compacted, OFFSET_OUT_OF_RANGE for
+    an offset above the high watermark, KAFKA_STORAGE_ERROR.
+    """
+    log, high_watermark = partition.log, partition.high_watermark
+    if not log.config.deletes:
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION,
+            f"records of {partition.topic_partition} cannot be deleted: the topic's cleanup.policy"
+            " does not contain delete",
+        )
+    if log.failure is not None or log.damage is not None:
+        raise BrokerError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the log of {partition.topic_partition} is damaged or offline",
+        )
+    offset = high_watermark if before == NO_OFFSET else before
+    if not 0 <= offset <= high_watermark:
+        raise BrokerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition.topic_partition}: offset {offset} is not between 0 and the high watermark"
+            f" {high_watermark}",
+        )
+    log.advance_log_start(offset)
+    return offset
 
 
 def _free(services: Services, cut: _Cut) -> None:

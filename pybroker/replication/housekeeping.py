@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _FLUSH_CHECK_MS: Final = 1_000
 """The interval of the search for logs that are due for a flush by flush.ms, flush.messages or
 idleness."""
+_LOGS_A_TURN: Final = 200
+"""The number of logs that retention checks before it yields to the event loop."""
 
 
 class Housekeeping:
@@ -80,9 +82,15 @@ class Housekeeping:
 
     async def _retain(self) -> None:
         high_watermarks = self._replicas.high_watermarks()
-        self._logs.run_retention(
-            self._clock.wall_ms(), lambda key: high_watermarks.get(key, 0), self._replicas.busy
-        )
+        keys = list(self._logs.all())
+        for start in range(0, len(keys), _LOGS_A_TURN):
+            self._logs.run_retention(
+                self._clock.wall_ms(),
+                lambda key: high_watermarks.get(key, 0),
+                self._replicas.busy,
+                keys[start : start + _LOGS_A_TURN],
+            )
+            await asyncio.sleep(0)
 
     async def _flush_due(self) -> None:
         await _to_the_end(self._blocking.run(self._logs.flush_idle, self._clock.wall_ms()))

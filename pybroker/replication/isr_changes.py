@@ -343,11 +343,13 @@ class IsrChanges:
 
     async def review_all(self) -> None:
         """Propose the ISR change that is due, for every partition that this broker leads."""
+        lag_max_s, now = self._replicas.lag_max_s, self._clock.monotonic()
         for number, partition in enumerate(list(self._replicas.partitions.values())):
-            if partition.is_replicated:
+            if not partition.is_settled(now, lag_max_s):
                 self._replicas.review_isr(partition)
             if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
                 await asyncio.sleep(0)
+                now = self._clock.monotonic()
 
     # the controller
 

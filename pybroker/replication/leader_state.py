@@ -223,6 +223,19 @@ class LeaderState:
             if key in self.maximal_isr
         )
 
+    def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
+        """Return whether `propose` certainly has nothing to do: every follower is at the leader's
+        log end and is heard, and nothing is awaited or in doubt. Most partitions are settled, so
+        the periodic review asks this first."""
+        if self._awaited or self._doubted or self.facts.state.eligible:
+            return False
+        oldest_s = now
+        for each in self.followers.values():
+            if each.log_end != leader_end:
+                return False
+            oldest_s = min(oldest_s, each.followed_s)
+        return now - max(self._found_s, oldest_s) <= lag_max_s * _LOOK_SHARE
+
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
         """Return the new high watermark. It also waits for the followers that are about to join the
         ISR: under load their log ends would never reach it otherwise."""

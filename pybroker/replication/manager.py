@@ -164,7 +164,7 @@ class ReplicaManager:
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
         """Return the current partitions' high watermarks; each access reads the current value."""
-        return HighWatermarks(dict(self._partitions))
+        return HighWatermarks(self._partitions)
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
         """Wake fetches and produces after the high watermark advanced by `offsets`."""

@@ -74,6 +74,7 @@ class Partition(Watched):
         """The approximate number of bytes between the high watermark and the log end."""
         self._rules = AppendRules(topic_partition)
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        log.changes.unsaved.add(topic_partition)
 
     def replace_log(self, log: Log) -> None:
         """Go on with a copy of the log, from another log directory."""
@@ -220,6 +221,12 @@ class Partition(Watched):
         self._recount()
         return change
 
+    def is_settled(self, now: float, lag_max_s: float) -> bool:
+        """Return whether a review of the ISR certainly has nothing to do."""
+        if self._leader is None or not self.is_replicated:
+            return True
+        return self._leader.is_settled(self.log.log_end_offset, now, lag_max_s)
+
     def propose_join(self, replica_id: int) -> IsrChange | None:
         """As the leader, return the proposed change that adds the follower to the ISR; None if the
         follower may not join now."""
@@ -286,7 +293,7 @@ class Partition(Watched):
         assert before <= advanced <= max(end, before)
         if advanced == before:
             return 0
-        self._high_watermark = advanced
+        self._move_high_watermark(advanced)
         self.changed()
         # Exact if the high watermark reaches the end, else in proportion to the offsets.
         readable_bytes = self._uncommitted_bytes * (advanced - before) // (end - before)
@@ -375,7 +382,7 @@ class Partition(Watched):
         counters.messages_in += header.record_count
         counters.bytes_in += len(data)
         if self._alone_up_to >= config.min_insync_replicas and config.flush_messages == NEVER:
-            self._high_watermark = max(self._high_watermark, result.last_offset + 1)
+            self._move_high_watermark(max(self._high_watermark, result.last_offset + 1))
         else:
             self._uncommitted_bytes += len(data)
             # Only if this batch is durable. Else this call could advance the high watermark after
@@ -432,9 +439,9 @@ class Partition(Watched):
         if data:
             self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
             self.changed()
-        self._high_watermark = max(
-            self._high_watermark, min(leader_high_watermark, self.log.log_end_offset)
-        )
+        committed = min(leader_high_watermark, self.log.log_end_offset)
+        if committed > self._high_watermark:
+            self._move_high_watermark(committed)
         if leader_log_start > self.log.log_start_offset:
             self.log.advance_log_start(min(leader_log_start, self.log.log_end_offset))
 
@@ -442,46 +449,21 @@ class Partition(Watched):
         """As a follower, truncate the log to `offset`. Waits for the disk."""
         assert self._leader is None
         # First, so that no concurrent checkpoint stores the old high watermark.
-        self._high_watermark = min(self._high_watermark, offset)
+        self._move_high_watermark(min(self._high_watermark, offset))
         self.log.truncate_to(offset)
-        self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
+        self._move_high_watermark(min(self._high_watermark, self.log.log_end_offset))
 
     def start_over(self, offset: int) -> None:
         """As a follower, discard the whole log; the next record gets `offset`. Waits for the
         disk."""
         assert self._leader is None
-        self._high_watermark = min(self._high_watermark, offset)
+        self._move_high_watermark(min(self._high_watermark, offset))
         self.log.truncate_fully_and_start_at(offset)
+        self._move_high_watermark(offset)
+
+    def _move_high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
-
-    def delete_records(self, before: int) -> int:
-        """As the leader, advance the log start to `before` (-1: to the high watermark) and return
-        the new log start. A restart keeps it once the checkpoints are written.
-
-        Raises BrokerError: POLICY_VIOLATION for a topic that is only compacted, OFFSET_OUT_OF_RANGE
-        for an offset above the high watermark, KAFKA_STORAGE_ERROR.
-        """
-        assert self._leader is not None
-        if not self.log.config.deletes:
-            raise BrokerError(
-                ErrorCode.POLICY_VIOLATION,
-                f"records of {self.topic_partition} cannot be deleted: the topic's cleanup.policy"
-                " does not contain delete",
-            )
-        if self.log.failure is not None or self.log.damage is not None:
-            raise BrokerError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the log of {self.topic_partition} is damaged or offline",
-            )
-        offset = self._high_watermark if before == NO_OFFSET else before
-        if not 0 <= offset <= self._high_watermark:
-            raise BrokerError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: offset {offset} is not between 0 and the high watermark"
-                f" {self._high_watermark}",
-            )
-        self.log.advance_log_start(offset)
-        return offset
+        self.log.changes.unsaved.add(self.topic_partition)  # after the change
 
     def has_enough_replicas(self) -> bool:
         """Return whether the ISR is large enough for acks=all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -29,6 +30,11 @@ _BYTES_AT_A_TIME: Final = 256 * 1024
 _BYTES_LEAST: Final = 32 * 1024
 """Each check counts as at least this many bytes, since a small read takes about as long."""
 _IDLE_S: Final = 1.0
+_REST_S: Final = 30.0
+"""How long the scrubber waits when no log is due. A new log has nothing to find at first."""
+_PAUSE_S: Final = 1.0
+"""The longest pause after a log, so that thousands of small logs take little time of a processor.
+All pauses of a round together take at most half of the interval."""
 _ALL: Final = 2**31
 """A number larger than the number of segments of any log."""
 
@@ -91,23 +97,22 @@ class Scrubber:
 
     async def _run(self) -> None:
         while True:
-            key = self._next()
-            if key is None:
-                await asyncio.sleep(_IDLE_S)
-                continue
-            await self._guarded(key, None, _ALL)
-            self._looked_at[key] = self._clock.monotonic()
+            due = self._due()
+            for key in due:
+                await self._guarded(key, None, _ALL)
+                self._looked_at[key] = self._clock.monotonic()
+                await asyncio.sleep(min(_PAUSE_S, self._interval_s / (2 * len(due))))
+            if not due:
+                await asyncio.sleep(min(_REST_S, self._interval_s))
 
-    def _next(self) -> TopicPartition | None:
-        """Return the log whose last check is the oldest, if its next check is due."""
-        opened = self._logs.all()
-        self._looked_at = {key: at for key, at in self._looked_at.items() if key in opened}
-        fresh = next((key for key in opened if key not in self._looked_at), None)
-        if fresh is not None or not self._looked_at:
-            return fresh
-        oldest = min(self._looked_at, key=lambda key: self._looked_at[key])
-        due = self._looked_at[oldest] + self._interval_s
-        return oldest if due <= self._clock.monotonic() else None
+    def _due(self) -> list[TopicPartition]:
+        """Return the logs with records that are due for a search. Those not read for the longest
+        time come first. It looks at all logs, so it runs once for many searches."""
+        logs = self._logs.all().items()
+        read = {key: self._looked_at.get(key, -math.inf) for key, log in logs if log.size_bytes}
+        self._looked_at = {key: at for key, at in read.items() if at > -math.inf}
+        before = self._clock.monotonic() - self._interval_s
+        return sorted((key for key, at in read.items() if at <= before), key=read.__getitem__)
 
     async def _guarded(self, key: TopicPartition, place: Place | None, segments: int) -> None:
         try:

@@ -68,7 +68,9 @@ class Connection(asyncio.BufferedProtocol):
         on_open: Callable[[Connection], str | None],
         on_close: Callable[[Connection], None],
         on_unsent: Callable[[int], None],
+        on_wake: Callable[[Connection], None],
     ) -> None:
+        """`on_wake` is called when bytes arrive at a connection that `rests`."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms
@@ -77,6 +79,9 @@ class Connection(asyncio.BufferedProtocol):
         self._on_open = on_open
         self._on_close = on_close
         self._on_unsent = on_unsent
+        self._on_wake = on_wake
+        self.rests = False
+        """Whether nothing but time has to be checked until bytes arrive."""
         self._memory = memory
         self._refusals = refusals
         counted = memory.is_limited
@@ -141,6 +146,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._buffer.received(nbytes)
+        if self.rests:
+            self.rests = False
+            self._on_wake(self)
         if self._may_serve():
             self._serve()
         if self._counts_memory:
@@ -229,6 +237,14 @@ class Connection(asyncio.BufferedProtocol):
         """Shrink the receive buffer of an idle connection."""
         if self._request is None:
             self._buffer.shrink()
+
+    def rest(self) -> bool:
+        """Return whether the connection rests from now on: no request, answer or byte is under
+        way."""
+        unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        is_quiet = self._may_serve() and not self._waits_for_memory and not self._ended
+        self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes
+        return self.rests
 
     # requests
 

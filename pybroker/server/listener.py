@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import resource
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,6 +32,9 @@ from pybroker.server.request_memory import RequestMemory
 log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
+_REST_S_MAX = 3 * _REAPER_INTERVAL_S
+"""A connection that has been idle for longer does not begin to rest: so the order in which resting
+connections began is nearly that of their idle times."""
 _KEPT_DESCRIPTORS_MAX = 4096
 _SYSTEMS_CHOICE = -1
 """The size that leaves a socket's buffer to the operating system, which adapts it."""
@@ -116,7 +120,10 @@ class Server:
         self._memory = RequestMemory(config.queued_max_request_bytes)
         self._refusals = RefusalLog(clock)
         self._connections: dict[Connection, None] = {}
-        """All connections, in the order of their arrival, so that a simulation can be repeated."""
+        self._restless: dict[Connection, None] = {}
+        self._resting: dict[Connection, float] = {}
+        """The others, and when each began to rest. `reap` need not look at them until they wake."""
+        """In the order of their arrival, so that a simulation can be repeated."""
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
         self._empty = asyncio.Event()
@@ -206,6 +213,7 @@ class Server:
                 on_open=self._admit,
                 on_close=self._forget,
                 on_unsent=self._count_unsent,
+                on_wake=self._woke,
             )
 
         try:
@@ -222,6 +230,7 @@ class Server:
         once."""
         host, listener = connection.peer.host, connection.peer.listener
         self._connections[connection] = None
+        self._restless[connection] = None
         self._metrics.accepted[listener] = self._metrics.accepted.get(listener, 0) + 1
         self._empty.clear()
         self._per_ip[host] += 1
@@ -246,6 +255,8 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self._restless.pop(connection, None)
+        self._resting.pop(connection, None)
         self._metrics.connection_closed(connection.close_reason)
         host = connection.peer.host
         self._per_ip[host] -= 1
@@ -262,10 +273,11 @@ class Server:
 
     def reap(self) -> None:
         """Close idle connections and connections whose request arrives too slowly; shrink the
-        buffers of idle ones."""
+        buffers of idle ones. A resting connection is checked only when it may have become idle."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
-        for connection in list(self._connections):
+        idle_since = now - idle_ms_max / 1000 if idle_ms_max >= 0 else -math.inf
+        for connection in [*self._restless, *self._due(idle_since)]:
             idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
                 reason = "a request exceeded pybroker.request.read.timeout.ms"
@@ -276,9 +288,23 @@ class Server:
                 log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
                 connection.close_reason = "idle"
                 connection.abort()  # close would wait forever for a peer that does not read
-            elif idle_s > _REAPER_INTERVAL_S:
+            elif idle_s > _REAPER_INTERVAL_S and connection not in self._resting:
                 connection.give_back_memory()
+                if idle_s <= _REST_S_MAX and connection.rest():
+                    del self._restless[connection]
+                    self._resting[connection] = now
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
+
+    def _due(self, idle_since: float) -> Iterator[Connection]:
+        """Return the resting connections that may have been idle since then, or before."""
+        for connection, began in self._resting.items():
+            if began - _REST_S_MAX > idle_since:
+                break  # the others began later
+            yield connection
+
+    def _woke(self, connection: Connection) -> None:
+        del self._resting[connection]
+        self._restless[connection] = None
 
     def _set_socket_options(self, listening: socket.socket) -> None:
         """Set options that accepted sockets inherit from the listening one."""

@@ -19,11 +19,11 @@ Logs = Mapping[TopicPartition, Log]
 def high_watermarks(logs: Logs, known: Offsets, current: Offsets) -> dict[TopicPartition, int]:
     """Return the high watermarks to write. `current` are those in memory, `known` those in the
     file."""
-    wanted = {**known, **current}
-    return {
-        key: known.get(key, 0) if log.damage else min(wanted.get(key, 0), log.log_end_offset)
-        for key, log in logs.items()
-    }
+    result = {}
+    for key, log in logs.items():
+        old = known.get(key, 0)
+        result[key] = old if log.damage else min(current.get(key, old), log.log_end_offset)
+    return result
 
 
 def recovery_points(logs: Logs, known: Offsets) -> dict[TopicPartition, int]:

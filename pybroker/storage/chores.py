@@ -55,6 +55,15 @@ def persist_epochs(
             logs[key].epoch_file.persist()
 
 
+def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
+    """Return the partitions of the usable logs with records above the recovery point."""
+    return [
+        log.topic_partition
+        for log in logs
+        if log.failure is None and log.damage is None and log.recovery_point < log.log_end_offset
+    ]
+
+
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
     """Flush closed segments, logs that have been idle for `idle_ms`, and logs whose flush.ms or
     flush.messages is reached. Return how many logs were flushed. Waits for the disk."""
@@ -97,6 +106,7 @@ def run_retention(
         except (BrokerError, StorageError) as error:
             log.error("retention failed partition=%s error=%s", partition, error)
             continue
+        partition_log.changes.note(partition)  # a second chance for a note that was lost
         if deleted:
             log.info(
                 "segments deleted partition=%s count=%d log_start=%d",

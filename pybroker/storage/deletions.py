@@ -20,6 +20,9 @@ class PendingDeletions:
         self._remove = remove
         self._waiting: list[tuple[int, str]] = []
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def add(self, due_ms: int, path: str) -> None:
         self._waiting.append((due_ms, path))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Final
 
 from pybroker.errors import (
@@ -93,6 +93,23 @@ class OffsetCheckpoint:
             self._disk.replace(self._path, encode_offsets(offsets))
             self.offsets = dict(offsets)
             self.lost = False
+
+    def update(
+        self, keys: Collection[TopicPartition], wanted: Mapping[TopicPartition, int]
+    ) -> None:
+        """Let the file have the wanted offsets of these partitions; a partition without one leaves
+        the file. Does as `write`."""
+        changed = [key for key in keys if self.offsets.get(key) != wanted.get(key)]
+        if not changed and not self.lost:
+            return
+        offsets = self.offsets.copy()
+        for key in changed:
+            offset = wanted.get(key)
+            if offset is None:
+                offsets.pop(key, None)
+            else:
+                offsets[key] = offset
+        self.write(offsets)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
         """Lower the partition's offset to at most `offset`; None removes the partition. Raises

@@ -1,8 +1,7 @@
 """The log of one partition: appends at the end, reads by offset, truncation, retention.
 
-One thread at a time changes a log; other threads may call `flush` and read. Replication decides
-which broker may append, and which records are committed. `lookup.py` finds records, `loader.py`
-opens a log.
+One thread at a time changes a log; other threads may call `flush` and read. `lookup.py` finds
+records, `loader.py` opens a log.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ class Log:
         self._producers = parts.producers
         self._snapshots = parts.snapshots
         self._owner = owner
+        self.changes = owner.changes
         self._failure: StorageError | None = None
         self._segment_roll = SegmentRoll(owner.rng, parts.config)
         self.on_start_moved: Callable[[], None] = lambda: None  # called on the event loop
@@ -190,7 +190,11 @@ class Log:
             Appended(position - start, header.size, header.last_offset, header.max_timestamp)
             for position, header in run
         ]
-        self._write(view[start:end], batches)
+        try:
+            self.segments.active.append(view[start:end], batches, self.config.index_interval_bytes)
+        except StorageError as error:
+            raise self._cut_back(error) from error
+        self.changes.unflushed.add(self.topic_partition)
         for position, header in run:
             if header.producer_id >= 0:
                 marker = lookup.marker_of(view[position : position + header.size], header)
@@ -204,12 +208,6 @@ class Log:
         self._segment_roll.measure(active, self.config)
         return active
 
-    def _write(self, data: Buffer, batches: list[Appended]) -> None:
-        try:
-            self.segments.active.append(data, batches, self.config.index_interval_bytes)
-        except StorageError as error:
-            raise self._cut_back(error) from error
-
     def _cut_back(self, error: StorageError) -> BrokerError:
         """Return the error to raise after a failed write to the active segment."""
         try:
@@ -222,6 +220,7 @@ class Log:
     def _after_append(self, now_ms: int) -> None:
         self._segment_roll.written(now_ms)
         self.last_append_ms = now_ms
+        self.changes.unflushed.add(self.topic_partition)
         if self.config.flush_messages != NEVER:
             tolerated = self._durability.tolerates(self.log_end_offset, self.config)
             if not tolerated and not self._owner.sync_due(self):
@@ -383,7 +382,7 @@ class Log:
             self._producers = lookup.rebuild_producers(
                 self.segments, self._snapshots, end, self._producers.last_seen_ms
             )
-        self.log_start_offset = min(self.log_start_offset, end)
+            self.log_start_offset = min(self.log_start_offset, end)
         self.persist_epochs()
         self._owner.lower(self.topic_partition, end)
 
@@ -396,17 +395,17 @@ class Log:
             self.segments.start_over(offset, self._unreachable, aside=self.damage is not None)
             self._durability.restart(offset)
             self._unreachable = ()
-        self.damage = None
-        self._producers = ProducerState()
-        self.epoch_file.clear()
-        self.log_start_offset = offset
+            self.damage = None
+            self._producers = ProducerState()
+            self.epoch_file.clear()
+            self.log_start_offset = offset
         self.persist_epochs()
         self._owner.lower(self.topic_partition, 0)
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Wrap the removal of all records from `offset` on; no thread flushes meanwhile."""
-        with self._durability.at_most(offset):
+        """Wrap the removal of all records from `offset` on; no other thread flushes meanwhile."""
+        with self.changes.noted(self.topic_partition), self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
             self._segment_roll.room = NO_ROOM
             with self._durability.syncing:
@@ -425,6 +424,7 @@ class Log:
             self.log_start_offset = offset
             self.epoch_file.truncate_start(offset)
             self.on_start_moved()
+        self.changes.note(self.topic_partition)
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
         """Delete the segments whose retention has ended; if not `by_age`, only those below the log
@@ -490,7 +490,7 @@ class Log:
 
     @contextlib.contextmanager
     def _making_durable(self) -> Iterator[None]:
-        with self._durability.syncing:
+        with self.changes.noted(self.topic_partition), self._durability.syncing:
             self._check_usable()
             try:
                 yield

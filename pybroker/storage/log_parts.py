@@ -12,6 +12,7 @@ from pybroker.errors import BrokerError, DiskFull, ErrorCode, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk, Rng
 from pybroker.storage.epochs import EpochHistory
+from pybroker.storage.log_changes import LogChanges
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.producer_state import ProducerState
 from pybroker.storage.segment import Segment
@@ -138,13 +139,15 @@ class LogOwner:
     - `failed`: called after a failure that ends the use of the log.
     - `refused`: called after a failure that left the log usable.
     - `sync_due`: requests a flush soon, because of flush.messages. If it returns False, the log
-      flushes itself."""
+      flushes itself.
+    - `changes`: the log notes its changes there, for the periodic duties."""
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
     failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
     rng: Rng = field(default_factory=random.SystemRandom)
     refused: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
     sync_due: Callable[[Flushable], bool] = lambda log: False
+    changes: LogChanges = field(default_factory=LogChanges)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Call `lowering`. Raises BrokerError KAFKA_STORAGE_ERROR."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk, Rng
@@ -33,10 +34,16 @@ class LogTable:
         self.deleted = PendingDeletions(disk.remove_tree)
         self.lock = threading.RLock()
 
-    def within(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """Return the logs in one log directory."""
+    def within(
+        self, directory: LogDirectory, keys: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Log]:
+        """Return the logs in one log directory; with `keys`, only the logs of these partitions."""
         with self.lock:
-            return {key: log for key, log in self.logs.items() if self.home[key] is directory}
+            return {
+                key: self.logs[key]
+                for key in (self.logs if keys is None else keys)
+                if self.home.get(key) is directory
+            }
 
     def choose(
         self, partition: TopicPartition, requested: LogDirectory | None

@@ -17,7 +17,8 @@ from typing import Final
 from pybroker.errors import BrokerError, DiskFull, ErrorCode, StartupError, StorageError
 from pybroker.model import NO_TOPIC_ID, TopicPartition
 from pybroker.ports import Clock, Disk, Proc, Rng
-from pybroker.storage import checkpointed, chores, meta
+from pybroker.storage import chores, meta
+from pybroker.storage.checkpoint_writer import CheckpointWriter
 from pybroker.storage.directory import LogDirectory
 from pybroker.storage.directory_set import DirectorySet
 from pybroker.storage.ending import Ending
@@ -32,6 +33,7 @@ from pybroker.storage.filename import (
 from pybroker.storage.incomplete import Incomplete
 from pybroker.storage.loader import create_log
 from pybroker.storage.log import Log
+from pybroker.storage.log_changes import LogChanges, take
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.log_parts import Damage, Flushable, LogOwner
 from pybroker.storage.log_table import LogTable
@@ -87,11 +89,18 @@ class LogManager:
         self._flush_idle_ms = flush_idle_ms
         self._listeners: list[FailureListener] = [] if on_failure is None else [on_failure]
         self.refusals = chores.Refusals(clock)
+        self._changes = LogChanges()
         self._table = LogTable(self._directories, disk, self._rng)
         self._logs = self._table.logs
         self._home = self._table.home
         self._lock = self._table.lock
         self._deleted = self._table.deleted
+        self._checkpoints = CheckpointWriter(
+            self._table,
+            self._changes,
+            refused=self.refusals.tell,
+            failed=self._directory_failed,
+        )
         self.moves = Relocations(
             self._table, clock, owner_in=self._owner_in, checkpoint=self._checkpoint_one
         )
@@ -155,6 +164,9 @@ class LogManager:
         for partition, found in opening.opened.items():
             self._logs[partition] = found.log
             self._home[partition] = opening.home[partition]
+            self._changes.note(partition)
+        for directory in self._directories.usable():
+            self._changes.unsaved.update(directory.missing)
         self.accepted_losses = frozenset(opening.accepted_losses)
         self.incomplete.load(self._logs.values())
         self.moves.unfinished = opening.unfinished_moves
@@ -173,6 +185,7 @@ class LogManager:
             self._rng,
             partial(self.refusals.of_log, directory.path),
             lambda log: self.sync_due(log),  # noqa: PLW0108 - replaced when the broker starts
+            self._changes,
         )
 
     @property
@@ -192,7 +205,7 @@ class LogManager:
         with self._lock:
             for directory in self._directories.usable():
                 settle = partial(directory.settle, self._boot_id, incarnation, family)
-                self._checkpoint(directory, settle)
+                self._checkpoints.attempt(directory, settle)
             self.moves.settle(self.accepted_losses)
 
     def shutdown(
@@ -209,13 +222,13 @@ class LogManager:
         self.ending.end_rest()
 
         def end(directory: LogDirectory) -> None:
-            self._write_checkpoints(directory, high_watermarks)
+            self._checkpoints.write_directory(directory, high_watermarks)
             if self._table.within(directory).keys() <= self.ending.ended:
                 directory.end(broker_epoch)
 
         try:
             for directory in self._directories.usable():
-                self._checkpoint(directory, partial(end, directory))
+                self._checkpoints.attempt(directory, partial(end, directory))
         finally:
             self.unlock()
 
@@ -284,6 +297,7 @@ class LogManager:
                 self._directories.give_up(partition)
             self._home[partition] = directory
             self._logs[partition] = log
+            self._changes.note(partition)
             return log
 
     def _adopt(self, log: Log, config: LogConfig, topic_id: uuid.UUID) -> Log:
@@ -357,6 +371,7 @@ class LogManager:
         self.incomplete.clear(partition)
         del self._logs[partition]
         del self._home[partition]
+        self._changes.unsaved.add(partition)
         return self._table.rename_away(log, directory, purpose)
 
     # -- checkpoints
@@ -367,45 +382,16 @@ class LogManager:
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks, recovery points and log starts of all partitions. A partition
-        that is not in `high_watermarks` keeps the value in the file. The values are read while they
-        are written, since a truncation may have lowered them. Waits for the disk if a value has
-        changed. A full disk leaves the old files, whose lower offsets are still valid."""
-        for directory in self._directories.usable():
-            self._checkpoint_one(directory, high_watermarks)
+        """Write the high watermarks, recovery points and log starts that have changed. A partition
+        that is not in `high_watermarks` keeps the value in the file. Waits for the disk if a value
+        has changed."""
+        self._checkpoints.write_changed(high_watermarks)
 
     def _checkpoint_one(
         self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
     ) -> None:
-        self._checkpoint(directory, partial(self._write_checkpoints, directory, high_watermarks))
-
-    def _checkpoint(self, directory: LogDirectory, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except DiskFull as error:
-            self.refusals.tell("checkpoint", error)
-        except StorageError as error:
-            self._directory_failed(directory, error)
-
-    def _write_checkpoints(
-        self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
-    ) -> None:
-        with self._lock:
-            directory.settle_due()
-            logs = self._table.within(directory)
-            known = directory.high_watermarks.offsets
-            marks = checkpointed.high_watermarks(logs, known, high_watermarks)
-            directory.high_watermarks.write(directory.missing | marks)
-            starts = checkpointed.log_starts(logs)
-            chores.persist_epochs(logs, starts, directory.log_starts.offsets)
-            directory.log_starts.write(starts)
-            self._write_recovery_points(directory)
-
-    def _write_recovery_points(self, directory: LogDirectory) -> None:
-        with self._lock:
-            known = directory.recovery_points.offsets
-            points = checkpointed.recovery_points(self._table.within(directory), known)
-            directory.recovery_points.write(points)
+        write = partial(self._checkpoints.write_directory, directory, high_watermarks)
+        self._checkpoints.attempt(directory, write)
 
     def _lower_checkpoints(
         self, directory: LogDirectory, partition: TopicPartition, offset: int
@@ -415,16 +401,21 @@ class LogManager:
                 return
             self.moves.lower(partition, offset)
             directory.lower(partition, offset)
+            self._changes.unsaved.add(partition)
 
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
         """Flush closed segments, idle logs, and logs whose flush.ms or flush.messages is reached.
-        Return the number of flushed logs. Waits for the disk. Call it every 10 s."""
-        touched = chores.flush_idle(self.all().values(), now_ms, self._flush_idle_ms)
+        Return the number of flushed logs. Waits for the disk. Call it every second."""
+        keys = take(self._changes.unflushed)
+        logs = [log for key in keys if (log := self._logs.get(key)) is not None]
+        try:
+            touched = chores.flush_idle(logs, now_ms, self._flush_idle_ms)
+        finally:
+            self._changes.unflushed.update(chores.unflushed(logs))
         if touched:
-            for directory in self._directories.usable():
-                self._checkpoint(directory, partial(self._write_recovery_points, directory))
+            self._checkpoints.write_recovery_points(keys)
         return touched
 
     def run_retention(
@@ -432,18 +423,25 @@ class LogManager:
         now_ms: int,
         hw_of: Callable[[TopicPartition], int],
         busy: Container[TopicPartition] = (),
+        partitions: Iterable[TopicPartition] | None = None,
     ) -> int:
         """Delete the segments whose retention has ended, and the state of idle producers. Return
         the number of deleted segments. Their files are renamed; `remove_deleted` removes them.
-        `hw_of` returns a partition's high watermark; `busy` partitions are skipped. Call it on the
-        event loop, where appends run."""
-        logs = self.all().values()
+        `hw_of` returns a partition's high watermark; `busy` partitions are skipped; `partitions`
+        limits the work to some of them. Call it on the event loop, where appends run."""
+        keys = [*self._logs] if partitions is None else partitions
+        logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted segments and partitions whose delay has passed. Blocks."""
-        for log in self.all().values():
-            log.remove_doomed(now_ms)
+        for partition in self._changes.doomed.copy():
+            self._changes.doomed.discard(partition)
+            log = self._logs.get(partition)
+            if log is not None:
+                log.remove_doomed(now_ms)
+                if log.segments.has_doomed:
+                    self._changes.doomed.add(partition)
         with self._lock:
             self._deleted.remove_due(now_ms)
 

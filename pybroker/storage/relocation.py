@@ -125,6 +125,7 @@ class Relocations:
                 return False
             table.logs[partition] = move.log
             table.home[partition] = move.target
+            move.log.changes.note(partition)
             return True
         finally:
             table.lock.release()

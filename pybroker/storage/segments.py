@@ -136,6 +136,11 @@ class Segments:
         self._state = (Segment.created(self._directory, base_offset, self._disk),)
         self._changes += 1
 
+    @property
+    def has_doomed(self) -> bool:
+        """Whether files of deleted segments are still on the disk."""
+        return bool(self._doomed)
+
     def remove_doomed(self, now_ms: int) -> None:
         """Remove the deleted files whose delay has passed. Their renames are made durable first: a
         power loss could undo some of them, and the segments between would be missing. Raises

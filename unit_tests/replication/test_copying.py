@@ -228,7 +228,7 @@ async def test_a_follower_adopts_the_leaders_log_start(pair: Group) -> None:
     pair[1].append(b"a")
     pair[1].append(b"b")
     await pair.copied(1)
-    pair[1].partition().delete_records(1)
+    pair[1].partition().log.advance_log_start(1)
     pair[1].append(b"c")
     await pair.copied(1)
     assert pair[2].partition().log.log_start_offset == 1
@@ -242,7 +242,7 @@ async def test_an_answer_is_applied_after_retention_moved_the_log_start(pair: Gr
         pair[1].append(value)
     await pair.copied(1)
     held = pair.hold_answer(2)
-    pair[1].partition().delete_records(2)
+    pair[1].partition().log.advance_log_start(2)
     pair[1].append(b"d")
     await held.reached.wait()
     follower = pair[2].partition().log
@@ -257,7 +257,7 @@ async def test_a_follower_behind_the_log_start_begins_there(pair: Group) -> None
     await pair.lead(1, 0, isr=(1,))
     for value in (b"a", b"b", b"c"):
         pair[1].append(value)
-    pair[1].partition().delete_records(2)
+    pair[1].partition().log.advance_log_start(2)
     pair.cut.clear()
     await pair.copied(1)
     assert pair[2].partition().log.log_start_offset == 2
@@ -269,7 +269,7 @@ async def test_a_copy_begins_with_the_batch_that_contains_the_log_start(pair: Gr
     await pair.lead(1, 0, isr=(1,))
     pair[1].append(b"a", b"b", b"c")
     pair[1].append(b"d")
-    pair[1].partition().delete_records(2)
+    pair[1].partition().log.advance_log_start(2)
     pair.cut.clear()
     await pair.copied(1)
     same(pair, 1, 2)
@@ -290,7 +290,7 @@ async def test_a_diverged_tail_is_replaced_by_the_batch_that_contains_the_log_st
     pair[2].append(b"only here")
     await pair.lead(1, 2, isr=(1,), to=[1])
     pair[1].append(b"a", b"b", b"c")
-    pair[1].partition().delete_records(2)
+    pair[1].partition().log.advance_log_start(2)
     pair[2].partition()._high_watermark = 1
     pair.cut.clear()
     await pair.lead(1, 3, isr=(1, 2))

@@ -27,7 +27,7 @@ async def test_a_log_that_diverges_below_the_leaders_log_start_is_discarded_with
     await pair.lead(2, 1, isr=(2,))
     for _ in range(3):
         pair[2].append(b"of the leader")
-    assert pair[2].partition().delete_records(3) == 3
+    pair[2].partition().log.advance_log_start(3)
     pair.cut.clear()
     await pair.reopen(1)
     await pair.lead(2, 1, isr=(2,), to=[1])

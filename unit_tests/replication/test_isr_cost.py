@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
+from pybroker.replication.partition import Partition
 from unit_tests.patience import until
-from unit_tests.replication.leading import LAG_S, Leading
+from unit_tests.replication.leading import ALL, LAG_S, Leading
 from unit_tests.replication.recreated_topic import RecreatedTopic
 from unit_tests.replication.vocabulary import ME
 
@@ -72,3 +73,30 @@ async def test_an_idle_partition_costs_zookeeper_little_while_a_follower_is_down
         await strict.changes.review_all()
         await until(lambda: all(certain(strict, key) for key in MANY))
     assert multis() == 10 * 3
+
+
+async def test_a_review_looks_only_at_partitions_that_are_not_settled(leading: Leading) -> None:
+    await leading.lead(*MANY)
+    for key in MANY:
+        for broker in (2, 3):
+            leading.fetch(broker, 0, key=key)
+            leading.fetch(broker, 0, key=key)
+    await leading.changes.review_all()
+    await leading.until_stored(*ALL, keys=MANY)
+    reviewed: list[TopicPartition] = []
+    manager = leading.replicas.manager
+    review = manager.review_isr
+
+    def noting(partition: Partition) -> None:
+        reviewed.append(partition.topic_partition)
+        review(partition)
+
+    manager.review_isr = noting  # type: ignore[method-assign]
+    await leading.changes.review_all()
+    assert reviewed == []
+    leading.replicas.append(key=MANY[7])
+    await leading.changes.review_all()
+    assert reviewed == [MANY[7]]
+    leading.clock.advance(LAG_S)
+    await leading.changes.review_all()
+    assert set(reviewed) == set(MANY)

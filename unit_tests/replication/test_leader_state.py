@@ -9,6 +9,7 @@ expected state: `isr`, `pending` (the ISR of the change under way), `hw`; or onl
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -247,3 +248,34 @@ def test_an_eligible_replica_may_lead_too() -> None:
     facts = PartitionFacts(T0, TOPIC_ID, PartitionState(ME, 5, (ME,), 1, (2,)), 7, (ME, 2, 3))
     leader = LeaderState.begin(facts, broker_id=ME, epoch_start=0, now=3.0)
     assert leader.led_s == 3.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_settled_leader_proposes_nothing(seed: int) -> None:
+    """The periodic review skips partitions that are settled."""
+    rng = random.Random(seed)
+    stage = Stage((ME, 2, 3), required=1, end=0, hw=0)
+    now, settled = 0.0, 0
+    for _ in range(200):
+        now += rng.choice((0.0, 0.5, 3.0, 12.0))
+        match rng.randrange(6):
+            case 0:
+                stage.do(now, "append", stage.end + rng.randint(0, 2))
+            case 1:
+                stage.do(now, "fetch", rng.choice((2, 3)), rng.randint(0, stage.end))
+            case 2 | 3:
+                stage.do(now, "fetch", 2, stage.end)
+                stage.do(now, "fetch", 3, stage.end)
+            case 4 if stage.leader.pending is not None:
+                stage.do(now, "store")
+            case _:
+                pass
+        is_settled = stage.leader.is_settled(stage.end, now, LAG_S)
+        before = repr(stage.leader)
+        proposed = stage.leader.propose(leader_end=stage.end, required=1, now=now, lag_max_s=LAG_S)
+        if is_settled:
+            settled += 1
+            assert repr(stage.leader) == before
+        elif proposed is not None and proposed.only_looks:
+            stage.leader.unchanged()
+    assert settled > 3

@@ -10,8 +10,10 @@ import pytest
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import PartitionFacts
+from pybroker.records.batch import stamp
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.storage.log_config import LogConfig
+from unit_tests.handlers.bench import batch
 from unit_tests.replication.vocabulary import ME, T0, Replicas, facts
 
 BOTH = (ME, 2)
@@ -194,3 +196,40 @@ async def test_a_fetch_of_a_broker_without_a_replica_is_refused(replicas: Replic
     with pytest.raises(BrokerError) as caught:
         replicas.partition().follower_fetched(FollowerFetch(9, 0, 0), 0.0, 10.0)
     assert caught.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def test_each_move_of_the_high_watermark_reaches_the_checkpoint(replicas: Replicas) -> None:
+    """A checkpoint reads only the high watermarks that moved since the one before."""
+
+    def saved() -> int:
+        replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
+        known = replicas.logs.high_watermark_checkpoint(T0)
+        assert known == replicas.partition().high_watermark
+        return known
+
+    await replicas.told(facts(epoch=0))
+    assert saved() == 0
+    replicas.append(b"a", b"b")
+    replicas.append(b"c")
+    assert saved() == 3
+    await replicas.told(facts(epoch=1, isr=BOTH))
+    replicas.append()
+    assert saved() == 3
+    replicas.manager.follower_fetched(replicas.partition(), FollowerFetch(2, 4, 0), 0.0)
+    assert saved() == 4
+    await replicas.told(facts(epoch=2, leader=2, isr=BOTH))
+    partition = replicas.partition()
+    partition.truncate_to(2)
+    assert saved() == 2
+    partition.start_over(7)
+    assert saved() == 7
+    data = bytearray(batch(b"x"))
+    stamp(data, 0, 7, 2)
+    partition.append_replicated(
+        data, leader_high_watermark=7, leader_log_start=0, now_ms=replicas.clock.wall_ms()
+    )
+    assert saved() == 7
+    partition.append_replicated(
+        b"", leader_high_watermark=8, leader_log_start=0, now_ms=replicas.clock.wall_ms()
+    )
+    assert saved() == 8

@@ -7,9 +7,11 @@ import socket
 import struct
 from dataclasses import replace
 
+import pytest
+
 from pybroker.clock import ManualClock
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.server.connection import Answer, Peer
+from pybroker.server.connection import Answer, Connection, Peer
 from pybroker.server.listener import Server
 from unit_tests.server.test_connection import connect, echo, framed, read_frame, serving
 from unit_tests.server.test_limits import Streams, ask_slowly, asked, is_closed
@@ -168,4 +170,81 @@ async def test_a_peer_without_a_request_is_idle_after_its_time() -> None:
             clock.advance(IDLE_S / 2)
         server.reap()
         assert await is_closed(reader)
+        writer.close()
+
+
+async def test_a_resting_connection_costs_nothing_until_it_wakes_or_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+    idle_s = Connection.idle_s
+
+    def counted(connection: Connection, now: float) -> float:
+        nonlocal looked
+        looked += 1
+        return idle_s(connection, now)
+
+    monkeypatch.setattr(Connection, "idle_s", counted)
+    clock = ManualClock()
+    config = BrokerConfig(connections_max_idle_ms=IDLE_S * 10 * 1000)
+    async with serving(echo, config, clock) as (server, port):
+        streams = [await connect(port) for _ in range(20)]
+        for each in streams:
+            assert await asked(*each) == b"?"
+        clock.advance(11)
+        server.reap()
+        assert looked == 20
+        clock.advance(11)
+        server.reap()
+        assert looked == 20, "all rest"
+        assert await asked(*streams[3]) == b"?"
+        server.reap()
+        clock.advance(11)
+        server.reap()
+        server.reap()
+        assert looked == 22, "the one that woke, until it rests again"
+        clock.advance(IDLE_S * 10 - 22)
+        server.reap()
+        await only(streams[3], server)
+        assert server.connection_count == 1
+        clock.advance(IDLE_S * 10 + 1)
+        server.reap()
+        assert await is_closed(streams[3][0])
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_half_a_request_wakes_a_resting_connection() -> None:
+    clock = ManualClock()
+    config = BrokerConfig(
+        connections_max_idle_ms=IDLE_S * 1000_000, pybroker_request_read_timeout_ms=5_000
+    )
+    async with serving(echo, config, clock) as (server, port):
+        witness = await connect(port)
+        reader, writer = await connect(port)
+        assert await asked(reader, writer) == await asked(*witness) == b"?"
+        clock.advance(11)
+        server.reap()
+        writer.write(framed(bytes(1000))[:500])
+        await writer.drain()
+        assert await asked(*witness) == b"?"
+        server.reap()
+        clock.advance(11)
+        server.reap()
+        assert await is_closed(reader)
+        for each in (writer, witness[1]):
+            each.close()
+
+
+async def test_without_a_limit_resting_connections_stay() -> None:
+    clock = ManualClock()
+    async with serving(echo, BrokerConfig(connections_max_idle_ms=-1), clock) as (server, port):
+        reader, writer = await connect(port)
+        assert await asked(reader, writer) == b"?"
+        for _ in range(3):
+            clock.advance(11)
+            server.reap()
+        clock.advance(10**9)
+        server.reap()
+        assert await asked(reader, writer) == b"?"
         writer.close()

@@ -216,6 +216,8 @@ class LogLife:
 
     def checkpoint(self) -> None:
         marks = self._high_watermarks()
+        for key in marks:  # a partition does so when its high watermark moves
+            self.log(key).changes.unsaved.add(key)
         self.manager.write_checkpoints(marks)
         for key, mark in marks.items():
             self.expected_logs[key].high_watermark = mark

@@ -1,0 +1,287 @@
+"""The cost of partitions that stand still: three brokers of ours beside three of Apache Kafka.
+
+    python benchmarks/growth.py [--rounds N] [--partitions N,...] [--ours-only] [--foreign PERCENT]
+    python benchmarks/growth.py --duties [--partitions N,...] [--quick]
+
+The first form adds idle partitions (replication 3, no records) to both clusters and measures at
+each number, in turn: the processor time of the three idle brokers; and one record of 500 B after
+the other through confluent-kafka (acks=all, linger.ms=0, 400 records a figure) with the time of an
+acknowledgement (p50) and the brokers' processor time a record. A round in which other processes
+took more than 10 % of a core (--foreign) is dropped and counted. The clusters stand beside each
+other, so the idle load of one is there while the other is measured. It does not count as foreign.
+Printed are medians with the smallest and the largest round. By default both clusters are measured
+at 0, 500 and 2,000 partitions, and with --ours-only ours at 0, 10,000 and 20,000. Needs Java and
+the jars that `mvn` brings.
+
+The second form prints what each periodic duty of one broker costs with 100, 1,000 and 10,000
+partitions, connections or groups: the time of a run in ms, or percent of a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.racing import duties, loads, processes
+from benchmarks.racing.cluster import BROKERS, Cluster
+from benchmarks.racing.contestants import APACHE, OURS
+from benchmarks.racing.librdkafka import ClientFailed
+from integration_tests.apache import ApacheZooKeeper
+
+FOREIGN_PERCENT: Final = 10.0
+BESIDE_APACHE: Final = (0, 500, 2_000)
+ALONE: Final = (0, 10_000, 20_000)
+DUTY_SIZES: Final = (100, 1_000, 10_000)
+PARTITIONS_A_TOPIC: Final = 500
+SESSION_MS: Final = 18_000
+VALUE: Final = bytes(500)
+FIGURES: Final = ("p50 ms", "cpu ms/record", "idle % of a core")
+
+
+@dataclass(frozen=True)
+class Scale:
+    records: int
+    warm_records: int
+    idle_seconds: float
+    settle_seconds: float
+    warm_up_seconds: float
+
+
+FULL: Final = Scale(400, 50, 10.0, 15.0, 40.0)
+QUICK: Final = Scale(50, 10, 2.0, 2.0, 4.0)
+
+
+@dataclass
+class Found:
+    """The figures of the kept rounds of one contestant at one number of partitions."""
+
+    figures: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIGURES})
+    dropped: int = 0
+
+    def take(self, figures: Mapping[str, float]) -> None:
+        for name, figure in figures.items():
+            self.figures[name].append(figure)
+
+
+class ForeignLoad:
+    """The processor time that other processes take while the block runs, in percent of a core. This
+    program and its children, the brokers and ZooKeeper, are not foreign."""
+
+    def __enter__(self) -> ForeignLoad:
+        self._begun = time.perf_counter()
+        self._busy_s, self._own_s = _busy_s(), processes.cpu_seconds(psutil.Process().pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        elapsed = time.perf_counter() - self._begun
+        own_s = processes.cpu_seconds(psutil.Process().pid) - self._own_s
+        self.percent = max(_busy_s() - self._busy_s - own_s, 0.0) / elapsed * 100
+
+
+def _busy_s() -> float:
+    """The processor time of the whole machine so far. Time that the host of a virtual machine took
+    away counts, too."""
+    now = psutil.cpu_times()
+    return float(now.user + now.nice + now.system + now.irq + now.softirq + now.steal)
+
+
+class OneAtATime:
+    """A producer that waits for each acknowledgement before it sends the next record."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._topic = topic
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
+        self._answered = 0
+
+    def _on_delivery(self, error: object, message: object) -> None:
+        if error is not None:
+            raise ClientFailed(f"a record was given up: {error}")
+        self._answered += 1
+
+    def send(self, count: int) -> list[float]:
+        """Send records; return the time of each acknowledgement in seconds."""
+        took = []
+        for _ in range(count):
+            expected, begun = self._answered + 1, time.perf_counter()
+            self._producer.produce(self._topic, VALUE, partition=0, on_delivery=self._on_delivery)
+            while self._answered < expected:
+                self._producer.poll(1.0)
+            took.append(time.perf_counter() - begun)
+        return took
+
+
+class Stand:
+    """A cluster with idle partitions, and a topic for the records."""
+
+    def __init__(self, cluster: Cluster, scale: Scale) -> None:
+        self.cluster = cluster
+        self._scale = scale
+        self._idle = 0
+        self._producer = OneAtATime(cluster, cluster.topic(1))
+
+    def warm_up(self) -> None:
+        """Send records until a just-in-time compiler has compiled the code."""
+        share = 0.25 if self.cluster.name == OURS else 1.0
+        deadline = time.monotonic() + self._scale.warm_up_seconds * share
+        while time.monotonic() < deadline:
+            self._producer.send(self._scale.warm_records)
+
+    def grow(self, partitions: int) -> None:
+        """Let the cluster have that many idle partitions."""
+        while self._idle < partitions:
+            more = min(partitions - self._idle, PARTITIONS_A_TOPIC)
+            self.cluster.topic(more)
+            self._idle += more
+
+    def measure(self) -> tuple[dict[str, float], float]:
+        """Measure one round; return its figures and the foreign load in percent of a core."""
+        scale, cluster = self._scale, self.cluster
+        with ForeignLoad() as idle_load:
+            before = cluster.cpu_seconds()
+            time.sleep(scale.idle_seconds)
+            idle_percent = (cluster.cpu_seconds() - before) / scale.idle_seconds * 100
+        self._producer.send(scale.warm_records)
+        with ForeignLoad() as load:
+            before = cluster.cpu_seconds()
+            took = self._producer.send(scale.records)
+            used_ms = (cluster.cpu_seconds() - before) * 1000
+        figures = (statistics.median(took) * 1000, used_ms / scale.records, idle_percent)
+        foreign_percent = max(idle_load.percent, load.percent)
+        return dict(zip(FIGURES, figures, strict=True)), foreign_percent
+
+
+Table = dict[tuple[int, str], Found]
+
+
+def run(
+    stands: Sequence[Stand],
+    sizes: Sequence[int],
+    rounds: int,
+    scale: Scale,
+    foreign_percent_max: float,
+) -> Table:
+    """Measure all clusters in turn at each number of idle partitions."""
+    table: Table = {}
+    for stand in stands:
+        stand.warm_up()
+    for size in sizes:
+        for stand in stands:
+            stand.grow(size)
+        time.sleep(scale.settle_seconds)
+        for number in range(rounds):
+            for stand in stands if number % 2 == 0 else reversed(stands):
+                found = table.setdefault((size, stand.cluster.name), Found())
+                figures, foreign_percent = stand.measure()
+                is_kept = foreign_percent <= foreign_percent_max
+                if is_kept:
+                    found.take(figures)
+                found.dropped += not is_kept
+                told = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
+                say(
+                    f"{size} partitions, round {number + 1}, {stand.cluster.name}: {told},"
+                    f" foreign load {foreign_percent:.0f} % {'' if is_kept else '(dropped)'}"
+                )
+    return table
+
+
+def text(table: Table, rounds: int) -> str:
+    head = f"{'partitions':>10}  {'brokers':<13}"
+    lines = [head + "".join(f"{name:>26}" for name in FIGURES) + "  dropped rounds"]
+    for (size, name), found in table.items():
+        cells = "".join(f"{_cell(found.figures[figure]):>26}" for figure in FIGURES)
+        lines.append(f"{size:>10,}  {name:<13}{cells}  {found.dropped} of {rounds}")
+    return "\n".join(lines)
+
+
+def _cell(figures: Sequence[float]) -> str:
+    if not figures:
+        return "-"
+    middle = statistics.median(figures)
+    return f"{middle:.2f} ({min(figures):.2f}-{max(figures):.2f})"
+
+
+def numbers(words: str) -> list[int]:
+    return sorted(int(word) for word in words.split(","))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        prog="benchmarks/growth.py",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, metavar="N", help="rounds at each number (default 5)"
+    )
+    parser.add_argument(
+        "--partitions", type=numbers, metavar="N,...", help="the numbers of idle partitions"
+    )
+    parser.add_argument(
+        "--ours-only",
+        action="store_true",
+        help="leave Apache Kafka out, and measure more partitions",
+    )
+    parser.add_argument(
+        "--duties", action="store_true", help="measure the periodic duties of one broker"
+    )
+    parser.add_argument(
+        "--foreign",
+        type=float,
+        default=FOREIGN_PERCENT,
+        metavar="PERCENT",
+        help="drop a round if other processes took more of a core (default 10)",
+    )
+    parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
+    return parser.parse_args()
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    options = arguments()
+    scale = QUICK if options.quick else FULL
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="growth-")))
+        zookeeper = stack.enter_context(contextlib.closing(ApacheZooKeeper(folder / "zookeeper")))
+        zookeeper.start()
+        if options.duties:
+            sizes = options.partitions or DUTY_SIZES
+            loads.allow_files(8 * max(sizes) + 1000)
+            print(duties.table(folder, zookeeper.connect, sizes, scale.idle_seconds, say))
+            return
+        sizes = options.partitions or (ALONE if options.ours_only else BESIDE_APACHE)
+        loads.allow_files(BROKERS * max(sizes) + 1000)
+        names = [OURS] if options.ours_only else [OURS, APACHE]
+        stands = []
+        for number, name in enumerate(names):
+            place, chroot = folder / str(number), f"{zookeeper.connect}/{number}"
+            cluster = stack.enter_context(Cluster(name, place, chroot, SESSION_MS))
+            stands.append(Stand(cluster, scale))
+        table = run(stands, sizes, options.rounds, scale, options.foreign)
+        print(text(table, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

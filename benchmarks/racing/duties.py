@@ -1,0 +1,312 @@
+"""The cost of the periodic duties of one broker, for `benchmarks/growth.py --duties`.
+
+The duties for logs run in this process, on real files with one record in each partition, led here
+with two followers at the log end. Connections, groups and the metrics page are measured at a broker
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import statistics
+import struct
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.racing import processes
+from integration_tests.broker import PybrokerProcess
+from integration_tests.process import free_port
+from integration_tests.wire_client import Connection
+from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
+from pybroker.coordinator.controller.rebalance import imbalanced
+from pybroker.model import PartitionState, TopicPartition
+from pybroker.replication.scrubber import Scrubber
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from pybroker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from pybroker.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from unit_tests.patience import wait_until
+from unit_tests.replication.leading import Leading
+from unit_tests.replication.vocabulary import ME
+
+RUNS: Final = 15
+LATER_MS: Final = 10**6
+SCRAPES: Final = 5
+TOPIC_PARTITIONS: Final = 500
+FOLLOWERS: Final = (2, 3)
+
+Say = Callable[[str], None]
+Figures = dict[str, float]
+
+PER_RUN: Final = {
+    "flush check": 1.0,
+    "flush check, 1 log changed": 1.0,
+    "checkpoint": 5.0,
+    "checkpoint, 1 log changed": 5.0,
+    "removal of deleted files": 5.0,
+    "ISR review": 15.0,
+    "scrubber's choice of logs": 30.0,
+    "retention": 300.0,
+    "controller's balance check": 300.0,
+}
+"""The duties measured in ms a run -> their default interval in seconds."""
+ON_REQUEST: Final = ("metrics page, partitions", "metrics page, groups and their lag")
+"""Measured in ms of processor time a page."""
+IDLE: Final = ("idle partitions", "idle connections", "idle groups")
+"""Measured in percent of a core more than the same broker without them."""
+
+
+def table(folder: Path, zookeeper: str, sizes: Sequence[int], seconds: float, say: Say) -> str:
+    """Measure everything at each number; `seconds` is the time of an idle figure."""
+    found: dict[int, Figures] = {}
+    for size in sizes:
+        place = folder / f"duties-{size}"
+        found[size] = asyncio.run(_of_logs(place / "logs", size))
+        found[size]["controller's balance check"] = _controller_ms(size)
+        found[size] |= _of_broker(place / "broker", f"{zookeeper}/duties-{size}", size, seconds)
+        say(f"{size}: {found[size]}")
+    width = max(map(len, (*PER_RUN, *ON_REQUEST, *IDLE)))
+    head = "".join(f"{size:>10,}" for size in sizes)
+    lines = [f"{'ms a run':<{width}}{head}   every   % of a core at the last"]
+    for name, interval_s in PER_RUN.items():
+        share = found[sizes[-1]][name] / interval_s / 10
+        lines.append(f"{_row(name, width, found, sizes)}  {interval_s:>4.0f} s  {share:.4f}")
+    lines.append(f"{'ms a page':<{width}}{head}")
+    lines += [_row(name, width, found, sizes) for name in ON_REQUEST]
+    lines.append(f"{'% of a core':<{width}}{head}")
+    lines += [_row(name, width, found, sizes) for name in IDLE]
+    return "\n".join(lines)
+
+
+def _row(name: str, width: int, found: dict[int, Figures], sizes: Sequence[int]) -> str:
+    return f"{name:<{width}}" + "".join(f"{found[size][name]:>10.3f}" for size in sizes)
+
+
+# in this process
+
+
+async def _of_logs(folder: Path, count: int) -> Figures:
+    folder.mkdir(parents=True)
+    keys = [TopicPartition("t", number) for number in range(count)]
+    leading = Leading(folder)
+    await leading.start()
+    try:
+        for start in range(0, count, TOPIC_PARTITIONS):
+            await leading.lead(*keys[start : start + TOPIC_PARTITIONS])
+        for key in keys:
+            leading.replicas.append(key=key)
+            for broker in FOLLOWERS * 2:
+                leading.fetch(broker, 1, key=key)
+        await leading.changes.review_all()
+        await leading.until_stored(ME, *FOLLOWERS, keys=keys)
+        return await _log_figures(leading, keys[0])
+    finally:
+        await leading.stop()
+
+
+async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
+    logs, manager = leading.replicas.logs, leading.replicas.manager
+    marks = manager.high_watermarks()
+    now_ms = leading.clock.wall_ms()
+    scrubber = Scrubber(
+        logs=logs,
+        replicas=manager,
+        blocking=manager._blocking,
+        clock=leading.clock,
+        bytes_per_second=1,
+        interval_s=10**6,
+        found=lambda key, damage: None,
+    )
+
+    async def nothing() -> None:
+        pass
+
+    async def change() -> None:
+        offset = leading.replicas.append(key=changing).last_offset
+        for broker in FOLLOWERS:
+            leading.fetch(broker, offset + 1, key=changing)
+
+    async def flush() -> None:
+        logs.flush_idle(now_ms)
+
+    async def checkpoint() -> None:
+        logs.write_checkpoints(marks)
+
+    async def remove() -> None:
+        logs.remove_deleted(now_ms)
+
+    async def retain() -> None:
+        logs.run_retention(now_ms, lambda key: marks.get(key, 0))
+
+    async def choose() -> None:
+        scrubber._due()
+
+    logs.flush_idle(now_ms + LATER_MS)
+    logs.flush_idle(now_ms)
+    logs.write_checkpoints(marks)
+    logs.remove_deleted(now_ms)
+    return {
+        "flush check": await _run_ms(flush, nothing),
+        "flush check, 1 log changed": await _run_ms(flush, change),
+        "checkpoint": await _run_ms(checkpoint, nothing),
+        "checkpoint, 1 log changed": await _run_ms(checkpoint, change),
+        "removal of deleted files": await _run_ms(remove, nothing),
+        "ISR review": await _run_ms(leading.changes.review_all, nothing),
+        "scrubber's choice of logs": await _run_ms(choose, nothing),
+        "retention": await _run_ms(retain, nothing),
+    }
+
+
+async def _run_ms(
+    duty: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]]
+) -> float:
+    """Return the median time of a run, each after `before`, in ms. The first run is not counted."""
+    took = []
+    for _ in range(RUNS + 1):
+        await before()
+        begun = time.perf_counter()
+        await duty()
+        took.append(time.perf_counter() - begun)
+    return statistics.median(took[1:]) * 1000
+
+
+def _controller_ms(count: int) -> float:
+    replicas = (1, 2, 3)
+    partitions = [
+        Partition(
+            TopicPartition("t", number),
+            replicas,
+            PartitionStatus.ONLINE,
+            PartitionState(1, 1, replicas, 1),
+        )
+        for number in range(count)
+    ]
+    took = []
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        imbalanced(partitions, 10)
+        took.append(time.perf_counter() - begun)
+    return statistics.median(took) * 1000
+
+
+# at a broker
+
+
+def _of_broker(folder: Path, zookeeper: str, count: int, seconds: float) -> Figures:
+    """Measure the partitions last: they are there until the end."""
+    with _broker(folder, zookeeper) as (broker, page):
+        base = _idle_percent(broker, seconds)
+        with _connections(broker, count):
+            connections = _idle_percent(broker, seconds, settle=True)
+        page_ms = _page_ms(broker, page)
+        _commit(broker, count)
+        figures = {
+            "idle connections": connections - base,
+            "idle groups": _idle_percent(broker, seconds, settle=True) - base,
+            "metrics page, groups and their lag": _page_ms(broker, page) - page_ms,
+        }
+    with _broker(folder / "2", f"{zookeeper}-2") as (broker, page):
+        base, page_ms = _idle_percent(broker, seconds), _page_ms(broker, page)
+        _create(broker, "many", count)
+        figures["idle partitions"] = _idle_percent(broker, seconds, settle=True) - base
+        figures["metrics page, partitions"] = _page_ms(broker, page) - page_ms
+    return figures
+
+
+@contextlib.contextmanager
+def _broker(folder: Path, zookeeper: str) -> Iterator[tuple[PybrokerProcess, str]]:
+    """Yield a broker with one topic, and the address of its metrics page."""
+    address = f"127.0.0.1:{free_port()}"
+    overrides = {
+        "pybroker.http.listener": address,
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "5",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    broker = PybrokerProcess(folder, zookeeper=zookeeper, overrides=overrides)
+    with contextlib.closing(broker):
+        broker.start()
+        _create(broker, "one", 1)
+        yield broker, f"http://{address}/metrics"
+
+
+def _idle_percent(broker: PybrokerProcess, seconds: float, *, settle: bool = False) -> float:
+    time.sleep(3 * seconds if settle else seconds)
+    before = processes.cpu_seconds(broker.process.pid)
+    time.sleep(seconds)
+    return (processes.cpu_seconds(broker.process.pid) - before) / seconds * 100
+
+
+def _page_ms(broker: PybrokerProcess, page: str) -> float:
+    """Return the processor time of a metrics page in ms, after one that is not counted."""
+    took = []
+    for _ in range(SCRAPES + 1):
+        before = processes.cpu_seconds(broker.process.pid)
+        with urllib.request.urlopen(page, timeout=60) as answer:
+            answer.read()
+        took.append(processes.cpu_seconds(broker.process.pid) - before)
+    return statistics.median(took[1:]) * 1000
+
+
+def _create(broker: PybrokerProcess, name: str, partitions: int) -> None:
+    def request(number: int, count: int) -> CreateTopicsRequest:
+        topic = CreatableTopic(name=f"{name}-{number}", num_partitions=count, replication_factor=1)
+        return CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+
+    with Connection(broker.bootstrap) as connection:
+        connection.set_timeout(120.0)
+        for start in range(0, partitions, TOPIC_PARTITIONS):
+            wanted = request(start, min(TOPIC_PARTITIONS, partitions - start))
+            wait_until(partial(_is_created, connection, wanted), what=f"{name} is created")
+
+
+def _is_created(connection: Connection, request: CreateTopicsRequest) -> bool:
+    answer = connection.ask(4, request, CreateTopicsResponse)
+    return answer.topics[0].error_code in (0, 36)  # TOPIC_ALREADY_EXISTS
+
+
+@contextlib.contextmanager
+def _connections(broker: PybrokerProcess, count: int) -> Iterator[None]:
+    """Hold that many connections open; each has sent one request."""
+    hello = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions, without a client id
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            opened = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
+            opened.sendall(hello)
+            assert opened.recv(65536)
+        yield
+
+
+def _commit(broker: PybrokerProcess, groups: int) -> None:
+    """Commit an offset for each of so many groups without members."""
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+    topic = OffsetCommitRequestTopic(name="one-0", partitions=[part])
+
+    def is_stored(connection: Connection, group: str) -> bool:
+        request = OffsetCommitRequest(group_id=group, topics=[topic])
+        answer = connection.ask(2, request, OffsetCommitResponse)
+        return answer.topics[0].partitions[0].error_code == 0
+
+    def is_found(connection: Connection) -> bool:
+        request = FindCoordinatorRequest(key="group-0")
+        return connection.ask(0, request, FindCoordinatorResponse).error_code == 0
+
+    with Connection(broker.bootstrap) as connection:
+        wait_until(partial(is_found, connection), what="the broker coordinates groups")
+        for number in range(groups):
+            name = f"group-{number}"
+            wait_until(partial(is_stored, connection, name), what=f"{name} has an offset")

@@ -1,0 +1,95 @@
+"""Writes the checkpoints of all log directories. `checkpointed.py` has their content."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from pybroker.errors import DiskFull, StorageError
+from pybroker.model import TopicPartition
+from pybroker.storage import checkpointed, chores
+from pybroker.storage.directory import LogDirectory
+from pybroker.storage.log_changes import LogChanges, take
+from pybroker.storage.log_table import LogTable
+
+HighWatermarks = Mapping[TopicPartition, int]
+"""Read at the time of writing, so that a value that has fallen meanwhile is not written as it was.
+A partition without one keeps the one in the file."""
+
+
+class CheckpointWriter:
+    """All methods wait for the disk. On a full disk the files stay: offsets only grow, so older
+    ones hold."""
+
+    def __init__(
+        self,
+        table: LogTable,
+        changes: LogChanges,
+        *,
+        refused: Callable[[str, StorageError], None],
+        failed: Callable[[LogDirectory, StorageError], None],
+    ) -> None:
+        self._table = table
+        self._changes = changes
+        self._refused = refused
+        self._failed = failed
+        self._under_way = threading.Lock()
+
+    def write_changed(self, high_watermarks: HighWatermarks) -> None:
+        """Write the high watermarks, recovery points and log starts that have changed since the
+        last call. Waits for a call under way: it may be writing this caller's values."""
+        with self._under_way:
+            changed = take(self._changes.unsaved)
+            for directory in self._table.directories.usable():
+                write = partial(self._write, directory, high_watermarks, changed)
+                if not self.attempt(directory, write):
+                    self._changes.unsaved.update(changed)
+
+    def write_directory(self, directory: LogDirectory, high_watermarks: HighWatermarks) -> None:
+        """Write the values of all partitions of a directory. Raises StorageError."""
+        with self._table.lock:
+            keys = {*self._table.logs, *directory.high_watermarks.offsets}
+            self._write(directory, high_watermarks, keys)
+
+    def write_recovery_points(self, keys: Collection[TopicPartition]) -> None:
+        """Write the recovery points of these partitions."""
+        for directory in self._table.directories.usable():
+            self.attempt(directory, partial(self._write_recovery_points, directory, keys))
+
+    def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
+        """Return whether everything was written. A failure is reported."""
+        try:
+            write()
+        except DiskFull as error:
+            self._refused("checkpoint", error)
+        except StorageError as error:
+            self._failed(directory, error)
+        else:
+            return True
+        return False
+
+    def _write(
+        self,
+        directory: LogDirectory,
+        high_watermarks: HighWatermarks,
+        keys: Collection[TopicPartition],
+    ) -> None:
+        with self._table.lock:
+            directory.settle_due()
+            logs = self._table.within(directory, keys)
+            known = directory.high_watermarks.offsets
+            marks = checkpointed.high_watermarks(logs, known, high_watermarks)
+            directory.high_watermarks.update(keys, directory.missing | marks)
+            starts = checkpointed.log_starts(logs)
+            chores.persist_epochs(logs, starts, directory.log_starts.offsets)
+            directory.log_starts.update(keys, starts)
+            self._write_recovery_points(directory, keys)
+
+    def _write_recovery_points(
+        self, directory: LogDirectory, keys: Collection[TopicPartition]
+    ) -> None:
+        with self._table.lock:
+            known = directory.recovery_points.offsets
+            points = checkpointed.recovery_points(self._table.within(directory, keys), known)
+            directory.recovery_points.update(keys, points)

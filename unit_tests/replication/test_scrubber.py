@@ -1,0 +1,81 @@
+"""The order in which the scrubber searches logs, and the cost of choosing them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pybroker.model import TopicPartition
+from pybroker.replication.scrubber import Scrubber
+from pybroker.storage.log import Log
+from pybroker.storage.manager import LogManager
+from unit_tests.patience import until
+from unit_tests.replication.vocabulary import T0, Replicas, facts
+
+MANY = [TopicPartition("t", number) for number in range(40)]
+EMPTY, NEW = TopicPartition("empty", 0), TopicPartition("z", 0)
+INTERVAL_S = 0.1
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    opened = Replicas(tmp_path)
+    await opened.told(*(facts(key) for key in (*MANY, EMPTY, NEW)))
+    for key in MANY:
+        opened.append(key=key)
+    yield opened
+    opened.logs.shutdown({})
+
+
+def scrubbing(replicas: Replicas) -> Scrubber:
+    return Scrubber(
+        logs=replicas.logs,
+        replicas=replicas.manager,
+        blocking=replicas.manager._blocking,
+        clock=replicas.clock,
+        bytes_per_second=2**40,
+        interval_s=INTERVAL_S,
+        found=lambda key, damage: None,
+    )
+
+
+async def test_one_walk_over_the_logs_serves_all_searches(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks = 0
+    walk = LogManager.all
+
+    def counted(logs: LogManager) -> Mapping[TopicPartition, Log]:
+        nonlocal walks
+        walks += 1
+        return walk(logs)
+
+    monkeypatch.setattr(LogManager, "all", counted)
+    scrubber = scrubbing(replicas)
+    scrubber.start()
+    await until(lambda: len(scrubber._looked_at) == len(MANY) and walks > 1)
+    await scrubber.stop()
+    assert walks < len(MANY)
+
+
+async def test_logs_come_in_the_order_of_their_last_search(replicas: Replicas) -> None:
+    scrubber = scrubbing(replicas)
+    assert scrubber._due() == MANY
+    for key in reversed(MANY):
+        scrubber._looked_at[key] = replicas.clock.monotonic()
+        replicas.clock.advance(1.0)
+    assert scrubber._due() == list(reversed(MANY))
+    scrubber._looked_at[T0] = replicas.clock.monotonic()
+    assert scrubber._due() == list(reversed(MANY))[:-1]
+    replicas.append(key=NEW)
+    assert scrubber._due()[0] == NEW
+
+
+async def test_a_deleted_log_is_forgotten(replicas: Replicas) -> None:
+    scrubber = scrubbing(replicas)
+    scrubber._looked_at = dict.fromkeys(MANY, replicas.clock.monotonic())
+    await replicas.stopped(T0, delete=True)
+    assert scrubber._due() == []
+    assert T0 not in scrubber._looked_at
