@@ -134,7 +134,7 @@ def test_every_key_is_parsed(tmp_path: Path) -> None:
 
 def test_job_in_the_guide_is_valid() -> None:
     guide = (ROOT / "docs" / "etl.rst").read_text()
-    first = guide.partition("::\n")[2].partition("\n``pip")[0]
+    first = guide.partition("::\n")[2].partition("\nInstall ")[0]
     job = parsed(textwrap.dedent(first))
     assert (job.name, job.decode.on_error, job.sink.partition_by) == ("orders", "dlq", ("day",))
 
