@@ -1,8 +1,7 @@
-"""Moves replicas between the log directories of this broker (KIP-113) while it serves them.
+"""Moves replicas between the log directories of this broker (KIP-113) while the broker serves them.
 
-All disk work runs in the Blocking port, one slice of one move at a time. Only the final replacement
-of the log by its copy runs on the event loop.
-"""
+All disk work runs in threads. A thread copies one part of one replica, then one part of the next.
+Only the final step, which replaces the log by its copy, runs on the event loop."""
 
 from __future__ import annotations
 
@@ -23,12 +22,13 @@ from pybroker.storage.moves import MoveCancelled, ReplicaMove
 log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.001
-"""The pause before another attempt to replace the log by its copy."""
+"""The pause before the next attempt to replace the log by its copy."""
 
 
 class DirectoryUsage(NamedTuple):
-    """One replica in a DescribeLogDirs response: its directory, its size, its lag in offsets (-1:
-    unknown), and whether it is the future replica of a move."""
+    """One replica in a DescribeLogDirs response: its log directory, its size, how many offsets it
+    is behind (-1: unknown), and whether it is the copy that a move writes (Kafka's future
+    replica)."""
 
     directory: str
     topic_partition: TopicPartition
@@ -38,7 +38,7 @@ class DirectoryUsage(NamedTuple):
 
 
 class ReplicaMover:
-    """Executes the moves of replicas between `start` and `stop`."""
+    """Moves replicas to other log directories between `start` and `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs
@@ -48,14 +48,14 @@ class ReplicaMover:
         self._turn = asyncio.Semaphore(1)
         self._resuming = BackgroundTask("resume-moves")
         self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
-        """Task -> the move that it executes; None for a task that handles a request."""
+        """Task -> the move that it executes; None for a task that handles a client's request."""
 
     def start(self) -> None:
-        """Resume the moves that the last run of this broker did not finish."""
+        """Resume the moves that this broker had not finished when it stopped."""
         self._resuming.start(self._resume)
 
     async def stop(self) -> None:
-        """Interrupt all moves; the next start resumes them. Idempotent."""
+        """Interrupt all moves. The next start of the broker resumes them. Idempotent."""
         await self._resuming.stop()
         tasks = list(self._tasks)
         for task, move in self._tasks.items():
@@ -71,10 +71,12 @@ class ReplicaMover:
                 async with self._changes:
                     if self._logs.moves.unfinished.pop(partition, None) is None:
                         continue  # the replica was deleted, or a client chose another directory
-                    log.info("move begins again partition=%s to=%s", partition, directory)
+                    log.info(
+                        "unfinished move begins again partition=%s to=%s", partition, directory
+                    )
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
-                log.error("move not possible partition=%s error=%s", partition, error)
+                log.error("unfinished move given up partition=%s error=%s", partition, error)
 
     # -- requests
 
@@ -89,14 +91,15 @@ class ReplicaMover:
         return self._logs.failed_directories
 
     async def alter(self, partition: TopicPartition, directory: str, *, exists: bool) -> None:
-        """Begin to move the replica to that directory; return without waiting for the end. A move
-        to a different directory is cancelled. `exists`: the cluster has the partition.
+        """Begin to move the replica to the log directory `directory`; return without waiting for
+        the end. A move of this replica to a different directory is cancelled. `exists`: whether the
+        cluster has the partition.
 
-        Raises BrokerError: INVALID_TOPIC_EXCEPTION for a topic name too long for the name of a
-        future directory, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR. If this broker has no such
-        replica, raises REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION. The broker then creates
-        a later replica in that directory.
-        """
+        Raises BrokerError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if the
+        topic name is too long for the name of a future directory. If this broker has no replica of
+        the partition, raises REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if the partition
+        does not exist. If the broker gets a replica of it later, it creates this replica in
+        `directory`."""
         if not can_have_future(partition):
             raise BrokerError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -133,8 +136,8 @@ class ReplicaMover:
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
-        """Return the usage of each replica of this broker, and of each copy of a move under
-        way."""
+        """Return the disk usage of each replica of this broker, and of each copy that a move
+        writes."""
         rows = []
         high_watermarks = self._replicas.high_watermarks()
         for partition, current in self._logs.all().items():
@@ -156,8 +159,8 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """Wait for the end of a move whose copy has replaced the log already, since such a move
-        cannot be cancelled."""
+        """Wait for the end of a move whose copy has already replaced the log: such a move cannot be
+        cancelled any more."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)
@@ -182,10 +185,15 @@ class ReplicaMover:
                     moves.finish, move, origin, self._replicas.high_watermarks().get(partition, 0)
                 )
         except MoveCancelled:
-            log.info("move cancelled partition=%s to=%s", partition, move.target.path)
+            log.info("move of replica cancelled partition=%s to=%s", partition, move.target.path)
             await self._blocking.run(move.stay)
         except PybrokerError as error:
-            log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)
+            log.error(
+                "move of replica failed, and its copy is deleted partition=%s to=%s error=%s",
+                partition,
+                move.target.path,
+                error,
+            )
             await self._blocking.run(moves.abandon, move)
 
     async def _slice(self, move: ReplicaMove) -> bool:
@@ -201,7 +209,7 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Remove the task, and retrieve its error: the client may have disconnected."""
+        """Remove the ended task, and retrieve its error: a client that disconnected does not."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()
