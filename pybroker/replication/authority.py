@@ -6,7 +6,8 @@ committed records, and may accept appends with acks=all, which wait for the in-s
 answer that no other replica confirms, the broker must hear from ZooKeeper. The log end needs the
 highest level. After an ordinary election the new leader waits replica.lag.time.max.ms for this
 broker before it commits records without it. It does not wait if the controller counted this broker
-as failed, for example after this broker has asked for another leader."""
+as failed, for example after this broker has asked for another leader.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ the number of partitions that changed.
 After the failure of one partition, the next fetches do not include this partition during a pause.
 If the leader cannot be reached, the fetcher sends no fetch during a pause. The pause doubles after
 each failure in a row. A slow disk or a failed log of one partition does not delay other
-partitions."""
+partitions.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 leaders change.
 
 A fetch may wait at the leader for up to replica.fetch.wait.max.ms. If a partition is added to the
-fetcher meanwhile, the fetcher cancels this fetch and sends a new one with all its partitions."""
+fetcher meanwhile, the fetcher cancels this fetch and sends a new one with all its partitions.
+"""
 
 from __future__ import annotations
 

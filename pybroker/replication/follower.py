@@ -10,7 +10,8 @@ difference.
 Records below the high watermark are committed, and the follower does not truncate them
 (`cuts_committed`), unless a loss receipt says that the controller elected a leader without them.
 Records above it may be committed as well (`may_cut_committed`): the follower then writes the
-truncated offsets into the receipt."""
+truncated offsets into the receipt.
+"""
 
 from __future__ import annotations
 

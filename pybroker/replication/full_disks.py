@@ -2,7 +2,8 @@
 leadership. Once the directory has free space, they may lead and follow again, without a restart.
 
 A directory counts as full from the first write that fails for lack of space. It no longer counts as
-full once no write has failed for `QUIET_S`, and at least `FREE_BYTES_MIN` bytes are free."""
+full once no write has failed for `QUIET_S`, and at least `FREE_BYTES_MIN` bytes are free.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 An append writes to the page cache; then the log requests a sync. Records that are appended during a
 sync wait for the log's next sync, which covers all of them. A sync starts at once if no other sync
 of the same log runs; it does not wait for further appends. Records below `Log.durable_end` are
-durable. After a sync the replica manager wakes the requests that wait for durable records."""
+durable. After a sync the replica manager wakes the requests that wait for durable records.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 removal of deleted files.
 
 `Housekeeping` owns one task for each duty. If a duty fails, its task logs the failure and runs the
-duty again after the interval. Other duties go on meanwhile."""
+duty again after the interval. Other duties go on meanwhile.
+"""
 
 from __future__ import annotations
 

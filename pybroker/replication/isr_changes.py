@@ -7,7 +7,8 @@ server may answer it. So the broker repeats the same write after a lost reply. U
 known, the leader assumes the safer case: that the change is stored, or that it is not.
 
 The changes are written in rounds. Changes that are proposed during a round form the next round, so
-hundreds of partitions that change together share a few multis."""
+hundreds of partitions that change together share a few multis.
+"""
 
 from __future__ import annotations
 

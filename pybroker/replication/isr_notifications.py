@@ -4,7 +4,8 @@ partitions in batches.
 The code does no I/O; callers pass the time. The intervals are Kafka's, with one difference: if no
 ISR has changed for `QUIET_S`, the leader sends the next change at once. So clients and the admin
 tools see a single change without a delay of five seconds. The changes that follow are sent in
-batches, as in Kafka."""
+batches, as in Kafka.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ The code does no I/O. An ISR change takes three steps. First the leader proposes
 its result is known, the high watermark waits for the members of both the old and the new ISR. Then
 `IsrChanges` writes the change to the state node, on the condition of the node's version. Last it
 reports the result to the leader. At most one change is under way. It ends only when the write was
-applied, or can no longer be applied: a lost reply proves neither."""
+applied, or can no longer be applied: a lost reply proves neither.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ stay leaders until the controller elects another in-sync replica.
 The broker informs the controller in the same way as after a failed log directory: by a
 notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. It executes this LeaderAndIsr
 nevertheless. The controller sends it again and again, so it can elect a replica that joins the ISR
-later."""
+later.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The replicas of one broker: executes the controller's commands, finds partitions for requests.
 
 The broker executes one command at a time. Work that waits for the disk (creating directories,
-storing an epoch) runs in threads, and requests to other partitions are answered meanwhile."""
+storing an epoch) runs in threads, and requests to other partitions are answered meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +67,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` copy partitions from their leaders. `exists`: whether the cluster has a
-        partition."""
+        """`fetchers` copy from leaders. `exists`: whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
@@ -78,8 +78,7 @@ class ReplicaManager:
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Called with a replica of an orphaned partition, which then reports its log end."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
-        """Called for each partition of an internal topic whose role on this broker may have
-        changed."""
+        """Called for each internal topic's partition whose replica here may have a new role."""
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
         """Called in any thread with an offset at which a partition's log may be damaged."""
@@ -93,8 +92,7 @@ class ReplicaManager:
         """DeleteRecords requests that wait until followers have raised their log start."""
         self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
-        """Proposed ISR changes that `IsrChanges` has to write; adding one sets
-        `isr_change_wanted`."""
+        """Proposed ISR changes that `IsrChanges` must write; one sets `isr_change_wanted`."""
         self.isr_change_wanted = asyncio.Event()
         self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
@@ -117,9 +115,8 @@ class ReplicaManager:
     # for requests
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """Return this broker's open replica. Raises BrokerError: KAFKA_STORAGE_ERROR if it could
-        not be opened, NOT_LEADER_OR_FOLLOWER if only other brokers have replicas, else
-        UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return this broker's open replica. Raises BrokerError: KAFKA_STORAGE_ERROR if it failed,
+        NOT_LEADER_OR_FOLLOWER if others have replicas, else UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._partitions.get(topic_partition)
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
@@ -131,8 +128,7 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return this broker's replica if it leads. Raises as `partition`, `require_epoch`,
-        `require`."""
+        """Return the leading replica. Raises as `partition`, `require_epoch` and `require`."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -163,8 +159,7 @@ class ReplicaManager:
 
     @property
     def not_opened(self) -> Mapping[TopicPartition, str]:
-        """Replica that failed or could not be opened -> the reason. The mapping changes with
-        them."""
+        """Replica that failed or could not be opened -> the reason; changes with them."""
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
@@ -181,8 +176,7 @@ class ReplicaManager:
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def log_synced(self, synced: Flushable) -> None:
-        """Wake the Produce and Fetch requests that wait for durable records, after the sync of a
-        log."""
+        """Wake Produce and Fetch requests that wait for durable records: the log was synced."""
         key = synced.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not synced:
@@ -216,8 +210,7 @@ class ReplicaManager:
             self.isr_change_wanted.set()
 
     def review_isr(self, partition: Partition) -> None:
-        """Propose the partition's ISR change that is due, if any, and advance its high
-        watermark."""
+        """Propose the ISR change that is due, if any, and advance the high watermark."""
         before = partition.high_watermark
         self.want_isr_change(partition.propose_isr(self.clock.monotonic(), self.lag_max_s))
         self.high_watermark_moved(partition, before, partition.settle())
@@ -376,8 +369,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return the error code, or None if the command has to open the replica or change its
-        role."""
+        """Return an error code, or None if the command opens the replica or changes its role."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -451,8 +443,7 @@ class ReplicaManager:
         return partition
 
     def _copy(self, keys: Iterable[TopicPartition]) -> None:
-        """Begin to copy these partitions from their leaders, and stop fetchers without
-        partitions."""
+        """Copy these partitions from their leaders, and stop fetchers without partitions."""
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]

@@ -1,7 +1,8 @@
 """Moves replicas between the log directories of this broker (KIP-113) while the broker serves them.
 
 All disk work runs in threads. A thread copies one part of one replica, then one part of the next.
-Only the final step, which replaces the log by its copy, runs on the event loop."""
+Only the final step, which replaces the log by its copy, runs on the event loop.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One replica of a partition on this broker: its role, its high watermark and its log.
 
 The methods do not await. If a method made records readable, its caller wakes the waiting
-requests."""
+requests.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ for replication.
 A waiting request names its partitions. The code that changes a partition calls `progressed` (more
 bytes can be read) or `disturbed` (the leader changed, or the replica was closed). The wait ends
 after enough bytes, at the first call of `disturbed`, or at the deadline. The request's handler then
-reads the partitions again for the answer."""
+reads the partitions again for the answer.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reads all logs slowly and repeatedly, and reports logs with a corrupt range.
 
 So a changed bit is found while other replicas still have the record, and usually before a consumer
-reads it."""
+reads it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt
 allows it.
 
-No other code may change a log during its truncation: it checks `is_busy` or awaits `settled`."""
+No other code may change a log during its truncation: it checks `is_busy` or awaits `settled`.
+"""
 
 from __future__ import annotations
 

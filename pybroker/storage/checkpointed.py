@@ -3,7 +3,8 @@ it.
 
 The checkpointed values of a damaged log are never lowered, because they show up to which offset the
 log had records. With lower values the next start would take the corrupt range for a torn tail, and
-serve a shorter log."""
+serve a shorter log.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@
 
 The leader epoch checkpoint has the same first two lines. Each further line contains an epoch and
 its start offset. The functions are pure. They raise CorruptionError for a damaged file, and the
-caller decides what to do without its content."""
+caller decides what to do without its content.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One log directory: its lock, the broker that owns it, the state in which the last run of the
 broker left it, and its checkpoints.
 
-The module reads and writes the files that concern the whole directory, not those of single logs."""
+The module reads and writes the files that concern the whole directory, not those of single logs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The log directories of one broker, and which of them are usable, offline or lost.
 
 Each directory has an id (`directory.id` in `meta.properties`), and stores the ids of all. So the
-broker detects that a directory is lost, and does not create empty logs for its partitions."""
+broker detects that a directory is lost, and does not create empty logs for its partitions.
+"""
 
 from __future__ import annotations
 

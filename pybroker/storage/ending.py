@@ -1,6 +1,7 @@
 """Syncs and closes all logs at the stop of a broker, several at a time.
 
-The log manager writes the checkpoints and the clean mark afterwards."""
+The log manager writes the checkpoints and the clean mark afterwards.
+"""
 
 from __future__ import annotations
 

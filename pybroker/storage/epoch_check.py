@@ -2,7 +2,8 @@
 decides which of them are right if they differ.
 
 No checksum covers the leader epochs in either place. With wrong leader epochs the broker would
-truncate its own log, or its followers' logs, at the wrong offset."""
+truncate its own log, or its followers' logs, at the wrong offset.
+"""
 
 from __future__ import annotations
 

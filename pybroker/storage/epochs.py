@@ -1,7 +1,8 @@
 """The leader epochs of a log with their start offsets (KIP-101). They determine the offset of each
 truncation.
 
-The module does no I/O; `checkpoints.py` defines the file format."""
+The module does no I/O; `checkpoints.py` defines the file format.
+"""
 
 from __future__ import annotations
 

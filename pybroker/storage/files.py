@@ -2,7 +2,8 @@
 
 A file is opened at its first use. The open descriptors are in an LRU cache of bounded size, so a
 broker may have more segments than the process may have descriptors. A file with unsynced content
-keeps its descriptor: only this descriptor certainly reports a failed write at a later sync."""
+keeps its descriptor: only this descriptor certainly reports a failed write at a later sync.
+"""
 
 from __future__ import annotations
 

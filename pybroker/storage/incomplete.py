@@ -4,7 +4,8 @@ The replica may have acknowledged records that the new log still lacks. The copy
 has all records that the leader had when the copying began. Until then the replica follows and does
 not lead. A mark in its directory records this, since the broker may stop before the copy is
 complete. If the partition is orphaned, the mark is removed: each replica reports its log end, and
-the controller elects one with the longest log."""
+the controller elects one with the longest log.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ index are made of it.
 
 New entries are collected in memory and written in groups. So a broker with many partitions avoids
 small writes, and does not keep whole indexes in memory. A crash may lose the entries in memory; the
-index can be rebuilt from the log."""
+index can be rebuilt from the log.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Opening removes the files that an interrupted deletion has left, and logs unknown files without
 changing them. It rebuilds indexes, producer state and leader epochs that are missing or damaged.
-`recovery.py` decides which batches are valid."""
+`recovery.py` decides which batches are valid.
+"""
 
 from __future__ import annotations
 

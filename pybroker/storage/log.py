@@ -56,8 +56,7 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets; in a damaged log, the end of the readable
-        records."""
+        """The offset of the next record; in a damaged log, the end of its readable records."""
         return self.segments.active.next_offset
 
     @property
@@ -182,8 +181,7 @@ class Log:
         self._after_append(now_ms)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
-        """Write `run`, consecutive batches in `view` with their positions; update producer
-        state."""
+        """Write `run`, consecutive batches in `view` by position; update producer state."""
         if not run:
             return
         start, end = run[0][0], run[-1][0] + run[-1][1].size
@@ -202,8 +200,7 @@ class Log:
                 self._remember(header, header.base_offset, now_ms, marker)
 
     def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
-        """Return the segment for a batch that may be too large for the active one: that or a new
-        one."""
+        """Return the active segment, or a new one if `batch` exceeds the active one's limits."""
         if self._segment_roll.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
         active = self.segments.active
@@ -211,8 +208,7 @@ class Log:
         return active
 
     def _cut_back(self, error: StorageError) -> BrokerError:
-        """Undo a write to the active segment that failed with `error`. Return the error to
-        raise."""
+        """Undo the write that failed with `error`. Return the error to raise."""
         try:
             # No batch may follow a partial write that the disk could not undo.
             self.segments.active.file.truncate(self.segments.active.size)
@@ -298,8 +294,8 @@ class Log:
 
         With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
         With `cached_only` None means that the read would wait for the disk: call again without
-        `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, or
-        CORRUPT_MESSAGE (also from the corrupt range of a damaged log on)."""
+        `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, or
+        KAFKA_STORAGE_ERROR (also from the corrupt range of a damaged log on)."""
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
             raise self.damage.as_error(self.topic_partition)
@@ -335,14 +331,12 @@ class Log:
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset, at most `high_watermark`: no open transaction is below
-        it."""
+        """Return the last stable offset: at most `high_watermark`, below open transactions."""
         unstable = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records in [from_offset, to_offset), by first
-        offset."""
+        """Return aborted transactions with records in [from_offset, to_offset), in order."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset)
 
     # -- leader epochs
@@ -352,8 +346,7 @@ class Log:
         return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return the largest leader epoch up to `epoch` and its end, as
-        `EpochHistory.end_offset`."""
+        """Return the largest epoch up to `epoch` and its end offset (`EpochHistory.end_offset`)."""
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
@@ -485,9 +478,8 @@ class Log:
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producer state, sync each file once, and close the files. The
-        files of a failed or damaged log are only closed. Idempotent. Raises the errors of
-        `flush`."""
+        """Write the indexes and the producer state, sync each file once, and close the files. A
+        failed or damaged log is only closed. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self._producers
             with self._making_durable():

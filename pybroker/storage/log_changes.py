@@ -5,7 +5,8 @@ logs. The order keeps a change from being lost: first the log changes, then it i
 first removes the note, then reads the log. So if the log changes meanwhile, the duty reads the
 change, or the log is noted again. A superfluous note only makes the duty read the log in vain.
 Retention notes every log, so a missing note delays a duty by at most
-log.retention.check.interval.ms."""
+log.retention.check.interval.ms.
+"""
 
 from __future__ import annotations
 

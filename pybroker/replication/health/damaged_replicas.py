@@ -5,7 +5,8 @@ Otherwise the controller could elect a damaged replica, which lacks committed re
 removal the broker discards the damaged log and copies all records from the new leader. A damaged
 replica stays in the ISR if it is the only electable one: the broker serves its intact records, and
 no replica truncates its log. At the start of the broker, recovery finds corrupt ranges
-(`storage/recovery.py`). While the log is in use, the scrubber finds them (`scrubber.py`)."""
+(`storage/recovery.py`). While the log is in use, the scrubber finds them (`scrubber.py`).
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ while no other replica was live, or shortly before its catch-up is complete.
 If other replicas are in sync or eligible, the incomplete replica leaves the ISR at once. Otherwise
 the controller could elect it again and again. If it is the only electable replica, it leaves when
 another assigned replica is on a live broker. The partition is then orphaned: each replica reports
-its log end (`log_end_reports.py`), or an unclean election chooses another replica."""
+its log end (`log_end_reports.py`), or an unclean election chooses another replica.
+"""
 
 from __future__ import annotations
 

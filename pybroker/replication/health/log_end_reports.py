@@ -2,7 +2,8 @@
 
 A partition is orphaned if it has no leader, no in-sync replica and no eligible replica. Each
 assigned replica then writes its log end to ZooKeeper. The controller elects a replica with the
-longest log (see `coordinator/controller/suspects.py`)."""
+longest log (see `coordinator/controller/suspects.py`).
+"""
 
 from __future__ import annotations
 

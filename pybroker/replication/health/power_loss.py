@@ -4,7 +4,8 @@ a power loss.
 A power loss destroys records that were not synced, and the files do not show how many: the log may
 only be shorter than it was. So each replica whose log was not closed leaves the ISR and the
 eligible replicas of its partition, and catches up as a follower. If a partition has only one
-replica, it stays in the ISR, and the broker writes a loss receipt for it."""
+replica, it stays in the ISR, and the broker writes a loss receipt for it.
+"""
 
 from __future__ import annotations
 
