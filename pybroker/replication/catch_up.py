@@ -45,6 +45,8 @@ class CatchUp:
                 if log_end >= self._targets[term]:
                     await self._blocking.run(self._incomplete.clear, key)
                     self._targets.pop(term, None)
-                    log.info("copy complete, may lead partition=%s log_end=%d", key, log_end)
+                    log.info(
+                        "copy complete partition=%s log_end=%d: this replica may lead", key, log_end
+                    )
             except (BrokerError, StorageError) as error:
                 log.warning("catch-up not checked, trying again partition=%s error=%s", key, error)

@@ -195,5 +195,5 @@ class InternalLog:
     def _refused(self, error: BrokerError | StorageError) -> BrokerError:
         if isinstance(error, BrokerError):
             return error
-        log.error("append to internal topic failed partition=%s error=%s", self._key, error)
+        log.error("append failed in an internal topic partition=%s error=%s", self._key, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -376,7 +376,7 @@ class IsrChanges:
             await asyncio.sleep(_GATHER_S)
             while len(self._untold):
                 batch = self._untold.take(self._clock.monotonic())
-                log.info("notifying the controller of isr changes partitions=%d", len(batch))
+                log.info("isr changed partitions=%d: notifying the controller", len(batch))
                 try:
                     await self._coord.create(
                         paths.ISR_CHANGE_PREFIX, encode_partitions(batch), sequence=True

@@ -395,7 +395,7 @@ class ReplicaManager:
         reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
-            log.error("replica cannot be opened partition=%s error=%s", key, reason)
+            log.error("partition cannot be opened partition=%s error=%s", key, reason)
         self.on_refusal(key)
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 

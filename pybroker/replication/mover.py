@@ -77,7 +77,7 @@ class ReplicaMover:
                     )
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
-                log.error("unfinished move given up partition=%s error=%s", partition, error)
+                log.error("unfinished move not possible partition=%s error=%s", partition, error)
 
     # -- requests
 
@@ -186,11 +186,11 @@ class ReplicaMover:
                     moves.finish, move, origin, self._replicas.high_watermarks().get(partition, 0)
                 )
         except MoveCancelled:
-            log.info("move of replica cancelled partition=%s to=%s", partition, move.target.path)
+            log.info("move cancelled partition=%s to=%s", partition, move.target.path)
             await self._blocking.run(move.stay)
         except PybrokerError as error:
             log.error(
-                "move of replica failed, and its copy is deleted partition=%s to=%s error=%s",
+                "move failed partition=%s to=%s error=%s: the copy is deleted",
                 partition,
                 move.target.path,
                 error,

@@ -109,8 +109,8 @@ class LogOpener:
         )
         if opened is not None and is_anothers:
             log.warning(
-                "log of a deleted topic is renamed to stray partition=%s topic_id=%s"
-                " current_topic_id=%s",
+                "log renamed to stray partition=%s topic_id=%s current_topic_id=%s: its topic was"
+                " deleted",
                 key,
                 opened.topic_id,
                 facts.topic_id,

@@ -160,7 +160,7 @@ class Truncator:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return Pause(
                 ErrorCode.UNKNOWN_SERVER_ERROR if is_damaged else code,
-                f"the loss receipt of a truncation cannot be read or written: {error!r}",
+                f"the loss receipt cannot be read or written: {error!r}",
             )
         log.log(
             logging.ERROR if is_committed else logging.WARNING,

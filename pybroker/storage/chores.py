@@ -36,7 +36,9 @@ class Refusals:
         self._count += 1
         now_ms = self._clock.wall_ms()
         if abs(now_ms - self._told_ms) >= _REFUSAL_LOG_MS:
-            log.error("disk full, write failed what=%s error=%s times=%d", what, error, self._count)
+            log.error(
+                "write refused, disk full what=%s error=%s times=%d", what, error, self._count
+            )
             self._told_ms = now_ms
             self._count = 0
 

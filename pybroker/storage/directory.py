@@ -379,7 +379,7 @@ class LogDirectory:
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._disk.unlink(path)
             elif is_stray_directory(name):
-                log.warning("stray directory is not used, remove it if not needed path=%s", path)
+                log.warning("stray directory found, remove it if not needed path=%s", path)
             elif not (
                 name in DIRECTORY_FILES
                 or name in self._foreign_names

@@ -54,7 +54,7 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known about a log before it is opened. A value of None is not in the checkpoint.
+    """The known facts about a log before it is opened. A value of None is not in the checkpoint.
 
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
@@ -415,10 +415,10 @@ class _Loader:
         filed = history if history is not None and history.entries else None
         judged, self.corrupt_header = epoch_check.judge(filed, segments, log_start)
         if judged is not filed:
-            log.warning("leader epochs are read from the batches path=%s reason=%r", path, fault)
+            log.warning("leader epochs taken from the batches path=%s reason=%r", path, fault)
         if self.corrupt_header is not None:
             log.error(
-                "log damaged, a leader epoch is corrupt path=%s position=%d offset=%d reason=%r",
+                "log damaged path=%s position=%d offset=%d reason=%r",
                 self.corrupt_header.path,
                 self.corrupt_header.position,
                 self.corrupt_header.offset,

@@ -90,7 +90,7 @@ def decode_meta(data: bytes, path: str) -> Meta:
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:
-            raise ValueError("expected a line version=0")
+            raise ValueError("the file is incomplete, expected a line version=0")
         version = int(properties.pop("version"))
         broker_id = properties.pop("broker.id", None)
         return Meta(

@@ -222,7 +222,7 @@ class Opening:
                 continue
             reason = f"a move was interrupted, and the log in {other} may have newer records"
             log.error(
-                "log is not used partition=%s path=%s: %s",
+                "log not served partition=%s path=%s: %s",
                 partition,
                 partition_log.directory,
                 reason,

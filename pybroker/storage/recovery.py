@@ -368,7 +368,7 @@ def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> 
         cut_bytes += later.size
         later.set_aside()
     log.warning(
-        "torn tail is cut off path=%s position=%d bytes=%d next_offset=%d reason=%r kept_at=%s",
+        "torn tail cut path=%s position=%d bytes=%d next_offset=%d reason=%r kept_at=%s",
         segment.path,
         end.position,
         cut_bytes,
@@ -414,8 +414,8 @@ def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovere
     segment = segments[number]
     reason = end.reason or "unknown"
     log.error(
-        "log damaged, its records from the offset on are not served path=%s position=%d offset=%d"
-        " reason=%r",
+        "log damaged path=%s position=%d offset=%d reason=%r: records from this offset on are not"
+        " served",
         segment.path,
         end.position,
         end.next_offset,

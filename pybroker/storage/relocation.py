@@ -112,7 +112,7 @@ class Relocations:
         except (BrokerError, StorageError):
             self._abandon(move)
             raise
-        log.info("move of replica begins partition=%s to=%s", partition, target.path)
+        log.info("move begun partition=%s to=%s", partition, target.path)
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
@@ -160,7 +160,7 @@ class Relocations:
                 del self._moves[partition]
             old.release()
         table.deleted.add(self._clock.wall_ms() + old.config.file_delete_delay_ms, path)
-        log.info("replica moved partition=%s from=%s to=%s", partition, origin, move.target.path)
+        log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Prepare the partition's move, if it has one, for a truncation of its log to `offset`.
