@@ -73,7 +73,7 @@ ENCODED: list[int] = []
 
 
 class CallbackTimes:
-    """The CPU times of the slowest callbacks of the event loop."""
+    """Collects the callbacks of the event loop that need more than 5 ms of CPU time."""
 
     def __init__(self) -> None:
         self.longest: list[tuple[float, str]] = []
@@ -108,8 +108,8 @@ class Phases(logging.Handler):
 
 
 class Member:
-    """A broker with a ZooKeeper session, a registration and a controller. `known` is that of
-    `EncodingChannel`."""
+    """A simulated broker with a ZooKeeper session, a registration and a controller. `known`
+    receives the leader of each partition that the controller sends."""
 
     def __init__(self, broker_id: int, servers: str, known: dict[TopicPartition, int]) -> None:
         self.id = broker_id

@@ -301,9 +301,9 @@ class Fetcher:
         return ask_ends
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
-        """Make each leader epoch durable whose first batch is in these answers. After a change of
-        leaders thousands of partitions begin a leader epoch at the same time. Done in threads
-        beforehand, no append has to wait for the disk."""
+        """Write each leader epoch to disk that begins with these answers, in threads and before the
+        records are appended. After a change of leaders thousands of partitions begin a leader epoch
+        at the same time, and otherwise each append would wait for the disk."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)

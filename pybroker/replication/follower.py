@@ -178,10 +178,10 @@ def may_cut_committed(
 ) -> bool:
     """Return whether the truncation `step` may remove acknowledged records from this log.
     `in_sync`: the replica is in the ISR of the controller's last command. Its leader then has every
-    committed record, so only records below `high_watermark` count.
+    committed record, so only the removal of records below `high_watermark` makes the result True.
 
-    For a replica outside the ISR `high_watermark` is only a lower bound: after a kill it comes from
-    the last checkpoint, and this replica may have led and acknowledged more records since the
-    checkpoint. So any removed record counts."""
+    For a replica outside the ISR, the removal of any record makes the result True. For this replica
+    `high_watermark` is only a lower bound: after a kill it comes from the last checkpoint, and the
+    replica may have led and acknowledged more records since the checkpoint."""
     start, end = cut_offsets(log, step)
     return start < end and (not in_sync or cuts_committed(log, high_watermark, step))

@@ -115,9 +115,9 @@ class Follower:
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether the follower is in sync: it is at the leader's log end, or was within
-        `lag_max_s`. At the log end the time of its last fetch does not matter: the leader has
-        appended nothing since."""
+        """Return whether the follower is in sync: it is at the leader's log end, or was there
+        within the last `lag_max_s` seconds. At the log end the time of its last fetch does not
+        matter: the leader has appended nothing since."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
@@ -386,9 +386,9 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return the incarnations of the in-sync followers, by broker id. Return none if a follower
-        may have left the stored ISR, or a change is under way. The state of a later epoch was then
-        written after these followers had registered."""
+        """Return the incarnations of the in-sync followers, by broker id, whose registrations are
+        certainly older than the stored state of the next leader epoch. Return none if a follower
+        may have left the stored ISR, or if a change is under way."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -116,7 +116,7 @@ class ReplicaManager:
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Return this broker's open replica. Raises BrokerError: KAFKA_STORAGE_ERROR if it failed,
-        NOT_LEADER_OR_FOLLOWER if others have replicas, else UNKNOWN_TOPIC_OR_PARTITION."""
+        NOT_LEADER_OR_FOLLOWER if only other brokers have one, else UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._partitions.get(topic_partition)
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
@@ -128,7 +128,7 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return the leading replica. Raises as `partition`, `require_epoch` and `require`."""
+        """Return this broker's replica if it leads in `epoch` (-1: any), else raise BrokerError."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -159,7 +159,7 @@ class ReplicaManager:
 
     @property
     def not_opened(self) -> Mapping[TopicPartition, str]:
-        """Replica that failed or could not be opened -> the reason; changes with them."""
+        """Replica that failed or could not be opened -> the reason."""
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
@@ -167,7 +167,7 @@ class ReplicaManager:
         return HighWatermarks(self._partitions)
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
-        """Wake waiting Fetch and Produce requests: the high watermark advanced by `offsets`."""
+        """Wake Fetch and Produce requests: `more_bytes`, in `offsets` offsets, became readable."""
         self.fetches.progressed(key, more_bytes)
         self.produces.progressed(key, offsets)
 
@@ -391,7 +391,7 @@ class ReplicaManager:
         return None if is_news else ErrorCode.NONE
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
-        """Store the error for later requests. A repeated command does not log it again."""
+        """Store the error for later requests, and log it once. Return its error code."""
         reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason

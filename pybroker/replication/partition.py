@@ -135,7 +135,8 @@ class Partition(Watched):
         return max(stable, self.log.log_start_offset)
 
     def readable_end(self, read_committed: bool) -> int:
-        """Return the offset below which a consumer may read: a read_committed one or any other."""
+        """Return the offset below which a consumer may read: the last stable offset if
+        `read_committed`, else the high watermark."""
         return self.last_stable_offset() if read_committed else self._high_watermark
 
     def batch_rules(self, api_version: int) -> BatchRules:
@@ -204,7 +205,7 @@ class Partition(Watched):
         self._settled()
 
     def follow(self, facts: PartitionFacts) -> None:
-        """Stop leading: another replica leads, or none."""
+        """Stop leading: by the command's `facts` another replica leads, or none."""
         assert facts.state.leader != self.broker_id
         self._facts = facts
         self._leader = None
@@ -281,8 +282,9 @@ class Partition(Watched):
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """Note that ZooKeeper stores a later leader epoch; `is_replaced`: with another leader. This
-        replica proposes no ISR changes until the controller's next command."""
+        """Note that ZooKeeper stores a later leader epoch, and whether its leader is another broker
+        (`is_replaced`). This replica proposes no ISR changes until the controller's next
+        command."""
         assert self._leader is not None
         self._leader.is_superseded = True
         self.granted = Authority.READ if is_replaced else Authority.ALL
@@ -344,8 +346,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica leads, and no later leader can have committed records. `now`:
-        monotonic seconds, at or after the last fetch of a follower."""
+        """Return whether this replica leads, and no later leader can have committed records: it has
+        proof of its leadership within the last `lag_max_s` seconds. `now`: monotonic seconds, at or
+        after the last fetch of a follower."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property

@@ -51,7 +51,7 @@ class Losses(Protocol):
 
 
 class NoLosses:
-    """For a cluster without unclean elections, which has no loss receipts."""
+    """The loss receipts of a cluster without unclean elections, which has none."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int

@@ -434,8 +434,8 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Treat a partition whose directory has disappeared no longer as missing, because its topic
-        is deleted, or because the copying from another broker has begun. Raises StorageError."""
+        """Note that the partition's directory is no longer expected here: it has disappeared, and
+        the topic is deleted, or the copying from another broker has begun. Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 

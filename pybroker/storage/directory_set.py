@@ -67,7 +67,8 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Treat the partition no longer as missing from any directory. Raises StorageError."""
+        """Note that no log directory is expected to contain the partition any more, although its
+        directory has disappeared. Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 

@@ -97,7 +97,8 @@ def create_log(
     log_start_offset: int = 0,
 ) -> Log:
     """Create the directory of a new, empty log, and return the log. `first_offset` is the offset of
-    its first record. It is above 0 if the log is the copy of one that begins at this offset."""
+    its first record. It is above 0 if the log is the copy of one that begins at this offset. The
+    log start is the larger one of `first_offset` and `log_start_offset`."""
     # The first sync of a segment makes the directory's name durable. A power loss before that sync
     # may remove the directory; the broker handles that at its start.
     disk.make_dirs(directory)
@@ -317,9 +318,10 @@ class _Loader:
         return found
 
     def _gapless_from(self, recovery_point: int) -> int:
-        """Return the offset above which segments must follow each other without a gap. Compaction
-        leaves gaps, but syncs its segments before they replace others. So a gap above the recovery
-        point after a power loss does not come from compaction."""
+        """Return the offset above which segments must follow each other without a gap. It is 0 for
+        a topic without compaction. Compaction leaves gaps, but syncs its segments before they
+        replace others. So a gap above the recovery point after a power loss does not come from
+        compaction."""
         if not self._config.compacts:
             return 0
         return recovery_point if self._known.lost_power else sys.maxsize

@@ -115,8 +115,8 @@ class Log:
         now_ms: int,
     ) -> AppendResult:
         """As the leader, append one validated batch, exactly `data`; its offset and leader epoch
-        are set in place. `header` is the batch's header as received. Raises BrokerError, and
-        nothing is written: the codes of `ProducerState.check`, KAFKA_STORAGE_ERROR."""
+        are set in place. `header` is the batch's header as received. Raises BrokerError with a code
+        of `ProducerState.check`, or KAFKA_STORAGE_ERROR; then nothing is written."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -181,7 +181,7 @@ class Log:
         self._after_append(now_ms)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
-        """Write `run`, consecutive batches in `view` by position; update producer state."""
+        """Write the batches `run` (position in `view`, header), and update the producer state."""
         if not run:
             return
         start, end = run[0][0], run[-1][0] + run[-1][1].size
@@ -208,7 +208,7 @@ class Log:
         return active
 
     def _cut_back(self, error: StorageError) -> BrokerError:
-        """Undo the write that failed with `error`. Return the error to raise."""
+        """Undo the write that failed with `error`. Return the error that the caller raises."""
         try:
             # No batch may follow a partial write that the disk could not undo.
             self.segments.active.file.truncate(self.segments.active.size)
@@ -248,7 +248,7 @@ class Log:
             raise self.damage.as_error(self.topic_partition)
 
     def fail(self, error: StorageError) -> BrokerError:
-        """End the use of the log because its disk has failed. Return the error to raise."""
+        """End the use of the log: its disk has failed. Return the error that the caller raises."""
         if self._failure is None:
             self._failure = error
             self._owner.failed(self.topic_partition, error)
@@ -331,12 +331,12 @@ class Log:
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset: at most `high_watermark`, below open transactions."""
+        """Return the last stable offset, which is at most `high_watermark`."""
         unstable = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Return aborted transactions with records in [from_offset, to_offset), in order."""
+        """Return aborted transactions with records in [from_offset, to_offset), oldest first."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset)
 
     # -- leader epochs

@@ -91,7 +91,7 @@ class Damage:
 
 @dataclass(slots=True)
 class LogParts:
-    """The parts from which `loader.py` makes a log."""
+    """The parts from which `loader.py` makes a log: its files, and the state read from them."""
 
     directory: str
     disk: Disk

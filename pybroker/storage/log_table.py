@@ -37,10 +37,7 @@ class LogTable:
         self, directory: LogDirectory, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Log]:
         """Return the logs in this log directory, by partition; with `keys`, only those of these
-        partitions. Return the log directory for the log of a new partition. The first choice is a
-        directory with files of the partition from an earlier attempt, because a partition must not
-        be in two directories. The second is the `requested` one, the third the directory with the
-        fewest partitions. Return None if all log directories have failed."""
+        partitions."""
         with self.lock:
             return {
                 key: self.logs[key]
@@ -51,10 +48,10 @@ class LogTable:
     def choose(
         self, partition: TopicPartition, requested: LogDirectory | None
     ) -> LogDirectory | None:
-        """Return the log directory for a new partition. A directory with files of the partition
-        from an earlier attempt comes first, since a partition must not be in two directories. Next
-        comes the `requested` one, then the one with the fewest partitions. Return None if all have
-        failed."""
+        """Return the log directory for the log of a new partition. The first choice is a directory
+        with files of the partition from an earlier attempt, because a partition must not be in two
+        directories. The second is the `requested` one, the third the directory with the fewest
+        partitions. Return None if all log directories have failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):

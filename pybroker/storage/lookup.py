@@ -42,15 +42,14 @@ def reported() -> Iterator[None]:
 
 def unreadable(error: StorageError | CorruptionError) -> BrokerError:
     """Return the error for a reader, instead of `error`: CORRUPT_MESSAGE for damaged bytes,
-    KAFKA_STORAGE_ERROR for a failed disk. Return the error for a request with an `offset` outside
-    the log from `start` to `end`."""
+    KAFKA_STORAGE_ERROR for a failed disk."""
     is_corrupt = isinstance(error, CorruptionError)
     code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
     return BrokerError(code, str(error))
 
 
 def out_of_range(key: TopicPartition, offset: int, start: int, end: int) -> BrokerError:
-    """Return the error for an offset outside the log."""
+    """Return the error for a request with an `offset` outside the log from `start` to `end`."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         f"{key}: expected an offset from {start} (log start) to {end} (log end), got {offset}",
@@ -108,8 +107,9 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """Return whole batches from `offset` on, as `Log.read` describes, but of one segment only. The
-    reader calls again for the next segment."""
+    """Return whole batches of one segment, from the one that contains `offset` on and below
+    `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again for the
+    next segment. None: with `cached_only`, the read would wait for the disk."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -132,8 +132,8 @@ def read(
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch of the record that `Log.offset_for_timestamp`
-    describes, or None."""
+    """Return offset, timestamp and leader epoch of the first record from the log start on whose
+    timestamp is at least `timestamp_ms`; None if no such record is below `upper_offset`."""
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
             break
@@ -155,8 +155,8 @@ def offset_for_timestamp(
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch of the record that `Log.offset_of_max_timestamp`
-    describes, or None."""
+    """Return offset, timestamp and leader epoch of the first record with the largest timestamp,
+    among the records from the log start to `upper_offset`; None if there are none."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:

@@ -81,7 +81,7 @@ def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
 
 
 class SegmentRoll:
-    """The state of one log on which its next new segment depends."""
+    """The state that decides when one log begins its next segment."""
 
     __slots__ = ("_begun_ms", "_jitter_ms", "_rng", "room")
 

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 class IncompleteReplicas:
-    """The incomplete replicas that one broker had to lead by a LeaderAndIsr command and refused to
-    open. Used from the event loop only."""
+    """The incomplete replicas of one broker that a LeaderAndIsr command made leader, and that the
+    broker refused to open. Used from the event loop only."""
 
     def __init__(
         self, leave: StepAside, logs: LogManager, live: Callable[[], Collection[int]]
@@ -52,8 +52,8 @@ class IncompleteReplicas:
         return is_incomplete
 
     async def look(self) -> bool:
-        """Remove each noted replica from the ISR that can leave it now. Return whether any replica
-        left."""
+        """Remove from its ISR each replica that `refused` has noted and that can leave the ISR now.
+        Return whether any replica left."""
         return any([await self._look_at(key) for key in sorted(self._refused)])
 
     async def _look_at(self, key: TopicPartition) -> bool:
