@@ -318,7 +318,7 @@ class ReplicaManager:
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
-            log.warning("renaming replicas to stray count=%d first=%s", len(strays), strays[0])
+            log.warning("replicas renamed to stray count=%d first=%s", len(strays), strays[0])
         for key in strays:
             self._drop(key)
             self._dropped.pop(key, None)
@@ -357,14 +357,13 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"the command has controller epoch {controller_epoch}, the broker knows"
-                f" {self._controller_epoch}",
+                f"controller epoch is {controller_epoch}, expected {self._controller_epoch}"
+                " or more",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"the command is for broker epoch {broker_epoch}, the broker has"
-                f" {self.broker_epoch}",
+                f"broker epoch is {broker_epoch}, expected {self.broker_epoch} or more",
             )
         self._controller_epoch = controller_epoch
 
@@ -426,8 +425,8 @@ class ReplicaManager:
             if is_orphaned(facts.state):
                 self.on_orphaned(partition)
         state_change.info(
-            "partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d "
-            "log_start=%d log_end=%d hw=%d",
+            "replica role partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d"
+            " log_start=%d log_end=%d hw=%d",
             key,
             "leader" if partition.is_leader else "follower",
             facts.state.leader,

@@ -77,7 +77,11 @@ class ReplicaMover:
                     )
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
-                log.error("unfinished move not possible partition=%s error=%s", partition, error)
+                log.error(
+                    "unfinished move not possible partition=%s error=%s: the replica is not moved",
+                    partition,
+                    error,
+                )
 
     # -- requests
 

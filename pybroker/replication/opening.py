@@ -136,7 +136,11 @@ class LogOpener:
             return error
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
             # Wrong epochs are harmless without a follower that would truncate its log by them.
-            log.warning("leader epochs cannot be checked, log is used partition=%s", key)
+            log.warning(
+                "leader epochs cannot be checked partition=%s: the log is used, as no other replica"
+                " exists",
+                key,
+            )
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(

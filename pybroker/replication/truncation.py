@@ -61,7 +61,9 @@ class NoLosses:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        raise AssertionError(f"{topic_partition}: a truncation without unclean elections")
+        raise AssertionError(
+            f"{topic_partition}: a cluster without unclean elections has no loss receipts"
+        )
 
 
 Failed = Callable[[TopicPartition, str], None]

@@ -171,7 +171,7 @@ class DirectorySet:
                 held = given_up if directory.path in accepted else lost
                 held[_new_id(rng)] = directory.path
         for key, path in given_up.items():
-            log.warning("loss of a log directory accepted path=%s id=%s", path, key)
+            log.warning("loss of a log directory accepted by the operator path=%s id=%s", path, key)
         self.given_up = given_up
         self._take_back(ids, lost)
         self._keep_out_replacements(ids, lost)

@@ -468,5 +468,7 @@ class _Loader:
         try:
             return meta.decode_partition_metadata(self._disk.read(path), path)
         except CorruptionError as error:
-            log.warning("topic id of a log is unreadable, unknown path=%s error=%s", path, error)
+            log.warning(
+                "topic id of a log cannot be read and is unknown path=%s error=%s", path, error
+            )
             return None

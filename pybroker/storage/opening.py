@@ -156,7 +156,7 @@ class Opening:
         """Note that the operator accepts the loss of records of this log: those from a corrupt
         range on, or those that only a lost log of an interrupted move has."""
         log.warning(
-            "loss of records is accepted partition=%s log_end=%d",
+            "loss of records accepted by the operator partition=%s log_end=%d",
             partition,
             partition_log.log_end_offset,
         )

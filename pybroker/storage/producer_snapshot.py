@@ -72,7 +72,7 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
         raise CorruptionError(f"{path}: the checksum of the producer snapshot is wrong")
     end = _HEAD.size + count * _ENTRY.size
     if count < 0 or end > len(data):
-        raise CorruptionError(f"{path}: expected {count} entries, the file has {len(data)} bytes")
+        raise CorruptionError(f"{path}: {len(data)} bytes are too short for {count} entries")
     earlier = _earlier_batches(data, end)
     entries = []
     for row in _ENTRY.iter_unpack(data[_HEAD.size : end]):

@@ -278,7 +278,7 @@ class Segment:
 
     def _rebuild(self, cached_only: bool) -> None:
         if cached_only:
-            raise NotCached(f"{self.path}: the index must be rebuilt")
+            raise NotCached(f"{self.path}: the index must be rebuilt, which waits for the disk")
         self.rebuild_indexes()
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:

@@ -147,7 +147,9 @@ class DamagedReplicas:
             await self._replicas.withdraw(key, damage)
         except (CoordError, StorageError) as error:
             log.warning(
-                "damaged replica not removed, trying again partition=%s error=%r", key, error
+                "damaged replica cannot leave the isr, trying again partition=%s error=%r",
+                key,
+                error,
             )
             return False
         # After the copying into the old log has stopped: with the new incarnation, a fetch for that
@@ -167,8 +169,8 @@ class DamagedReplicas:
             if changed is None and key not in self._told:
                 self._told.add(key)
                 log.error(
-                    "damaged replica kept partition=%s offset=%d: no other live broker has an"
-                    " in-sync or eligible replica; this broker serves the intact records",
+                    "damaged replica kept in the isr partition=%s offset=%d: no other live broker"
+                    " has an in-sync or eligible replica; this broker serves the intact records",
                     key,
                     damage.offset,
                 )

@@ -66,7 +66,9 @@ class IncompleteReplicas:
             changed = await self._leave(key, "incomplete", partial(self._decide, key))
         except CoordError as error:
             log.warning(
-                "incomplete replica not removed, trying again partition=%s error=%r", key, error
+                "incomplete replica cannot leave the isr, trying again partition=%s error=%r",
+                key,
+                error,
             )
             self._refused.add(key)
             return False
