@@ -36,7 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.racing import duties, loads, processes
-from benchmarks.racing.cluster import BROKERS, Cluster
+from benchmarks.racing.cluster import Cluster
 from benchmarks.racing.contestants import APACHE, OURS
 from benchmarks.racing.librdkafka import ClientFailed
 from integration_tests.apache import ApacheZooKeeper

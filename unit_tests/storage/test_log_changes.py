@@ -15,10 +15,12 @@ from pybroker.storage.directory import OffsetCheckpoint
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import ReplicaMove
 from unit_tests.patience import PATIENCE_S
 from unit_tests.storage.batches import FIRST_TIMESTAMP
 from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
+from unit_tests.storage.test_moves import begin, copy_all, swap
 
 MANY = [TopicPartition("orders", number) for number in range(50)]
 LATER_MS = 1_000_000
@@ -310,6 +312,24 @@ def test_a_deleted_partition_leaves_the_checkpoints(host: Host) -> None:
     disk.faults.room_bytes = None
     manager.write_checkpoints(marks)
     assert_all_is_saved(host, manager, marks)
+
+
+def test_a_copy_that_takes_the_place_is_noted_for_the_duties(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the swap, since a duty during it still looks at the log before."""
+    host.directories.append(str(host.home / "more"))
+    manager = host.start()
+    make(manager)
+    move = begin(host, manager)
+    copy_all(move)
+    changes = move.log.changes
+    assert changes is move.source.changes
+    monkeypatch.setattr(ReplicaMove, "catch_up", lambda move: True)
+    for noted in (changes.unflushed, changes.unsaved, changes.doomed):
+        noted.clear()
+    swap(manager, move)
+    assert changes.unflushed == changes.unsaved == changes.doomed == {A}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -91,23 +91,6 @@ def directories_of(host: Host, partition: TopicPartition = A) -> list[tuple[str,
     )
 
 
-def test_a_copy_that_takes_the_place_is_noted_for_the_duties(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the swap, since a duty during it still looks at the log before."""
-    manager = host.start()
-    make(manager)
-    move = begin(host, manager)
-    copy_all(move)
-    changes = move.log.changes
-    assert changes is move.source.changes
-    monkeypatch.setattr(ReplicaMove, "catch_up", lambda move: True)
-    for noted in (changes.unflushed, changes.unsaved, changes.doomed):
-        noted.clear()
-    swap(manager, move)
-    assert changes.unflushed == changes.unsaved == changes.doomed == {A}
-
-
 @pytest.mark.parametrize("start", [1, 4, 9, 10, 13, 20])
 def test_a_log_whose_start_is_inside_a_batch_can_be_moved(host: Host, start: int) -> None:
     """After DeleteRecords the log start may be inside a batch. The copy contains the whole batch,
