@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker.background import BackgroundTask
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.001
 """The pause before another attempt to replace the log by its copy."""
+_PARTITIONS_A_TURN: Final = 200
+"""After this many partitions a request yields to the event loop."""
 
 
 class DirectoryUsage(NamedTuple):
@@ -88,49 +90,75 @@ class ReplicaMover:
         """Path of each offline log directory -> the error."""
         return self._logs.failed_directories
 
-    async def alter(self, partition: TopicPartition, directory: str, *, exists: bool) -> None:
-        """Begin to move the replica to that directory; return without waiting for the end. A move
-        to a different directory is cancelled. `exists`: the cluster has the partition.
+    async def alter(
+        self, wanted: Mapping[TopicPartition, str], exists: Callable[[TopicPartition], bool]
+    ) -> Mapping[TopicPartition, BrokerError | None]:
+        """Begin to move each replica to its wanted directory; return without waiting for the end of
+        the moves. A move to a different directory is cancelled. Concurrent calls run one after
+        another in the order of the calls, so the last request for a replica decides. `exists`
+        returns whether the cluster has a partition.
 
-        Raises BrokerError: INVALID_TOPIC_EXCEPTION for a topic name too long for the name of a
-        future directory, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR. If this broker has no such
-        replica, raises REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION. The broker then creates
-        a later replica in that directory.
+        Return partition -> error, None if the move is accepted. The errors:
+        INVALID_TOPIC_EXCEPTION for a topic name too long for the name of a future directory,
+        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and, if this broker has no such replica,
+        REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION. The broker then creates a later replica
+        in that directory.
         """
+        errors: dict[TopicPartition, BrokerError | None] = {}
+        # A disconnecting client cancels its request, but a move that has begun needs its task.
+        await asyncio.shield(self._spawn(self._alter_all(wanted, exists, errors), None))
+        return errors
+
+    async def _alter_all(
+        self,
+        wanted: Mapping[TopicPartition, str],
+        exists: Callable[[TopicPartition], bool],
+        errors: dict[TopicPartition, BrokerError | None],
+    ) -> None:
+        # The lock is held for the whole request. Otherwise the rest of a slow request would replace
+        # moves that a later request has begun.
+        async with self._changes:
+            for number, (partition, directory) in enumerate(wanted.items(), 1):
+                if number % _PARTITIONS_A_TURN == 0:
+                    await asyncio.sleep(0)
+                try:
+                    await self._alter(partition, directory, exists)
+                    errors[partition] = None
+                except BrokerError as error:
+                    errors[partition] = error
+
+    async def _alter(
+        self, partition: TopicPartition, directory: str, exists: Callable[[TopicPartition], bool]
+    ) -> None:
         if not can_have_future(partition):
             raise BrokerError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{partition} cannot be moved: the topic name is too long for a -future directory",
             )
-        # A disconnecting client cancels its request, but a move that has begun needs its task.
-        await asyncio.shield(self._spawn(self._alter(partition, directory, exists), None))
-
-    async def _alter(self, partition: TopicPartition, directory: str, exists: bool) -> None:
-        async with self._changes:
-            moves = self._logs.moves
-            moves.request_directory(partition, directory)
-            current = self._logs.log(partition)
-            if current is not None and current.failure is not None:
-                raise BrokerError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition} is offline"
-                )
-            if current is None:
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if exists:
-                    code = ErrorCode.REPLICA_NOT_AVAILABLE
-                raise BrokerError(
-                    code, f"broker {self._replicas.broker_id} has no replica of {partition}"
-                )
-            move = moves.current.get(partition)
-            if move is not None and move.target.path == directory.rstrip("/"):
-                return
-            await self._blocking.run(moves.cancel, partition)
-            if move is not None:
-                await self._finished(move)
-            try:
-                await self._move(partition, directory)
-            except StorageError as error:
-                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        moves = self._logs.moves
+        moves.request_directory(partition, directory)
+        current = self._logs.log(partition)
+        if current is not None and current.failure is not None:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition} is offline"
+            )
+        if current is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if exists(partition):
+                code = ErrorCode.REPLICA_NOT_AVAILABLE
+            raise BrokerError(
+                code, f"broker {self._replicas.broker_id} has no replica of {partition}"
+            )
+        move = moves.current.get(partition)
+        if move is not None and move.target.path == directory.rstrip("/"):
+            return
+        await self._blocking.run(moves.cancel, partition)
+        if move is not None:
+            await self._finished(move)
+        try:
+            await self._move(partition, directory)
+        except StorageError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
         """Return the usage of each replica of this broker, and of each copy of a move under
