@@ -104,8 +104,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Record that these brokers have ended, and return the partitions that had one of them in
-        the ISR. A restarted broker counts as lost too: it was not in sync while it was down."""
+        """Record that these brokers have ended, and return the partitions with one of these brokers
+        in the ISR. A restarted broker counts as lost too: it was not in sync while it was down."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

@@ -33,7 +33,8 @@ class LogDirFailures:
         self._watch = watch
 
     async def take(self) -> None:
-        """Read and remove the notifications. Raises CoordError, ControllerMoved."""
+        """Handle the log directory notifications, and remove them. Raises CoordError,
+        ControllerMoved."""
         try:
             names = await self._services.coord.children(paths.LOG_DIR_EVENTS, self._watch)
         except NoNode:
@@ -116,12 +117,13 @@ class LogDirFailures:
             offline.update(changed)
         if changed:
             name = "accepted" if isinstance(event, ReplicasAccepted) else "refused"
-            log.warning("replicas_%s broker=%d partitions=%d", name, broker_id, len(changed))
+            log.warning("roles_%s broker=%d partitions=%d", name, broker_id, len(changed))
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether `leader` leads the partition, and another replica could lead that has not
-        refused. If every replica has refused, leadership would move between them forever."""
+        """Whether broker `leader` leads the partition, and another replica can lead that has not
+        refused to lead. Without the second condition, leadership would move forever between
+        replicas that all refuse."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

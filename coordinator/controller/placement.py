@@ -38,7 +38,7 @@ def assign_replicas(
             f"replication factor {replication_factor}, expected 1 to {len(brokers)} (live brokers)"
         )
     if partitions < 1:
-        raise ValueError(f"{partitions} partitions cannot be placed")
+        raise ValueError(f"{partitions} partitions, expected at least 1")
     racks = {broker.id: broker.rack for broker in brokers if broker.rack is not None}
     rack_aware = len(racks) == len(brokers)
     ids = alternate_racks(racks) if rack_aware else sorted(broker.id for broker in brokers)

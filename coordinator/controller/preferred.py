@@ -83,7 +83,8 @@ class RequestedElections:
         self._watch = watch
 
     async def look(self) -> None:
-        """Read the node. If it exists, hold the requested elections and remove the node."""
+        """Read the node /admin/preferred_replica_election. If it exists, hold the requested
+        elections and remove the node."""
         found = await read_request(self._services, paths.PREFERRED_ELECTION, self._watch)
         if found is None:
             return

@@ -46,7 +46,7 @@ class ReceiptBook:
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                log.warning("create_failed node=%s reason=%r", parent, outcome)
+                log.warning("parent_node_not_created node=%s reason=%r", parent, outcome)
         operations: dict[StateWrite, CoordOp] = await read_each(self._operation, writes)
         return {write.topic_partition: operation for write, operation in operations.items()}
 

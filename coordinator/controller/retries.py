@@ -27,7 +27,8 @@ class Retries:
         self.removals = False
 
     def repeat_if(self, reasons: Collection[object], event: Event) -> None:
-        """Handle `event` again at the next attempt if `reasons` is not empty."""
+        """Handle `event` again at the next attempt if `reasons`, the items whose handling failed,
+        is not empty."""
         if reasons:
             self._events[event] = None
 

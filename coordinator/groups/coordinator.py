@@ -276,7 +276,8 @@ class GroupCoordinator:
         return sum(group.size() for group in self._groups.values())
 
     def states(self) -> list[GroupState]:
-        """Return the state of each group that is or was coordinated here."""
+        """Return the state of each group in memory: every group of this shard that has or had
+        members."""
         return [group.state for group in self._groups.values()]
 
     async def delete(self, group_id: str) -> ErrorCode:
@@ -354,7 +355,7 @@ class GroupCoordinator:
         """Log a line within a rate limit, because members can cause any number of these lines."""
         left_out = self._log_limit.allow(logging.getLevelName(level))
         if left_out:
-            log.log(level, "%s left_out=%d", text, left_out)
+            log.log(level, "%s lines_left_out=%d", text, left_out)
         elif left_out == 0:
             log.log(level, "%s", text)
 
@@ -410,8 +411,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Append a tombstone of the group. Return the offset for `committed`; None if the log has
-        no record of the group."""
+        """Append a tombstone of the group. Return the offset that `committed` waits for; None if
+        nothing is appended, because the log has no record of the group."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])

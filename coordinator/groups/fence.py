@@ -54,7 +54,7 @@ async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     try:
         data, state_stat = await coord.get(state_path)
     except NoNode as error:
-        raise Superseded(f"{key} does not exist any more") from error
+        raise Superseded(f"the state node of {key} does not exist any more") from error
     state = decode_state(state_path, data)
     if state.leader != owner.broker_id:
         raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")

@@ -90,8 +90,8 @@ class FencedWrites:
         timeout_s: float,
         joint: Multis | None = None,
     ) -> None:
-        """`joint`: the batcher that all shards with the same `coord` share; None: a separate
-        one."""
+        """`joint`: the batcher that all shards with the same `coord` share. None: this shard gets a
+        batcher of its own."""
         self._coord = coord
         self._joint = joint or coord
         self._batcher = MultiBatcher(self, at_once=1)

@@ -48,7 +48,8 @@ def commit(
 
 
 def commit_without_group(generation: int) -> ErrorCode:
-    """Return the answer of `commit` for a group that does not exist."""
+    """Return the error code for an OffsetCommit to a group that does not exist: NONE for a commit
+    without a generation (-1), else ILLEGAL_GENERATION."""
     return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 

@@ -163,7 +163,8 @@ class GroupMirror:
             asking.exception()  # retrieved here, because all callers may be cancelled
 
     async def _ask(self, group_id: str) -> ErrorCode:
-        """Return the result of `may_begin`. Raises BrokerError."""
+        """Create the placeholder node, and look for classic consumers. Return
+        INCONSISTENT_GROUP_PROTOCOL if the group has any, else NONE. Raises BrokerError."""
         self._placeholders.add(group_id)
         try:
             await self._create_placeholder(group_id)

@@ -19,7 +19,8 @@ class Watches:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Begin a search. Return a set to which `note` adds each commit, until `end`."""
+        """Begin a search for removable offsets. Return a set: until it is passed to `end`, `note`
+        adds the key of each committed offset to it."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

@@ -30,8 +30,9 @@ _STORES: Final[Mapping[str, Callable[..., Store]]] = {
 
 
 class ConfiguredOffsets:
-    """The `OffsetStore` that `offsets.storage` names, with the shard's `mirror` and `removal`.
-    `removal` calls `facts` to get the state of a group."""
+    """The `OffsetStore` that `offsets.storage` names, with two other parts of the shard: `mirror`
+    writes the group members to ZooKeeper, `removal` removes expired offsets. `removal` calls
+    `facts` to get the state of a group."""
 
     def __init__(
         self,

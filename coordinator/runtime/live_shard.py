@@ -257,7 +257,7 @@ class LiveShard(Generic[C]):
         seconds = self._dependencies.clock.monotonic() - begun
         log.info(
             "coordinator loaded partition=%s leader_epoch=%d fence=%d records=%d bytes=%d"
-            " left_out=%d seconds=%.3f",
+            " skipped=%d seconds=%.3f",
             self._key,
             self.leader_epoch,
             self._fence_version,
@@ -293,7 +293,7 @@ class LiveShard(Generic[C]):
         left_out = self._dependencies.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
-                "coordinator_loading_retried step=%s partition=%s error=%r left_out=%d",
+                "coordinator_loading_retried step=%s partition=%s error=%r lines_left_out=%d",
                 what,
                 self._key,
                 error,

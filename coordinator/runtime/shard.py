@@ -106,7 +106,8 @@ class ShardContext(Protocol):
 
 
 class Coordinator(Protocol):
-    """The state of one shard. A new one is created whenever this broker becomes the leader."""
+    """The coordinator of one shard, with its state. A new Coordinator is created whenever this
+    broker becomes the leader of the shard's partition."""
 
     def replay(self, record: StoredRecord) -> None:
         """Apply one record to the state, without any effect outside the state: `replay` is also

@@ -93,7 +93,8 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether the write was applied, after its reply was lost."""
+    """Whether a write whose reply was lost was applied: the node has `data`, and its version is not
+    `earlier`, the version before the write."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

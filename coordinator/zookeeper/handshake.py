@@ -138,5 +138,7 @@ async def _open_and_close(host: str, port: int, key: SessionKey | None, timeout_
 async def _read_message(reader: asyncio.StreamReader) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if not 0 <= length <= _ANSWER_BYTES_MAX:
-        raise ValueError(f"ZooKeeper's answer has a length of {length} bytes")
+        raise ValueError(
+            f"ZooKeeper's answer has a length of {length} bytes, expected 0 to {_ANSWER_BYTES_MAX}"
+        )
     return await reader.readexactly(length)

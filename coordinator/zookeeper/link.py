@@ -92,7 +92,7 @@ class SetWatches:
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> None:
-        """The answer has no body."""
+        """Decode the answer, which has no body."""
         del buffer, offset
 
 

@@ -100,7 +100,7 @@ def encode_topic(assignment: TopicAssignment) -> bytes:
 
 
 def decode_topic(path: str, data: bytes) -> TopicAssignment:
-    """Decode versions 1 to 3."""
+    """Decode the content of a topic's node, in version 1 to 3."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
     try:

@@ -292,7 +292,7 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """Return the answer. `by_leader`: only ZooKeeper's leader can give this answer."""
+        """Return the value of kazoo's `result`. `by_leader`: ZooKeeper's leader gives it."""
         sent_at = self._clock.boottime()
 
         def note_answer(value: Any) -> None:
