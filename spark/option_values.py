@@ -162,7 +162,11 @@ def _by_partition(text: str, example: str, minimum: int) -> dict[TopicPartition,
                     example, f"{shown(name)} of {shown(topic)} is not a partition number"
                 )
             if not _is_number(number, minimum):
-                raise _malformed(example, f"{shown(json.dumps(number))} of {topic}-{name}")
+                raise _malformed(
+                    example,
+                    f"{shown(json.dumps(number))} of {topic}-{name} is not a whole number from"
+                    f" {minimum} to {INT64_MAX}",
+                )
             if TopicPartition(topic, int(name)) in found:
                 raise _malformed(example, f"{topic}-{int(name)} is given twice")
             found[TopicPartition(topic, int(name))] = number

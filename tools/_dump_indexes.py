@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The choices for printing an index. `sanity_only`: only run the check that a broker runs at
-    startup. `verify_only`: compare the entries with the log, but do not print them.
-    `max_message_size`: the most bytes of the log to read for one entry."""
+    """The choices for printing an index. `sanity_only`: run only the check of index files that a
+    broker runs at its start. `verify_only`: compare the entries with the log, but do not print
+    them. `max_message_size`: the most bytes of the log to read for one entry."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -46,7 +46,8 @@ class IndexView(NamedTuple):
 
 
 def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print an offset index and compare it with the log. Raises Failure, OSError."""
+    """Print the entries of an offset index file, and compare them with the log file of the segment.
+    Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         size = path.stat().st_size
@@ -67,7 +68,8 @@ def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
 
 
 def dump_time_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print a time index and compare it with the log. Raises Failure, OSError."""
+    """Print the entries of a time index file, and compare them with the log file of the segment.
+    Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         if view.sanity_only:
@@ -117,7 +119,8 @@ def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
 
 
 def dump_transactions(path: Path) -> None:
-    """Print an index of aborted transactions. Raises Failure, OSError."""
+    """Print the entries of a segment's index of aborted transactions (.txnindex). Raises Failure,
+    OSError."""
     with path.open("rb") as stream:
         while data := stream.read(txn_index.ENTRY.size):
             if len(data) < txn_index.ENTRY.size:

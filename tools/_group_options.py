@@ -139,7 +139,8 @@ def _flag(name: str) -> str:
 
 
 def reset_of(flags: Mapping[str, Any]) -> Reset:
-    """Return the converted flags of --reset-offsets. Raises Failure, click.UsageError."""
+    """Return the flags of `consumer-groups --reset-offsets`, with their texts converted to values.
+    Raises Failure, click.UsageError."""
     timestamp = None
     if flags["to_datetime"] is not None:
         timestamp = parse_datetime(flags["to_datetime"])

@@ -34,7 +34,7 @@ def fixed(number: float, digits: int) -> str:
 
 
 def finite(number: float) -> float | None:
-    """Return the number, or None for NaN and infinity, which JSON cannot express."""
+    """Return the number, or None if it is NaN or infinite, which JSON cannot express."""
     return number if math.isfinite(number) else None
 
 

@@ -59,7 +59,7 @@ class Described:
         return MIN_ISR_DEFAULT
 
     def shown_partitions(self, reports: Reports) -> list[PartitionInfo]:
-        """Return the partitions to print, sorted by number."""
+        """Return the partitions of the topic that the filters choose, sorted by number."""
         if reports.overrides:
             return []
         return [

@@ -163,7 +163,7 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that the filter accepts, sorted. Raises Failure if there are none."""
+    """Return the partitions that the filter accepts, sorted. Raises Failure if it accepts none."""
     found = sorted(
         partition.topic_partition
         for topic in topics
@@ -177,8 +177,9 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print the offsets, and errors on standard error. A partition without a matching record is
-    left out. Return the exit code."""
+    """Print one line for each partition with its offset, and errors on standard error. No line is
+    printed for a partition without a record at the requested time or later. Return the exit
+    code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

@@ -61,8 +61,8 @@ def broker_properties(
 
 
 def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[str]:
-    """Return the arguments that the command lines of all brokers share: the file, and an override
-    for each option whose value differs from the file."""
+    """Return the arguments that the command line of every broker process gets: the properties file,
+    and an override for each option whose value differs from the value in the file."""
     in_file = {} if config is None else read_properties(config)
     words = [] if config is None else [config]
     for name, value in properties.items():

@@ -168,10 +168,10 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Mark the first roles and the first metadata for the broker as the full set. The broker
-        then removes every replica that the set does not name, as left over from a deleted topic.
-        Therefore neither is marked if the controller could not read all topics, and roles are not
-        marked while a partition of the broker has no stored state."""
+        """Let the sender send the first roles and the first metadata, marked as complete if they
+        are. The broker removes every replica that complete roles do not name, because its topic
+        must be deleted. So neither is marked if the controller could not read all topics, and roles
+        are not marked while a partition of the broker has no stored state."""
         whole = not self._context.damaged
         lacks_state = any(
             partition.state is None and sender.broker.id in partition.replicas

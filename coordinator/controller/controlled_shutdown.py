@@ -68,7 +68,8 @@ class Handovers:
             event.reply.set_result(remaining)
 
     async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the live broker. Raises BrokerError BROKER_NOT_AVAILABLE or STALE_BROKER_EPOCH."""
+        """Return the live broker with this id. Raises BrokerError BROKER_NOT_AVAILABLE if it is not
+        live, STALE_BROKER_EPOCH if the request has another broker epoch."""
         broker = self._services.context.brokers.get(broker_id)
         if broker is None or broker.epoch < broker_epoch:
             await self._look_at_brokers()  # its registration may be newer than the context
@@ -80,7 +81,8 @@ class Handovers:
         if broker_epoch not in (-1, broker.epoch):
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {broker_id} has broker epoch {broker.epoch}, the request has {broker_epoch}",
+                f"broker {broker_id} has broker epoch {broker.epoch},"
+                f" the request has {broker_epoch}",
             )
         return broker
 

@@ -95,9 +95,9 @@ class LogDirFailures:
         """Record the replicas that a broker refused to open or lead, or accepted after a refusal.
         Return the partitions whose record changed.
 
-        If no directory of the broker failed, a refusal counts only if another replica can lead
-        instead: the refused replica has to be copied first, has a gap in its log, or its disk is
-        full. Otherwise the controller keeps asking the same replica.
+        If no directory of the broker failed, the broker refuses because its replica has to be
+        copied first, has a gap in its log, or is on a full disk. Such a refusal is recorded only if
+        another replica can lead instead; else the controller keeps asking this replica.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)

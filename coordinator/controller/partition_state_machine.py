@@ -209,9 +209,10 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Keep the stale mark of replicas that are still in the written ISR, as after a requested
-        election: a later write removes them. A stale replica that was elected leader is not stale
-        any more."""
+        """Update the partition's stale replicas (ISR members whose broker has ended or restarted)
+        after the write. Stale replicas that are still in the written ISR, as after a requested
+        election, stay stale: a later write removes them from the ISR. A stale replica that was
+        elected leader is not stale any more."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

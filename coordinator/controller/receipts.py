@@ -39,7 +39,7 @@ class ReceiptBook:
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
         """Return partition -> the write of its loss receipt, for each unclean election in `writes`.
-        The caller stores it in the multi of the election. Raises CoordError."""
+        The caller adds this write to the multi that stores the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)

@@ -244,8 +244,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts; None if the shard has no such group, even if the offset store
-        has offsets for the group id."""
+        """Return the group's facts; None if no group with this id is in memory. The offset store
+        may have offsets for the group id nevertheless."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -395,10 +395,10 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for members after a failed commit: NOT_COORDINATOR if another
-        broker may be their coordinator, else a code upon which they rejoin here. A broker that is
-        cut off from ZooKeeper commits nothing, so its members must look for the coordinator
-        again."""
+        """Return the error code for a group's members after a record of the group was not
+        committed: NOT_COORDINATOR if another broker may be their coordinator, else
+        REBALANCE_IN_PROGRESS, after which they rejoin. A broker that is cut off from ZooKeeper
+        commits nothing, so its members must look for the coordinator again."""
         try:
             self.context.require_current()
         except BrokerError as error:

@@ -41,8 +41,8 @@ class FenceOwner:
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     """Take the fence for `owner` and return the version of the fence node. The version is unchanged
-    until another coordinator takes the fence. Return None if a node changed meanwhile: the caller
-    has to try again.
+    until another coordinator takes the fence. Return None if another client changed a node during
+    the call: the caller has to try again.
 
     Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
     is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss the next attempt finds

@@ -48,7 +48,7 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 def expired(group: Group, effects: Effects) -> None:
     """Handle the end of the rebalance timeout, or of the initial delay. The initial delay is
-    extended if new members joined meanwhile, at most to the rebalance timeout."""
+    extended if new members joined during the delay, at most to the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -60,8 +60,8 @@ def expired(group: Group, effects: Effects) -> None:
 
 def complete(group: Group, effects: Effects) -> None:
     """Begin the next generation with the members that have joined. A static member that has not
-    joined remains a member until its session times out. If only such members remain, the group
-    waits again."""
+    joined remains a member until its session times out. If no member has joined and only static
+    members remain, the group waits for joins again."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")

@@ -312,8 +312,8 @@ def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
 
 
 def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the record of an offset from a node. Metadata that is too long for a record is
-    dropped: the offsets of one group must not prevent the loading of a whole shard."""
+    """Return the record for an offset that was read from ZooKeeper. Metadata that is too long for a
+    record is dropped: the offsets of one group must not prevent the loading of a whole shard."""
     try:
         return _record(key, committed)
     except ValueError as error:

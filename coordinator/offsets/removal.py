@@ -152,9 +152,13 @@ class OffsetRemoval:
             for group_id in sorted(await self._store.group_ids()):
                 await self._look_at(group_id, existing, recent_commits)
         except (BrokerError, CoordError) as error:
-            log.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
+            log.info(
+                "search_for_expired_offsets_failed partition=%d reason=%r",
+                self._shard.partition,
+                error,
+            )
         except Exception:
-            log.exception("offsets_not_expired partition=%d", self._shard.partition)
+            log.exception("search_for_expired_offsets_failed partition=%d", self._shard.partition)
         finally:
             self._store.unwatch(recent_commits)
             self._look_later()
@@ -165,7 +169,7 @@ class OffsetRemoval:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
-            log.warning("offsets_not_expired group=%s reason=%r", group_id, error)
+            log.warning("search_for_expired_offsets_failed group=%s reason=%r", group_id, error)
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
@@ -195,11 +199,15 @@ class OffsetRemoval:
                     await self._remove_of(names, recent_commits)
                     return
                 except (BrokerError, CoordError) as error:
-                    log.info("offsets_kept topics=%s reason=%r", sorted(names), error)
+                    log.info(
+                        "offsets_of_deleted_topics_not_removed topics=%s reason=%r: tried again",
+                        sorted(names),
+                        error,
+                    )
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
         except Exception:
-            log.exception("offsets_kept topics=%s", sorted(names))
+            log.exception("offsets_of_deleted_topics_not_removed topics=%s", sorted(names))
         finally:
             self._store.unwatch(recent_commits)
 

@@ -39,11 +39,11 @@ async def change_config(
     replaces: bool = False,
 ) -> bool:
     """Replace the values of an entity by the result of `change`, and write the notification for all
-    brokers in the same multi. If another client changed the values meanwhile, `change` is called
-    again with the new values. `owner`: the topic to which the values belong. Return False if that
-    topic does not exist, or is deleted meanwhile; its values are not stored for a recreated topic.
-    `replaces`: the stored values may be damaged, since `change` does not depend on them. Raises
-    MalformedNode, CoordError, and the errors of `change`."""
+    brokers in the same multi. If another client changed the values after they were read, `change`
+    is called again with the new values. `owner`: the topic to which the values belong. Return False
+    if that topic does not exist, or is deleted during the call; its values are not stored for a
+    recreated topic. `replaces`: the stored values may be damaged, since `change` does not depend on
+    them. Raises MalformedNode, CoordError, and the errors of `change`."""
     path = paths.config(entity)
     note = CreateOp(
         f"{paths.CONFIG_CHANGE_PREFIX}",

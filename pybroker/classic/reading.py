@@ -107,7 +107,7 @@ class Reader:
         owned_partitions: Mapping[TopicPartition, OwnedPartition],
         new: Iterable[OwnedPartition],
     ) -> None:
-        """Read exactly these partitions from now on: those in `new` from the group's offset, the
+        """Read exactly `owned_partitions` from now on: those in `new` from the group's offset, all
         others from their present position."""
         self._owned = dict(owned_partitions)
         if owned_partitions:
@@ -152,7 +152,7 @@ class Reader:
                     consumer.pause(owned.topic_partition)
                     self._deliver(owned)
             except ClientError as error:
-                log.error("classic reading failed reason=%s", error)
+                log.error("classic reading failed, the streams raise the error reason=%s", error)
                 self._on_failure(error)
                 return
             else:
@@ -171,7 +171,7 @@ class Reader:
         for key in sorted(partitions):
             owned = self._owned.get(key)
             if owned is not None:
-                log.warning("offset out of range partition=%s", key)
+                log.warning("offset out of range, auto.offset.reset applies partition=%s", key)
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:

@@ -96,8 +96,8 @@ def _without_corrupt(column: Column, schema: StructType | None) -> Column:
 
 
 def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Column]:
-    """Return the decoded column of `key` or `value`, and the column with the reason if decoding
-    fails."""
+    """Return two columns for `key` or `value`: the decoded values, and the reason for each record
+    that cannot be decoded (else null)."""
     raw = F.col(name)
     if part.format == "raw":
         return raw, F.lit(None).cast("string")

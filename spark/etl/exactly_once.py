@@ -74,7 +74,8 @@ class Written:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The commit of a run. `won` is False if another process committed the run first."""
+    """The result of a run: its commit, and `won`, which is False if another process committed the
+    run first."""
 
     commit: Commit
     won: bool
