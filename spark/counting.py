@@ -113,7 +113,8 @@ def count_range(
 
 
 class Stretches:
-    """The counted stretches of one range. Batches are added in the order of their offsets."""
+    """The stretches of one range: consecutive parts of the range, each with its number of records.
+    Batches are added in the order of their offsets."""
 
     def __init__(
         self,

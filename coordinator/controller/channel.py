@@ -295,7 +295,10 @@ class BrokerSender:
             answers = await self._send(command)
         except BrokerError as error:
             if error.code == ErrorCode.STALE_CONTROLLER_EPOCH:
-                log.warning("command_refused broker=%d reason=newer_controller", self.broker.id)
+                log.warning(
+                    "command_refused broker=%d reason=newer_controller: /controller is read again",
+                    self.broker.id,
+                )
                 self._on_event(Deposed())
                 return True
             if error.code == ErrorCode.STALE_BROKER_EPOCH:

@@ -97,7 +97,12 @@ async def resign(coord: Coord, won: Won) -> None:
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]
         )
     except (MultiFailed, ConnectionLoss, SessionExpired) as error:
-        log.info("resignation_not_confirmed epoch=%d reason=%r", won.epoch, error)
+        log.info(
+            "resignation_not_confirmed epoch=%d reason=%r: the end of the session removes %s",
+            won.epoch,
+            error,
+            paths.CONTROLLER,
+        )
 
 
 async def _read_epoch(coord: Coord) -> tuple[int, int]:

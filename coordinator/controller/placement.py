@@ -74,8 +74,9 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of a follower's broker: 1 to `brokers` - 1 places after that of the first
-    replica, so never the same."""
+    """Return the index of the broker of follower `number`, among `brokers` brokers: `first`, the
+    index of the first replica's broker, plus 1 to `brokers` - 1, modulo `brokers`. So it never
+    equals `first`."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

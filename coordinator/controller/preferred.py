@@ -110,7 +110,8 @@ class RequestedElections:
     async def hold(
         self, election_type: ElectionType, topic_partitions: Iterable[TopicPartition]
     ) -> Elections:
-        """Hold the elections. Return partition -> result, in the order of the given partitions.
+        """Hold an election of this type for each of the partitions. Return partition -> result, in
+        the order of `topic_partitions`.
 
         Raises ControllerMoved, or CoordError.
         """

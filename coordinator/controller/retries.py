@@ -44,7 +44,7 @@ class Retries:
         return keys
 
     def schedule(self) -> None:
-        """Start the timer if any work waits. To be called at the end of each round."""
+        """Start the timer if any failed work waits. To be called after each handled event."""
         if not (self.partitions or self._events or self.removals):
             self._attempts = 0
         elif self._timer is None:

@@ -132,8 +132,8 @@ class FencedWrites:
 
     async def confirm(self) -> None:
         """Wait until this broker's ZooKeeper server has applied all writes from before this call,
-        and check that the fence still belongs to this shard. So no later coordinator has written
-        anything before. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        and check that the fence still belongs to this shard. So until this call no later
+        coordinator has written anything. Raises BrokerError NOT_COORDINATOR; CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -146,7 +146,7 @@ class FencedWrites:
             )
 
     def end(self) -> None:
-        """Write nothing more; waiting callers get NOT_COORDINATOR. Idempotent."""
+        """Stop writing, because the shard ends; waiting callers get NOT_COORDINATOR. Idempotent."""
         self._has_ended = True
         _decide(self._open, ErrorCode.NOT_COORDINATOR)
         self._task.cancel()

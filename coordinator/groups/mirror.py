@@ -182,7 +182,7 @@ class GroupMirror:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def end(self) -> None:
-        """Write nothing more. Idempotent."""
+        """Stop writing nodes, because the shard ends. Idempotent."""
         self._has_ended = True
         self._writes.end()
         self._wanted.clear()

@@ -13,7 +13,7 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """The searches under way in one offset store."""
+    """The searches for removable offsets that are under way in one offset store."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []

@@ -68,7 +68,8 @@ class RecordedOffsets:
                 yield OffsetKey(group_id, key), committed
 
     def undecided(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction would commit an offset."""
+        """Return the partitions for which an open transaction would commit an offset of the
+        group."""
         return {
             key.topic_partition
             for pending in self._open.values()

@@ -243,7 +243,7 @@ class LoggedOffsets:
     # ---- private: the nodes
 
     def _may_be_new(self, group_id: str) -> bool:
-        """Return whether the group may have nodes that are not imported yet."""
+        """Return whether ZooKeeper may have offsets of the group that are not imported yet."""
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:

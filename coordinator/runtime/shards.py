@@ -43,7 +43,8 @@ class Options(Protocol):
 
 @dataclass(slots=True)
 class LoadTimes:
-    """The load times of shards since the broker's start, in seconds."""
+    """How long the loading of shards has taken since the broker's start: the number of loaded
+    partitions, the total and the longest time in seconds."""
 
     partitions: int = 0
     total_s: float = 0.0

@@ -11,7 +11,7 @@ from pybroker.ports import Coord, CoordOp, NodeStat, OpResult, SessionListener, 
 
 
 class ClosableCoord(Coord, Protocol):
-    """A session that its owner closes."""
+    """A ZooKeeper session that its owner has to close."""
 
     async def close(self) -> None: ...
 

@@ -111,7 +111,8 @@ class MultiBatcher:
             await self._send(self._take())
 
     def _take(self) -> list[_Write]:
-        """Return as many writes as fit into one multi, and at least one."""
+        """Remove waiting writes, at least one and as many as fit into one multi, and return
+        them."""
         writes: list[_Write] = []
         operations = size = 0
         while self._queue:

@@ -268,7 +268,8 @@ def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes) -> tuple[int, LogDirEvent]:
-    """Return (broker id, reason); an unknown reason counts as a failed directory."""
+    """Decode a log directory notification. Return (broker id, reason); an unknown reason counts as
+    a failed directory."""
     content = load_object(path, data)
     is_changed = (
         "event" in content.names() and content.integer("event") == LogDirEvent.REPLICAS_CHANGED

@@ -125,7 +125,8 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Execute a plan and commit the result."""
+        """Execute a plan: let `write` write the files of a new attempt, and commit them. Return the
+        run's commit, which may be that of another process (`Outcome`)."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:
