@@ -281,8 +281,8 @@ class _Responses:
 
 
 async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Responses:
-    """Return the responses to all requests, which are sent at once. Raises SnapshotError if a
-    response has an error."""
+    """Send all requests for the offsets of the partitions at once, and return the responses. Raises
+    SnapshotError if a response has an error."""
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
     starts = {} if spec.since else _timestamps(keys, spec.starts, "start")
     ends = _timestamps(keys, spec.ends, "end")

@@ -93,8 +93,8 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield Kafka's lines in Kafka's order. Offset mismatches and gaps are listed from the last
-        to the first."""
+        """Yield the lines that Kafka's tool prints for these faults, in the same order. Offset
+        mismatches and gaps are listed from the last to the first."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))

@@ -59,7 +59,7 @@ class BrokerChanges:
             if current[broker_id].endpoints != before[broker_id].endpoints
         }
         if moved:
-            log.info("brokers_moved brokers=%s", sorted(moved))
+            log.info("broker_endpoints_changed brokers=%s", sorted(moved))
         if lost:
             log.info("brokers_lost brokers=%s", sorted(lost))
         services.journal.brokers_changed(lost, started)

@@ -222,11 +222,13 @@ class Controller:
                 await self._pause()
                 self._enqueue(event)
             except PybrokerError as error:
-                log.error("event_failed event=%s reason=%r", event, error)
+                log.error(
+                    "event_failed event=%s reason=%r: the cluster is read again", event, error
+                )
                 await self._begin_anew()
             except Exception:
                 # The handler may have changed a part of the context: read the whole context again.
-                log.exception("event_failed event=%s", event)
+                log.exception("event_failed event=%s: the cluster is read again", event)
                 await self._begin_anew()
 
     async def _handle(self, event: Event) -> None:

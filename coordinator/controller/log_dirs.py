@@ -55,9 +55,9 @@ class LogDirFailures:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states that the broker may have changed. If the broker has left an ISR, send the
-        state to the replicas, since the leader may not have it. Elect leaders for partitions
-        without a leader."""
+        """Read the states of all partitions with a replica on the broker, because the broker may
+        have changed them. If the broker has left an ISR, send the state to the replicas: the leader
+        may not know the new ISR. Elect leaders for partitions without a leader."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -117,7 +117,9 @@ class LogDirFailures:
             offline.update(changed)
         if changed:
             name = "accepted" if isinstance(event, ReplicasAccepted) else "refused"
-            log.warning("roles_%s broker=%d partitions=%d", name, broker_id, len(changed))
+            log.warning(
+                "roles_answered answer=%s broker=%d partitions=%d", name, broker_id, len(changed)
+            )
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:

@@ -46,7 +46,8 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
 
 
 class Policies:
-    """The topics' policies in one controller's term."""
+    """The topics' policies (min.insync.replicas and unclean.leader.election.enable) in one
+    controller's term."""
 
     def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
         self._coord = coord

@@ -46,7 +46,7 @@ class RecordedOffsets:
                 self.put(key, committed)
 
     def put(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
-        """Set the committed offset; None removes it."""
+        """Set the committed offset of `key`; None removes the committed offset."""
         if committed is not None:
             self._by_group.setdefault(key.group_id, {})[key.topic_partition] = committed
             return

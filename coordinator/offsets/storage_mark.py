@@ -13,7 +13,7 @@ from pybroker.ports import Coord
 
 
 class Stored(enum.Enum):
-    """The content of the storage mark: the name of an offset store."""
+    """The content of a shard's storage mark, the node that names the offset store of the shard."""
 
     ZOOKEEPER = b"zookeeper"
     LOG = b"kafka"

@@ -36,7 +36,7 @@ def load(path: str, data: bytes) -> object:
 
 
 def load_object(path: str, data: bytes) -> Fields:
-    """Decode a JSON object. Raises MalformedNode."""
+    """Decode the content of a node that is a JSON object. Raises MalformedNode."""
     content = load(path, data)
     if not isinstance(content, dict):
         raise malformed(path, "a JSON object", data)

@@ -62,8 +62,8 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Write the report. An earlier report of the replica is replaced. Raises CoordError; NoNode if
-    the topic with that id is deleted."""
+    """Write the log end report of a replica. An earlier report of the replica is replaced. Raises
+    CoordError; NoNode if the topic with that id is deleted."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))

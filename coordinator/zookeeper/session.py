@@ -466,7 +466,7 @@ class KazooCoord:
     def _granted(self, timeout_ms: int) -> None:
         if timeout_ms != self._session_timeout_ms:
             log.warning(
-                "zookeeper_session_timeout_differs granted_ms=%d requested_ms=%d",
+                "zookeeper_session_timeout_differs granted_ms=%d requested_ms=%d: granted_ms applies",
                 timeout_ms,
                 self._session_timeout_ms,
             )

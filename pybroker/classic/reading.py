@@ -152,7 +152,7 @@ class Reader:
                     consumer.pause(owned.topic_partition)
                     self._deliver(owned)
             except ClientError as error:
-                log.error("classic reading failed, the streams raise the error reason=%s", error)
+                log.error("classic reading failed reason=%s: the streams raise this error", error)
                 self._on_failure(error)
                 return
             else:
@@ -171,7 +171,10 @@ class Reader:
         for key in sorted(partitions):
             owned = self._owned.get(key)
             if owned is not None:
-                log.warning("offset out of range, auto.offset.reset applies partition=%s", key)
+                log.warning(
+                    "offset out of range partition=%s: auto.offset.reset gives the new position",
+                    key,
+                )
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:

@@ -148,8 +148,8 @@ class Rebalancer:
                 await self.rebalance()
             except RebalanceFailed as error:
                 log.error(
-                    "rebalance failed, tried again when a node of the group changes"
-                    " consumer=%s reason=%s",
+                    "rebalance failed consumer=%s reason=%s: tried again when a node of the group"
+                    " changes",
                     self._consumer_id,
                     error,
                 )
@@ -221,7 +221,7 @@ class Rebalancer:
         )
         if not view.has_brokers:
             log.warning(
-                "no broker is registered, the assignment stays consumer=%s", self._consumer_id
+                "no broker is registered consumer=%s: the assignment stays", self._consumer_id
             )
             return None
         if not self._reader.is_started:

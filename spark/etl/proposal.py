@@ -35,7 +35,7 @@ class DataLost(SnapshotError):
 
 
 def snapshot_of(value: Json) -> Snapshot:
-    """Return the snapshot in a plan or commit. Raises SnapshotError."""
+    """Return the snapshot from its JSON value in a plan or commit. Raises SnapshotError."""
     return Snapshot.from_json(json.dumps(value))
 
 
