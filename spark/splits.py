@@ -72,7 +72,7 @@ def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list
     """Return the pieces with their first offsets moved. `starts` maps the first offset of a piece
     to its new first offset: the base offset of a batch, or the end of a counted stretch. A piece
     that is not in `starts` keeps its first offset. A piece ends where the next piece of the
-    partition begins."""
+    partition begins. A piece that would become empty is joined with the piece before it."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None

@@ -178,7 +178,7 @@ def choose(
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
     """Print one line for each partition with its offset, and errors on standard error. No line is
-    printed for a partition without a record at the requested time or later. Return the exit
+    printed for a partition without a record that matches the requested time. Return the exit
     code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:

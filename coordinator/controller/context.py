@@ -90,8 +90,9 @@ class ClusterContext:
         )
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
-        """Return the partition's facts as brokers get them. The leader is LEADER_DURING_DELETION
-        if the topic is being deleted, and NO_LEADER if the partition never had one."""
+        """Return the partition's facts as brokers get them. The leader is LEADER_DURING_DELETION if
+        the topic is being deleted, and NO_LEADER if the partition never had a leader. `is_new`:
+        whether the controller has just created the state node."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:

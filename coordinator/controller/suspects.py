@@ -95,8 +95,8 @@ class Suspects:
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
         """Return the valid reports by replica. A report is valid if its broker has not begun a new
-        incarnation. `incarnations` has the incarnations that were read already; this function adds
-        those that it reads."""
+        incarnation since it wrote the report. `incarnations` has the incarnations that were read
+        already; this function adds those that it reads."""
         key, coord = partition.topic_partition, self._services.coord
 
         async def read(replica: int) -> LogEndReport | None:

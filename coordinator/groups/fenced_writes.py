@@ -267,8 +267,9 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether `_known` is sufficient to build the change, without a read of the node. A missing
-        node outside /pybroker has to be read again, because other clients may have created it."""
+        """Whether `_known` says if the node exists, so that the change can be built without a read
+        of the node. A missing node outside /pybroker has to be read again, because other clients
+        may have created it."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

@@ -105,7 +105,8 @@ def joined(group: Group, member: Member) -> Joined:
 
 
 def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
-    """Answer all waiting SyncGroup requests, with the error or with the member's assignment."""
+    """Answer all waiting SyncGroup requests: with `error`, or if it is NONE with the assignment of
+    the member that sent the request."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""

@@ -78,7 +78,7 @@ class ShardContext(Protocol):
     def is_certainly_current(self) -> bool:
         """Whether the leader lease proves, without a request to ZooKeeper, that no other
         coordinator has committed anything. The proof requires that every coordinator awaits
-        `followed` first."""
+        `followed` before it commits anything."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator

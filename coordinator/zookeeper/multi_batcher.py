@@ -136,7 +136,9 @@ class MultiBatcher:
             results = iter(await multi_under(self._multis, checks, ops))
         except MultiFailed as error:
             if len(writes) > 1:
-                log.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
+                log.info(
+                    "multi_refused_each_write_sent_alone writes=%d reason=%r", len(writes), error
+                )
                 await bounded_gather(self._send, [[each] for each in writes])
             else:
                 _fail(writes, error)
