@@ -29,8 +29,8 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The result that broker `controller_id` is the controller. None: the node /controller was
-    deleted or created again during the read."""
+    """The result that broker `controller_id` is the controller. `controller_id` is None if the node
+    /controller was deleted or created again during the read."""
 
     controller_id: int | None
 

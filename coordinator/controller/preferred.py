@@ -1,8 +1,8 @@
 """Requested elections: by the node /admin/preferred_replica_election (preferred elections only), or
 by the ElectLeaders API (KIP-460; preferred or unclean elections).
 
-The controller removes the node after the round, whether or not its elections succeeded: Kafka's
-tools refuse to start while the node exists.
+The controller removes the node after it has held the requested elections, even if some of them
+failed: Kafka's tools refuse to start while the node exists.
 """
 
 from __future__ import annotations

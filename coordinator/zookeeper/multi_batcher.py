@@ -32,7 +32,7 @@ class Multis(Protocol):
     """A sender of multis: a session, a batcher, or a wrapper that adds a fence check."""
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send a multi, as `Coord.multi`."""
+        """Send `ops` in one multi, with the results and errors of `Coord.multi`."""
 
 
 async def multi_under(

@@ -2,7 +2,7 @@
 
 A registration is one multi. So the broker's epoch (the node's czxid, KIP-380) and its incarnation
 (the version of a persistent node that every registration raises, KIP-903) always match. After a
-lost reply the node is read and compared, for every write of this module.
+lost reply, every function of this module reads the node and compares it with the write.
 """
 
 from __future__ import annotations
