@@ -175,7 +175,7 @@ def thinned(stretches: list[Counted]) -> list[Counted]:
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
-    """Return the compacted topics, and the topics whose cleanup.policy cannot be read."""
+    """Return those of the topics that are compacted or whose cleanup.policy cannot be read."""
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch(topics)

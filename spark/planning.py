@@ -395,7 +395,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of a bound. If there is no such offset, add a fault to `faults`."""
+    """Return the offset of `bound`, the start or the end (`side`) of the partition's range. If the
+    partition has no such offset, add a fault to `faults`."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset

@@ -320,7 +320,10 @@ class BrokerSender:
     def _warn_of(self, error: Exception, attempt: int) -> None:
         if _is_logged(attempt):
             log.warning(
-                "command_failed broker=%d attempt=%d error=%r", self.broker.id, attempt, error
+                "command_failed broker=%d attempt=%d error=%r: sent again after a pause",
+                self.broker.id,
+                attempt,
+                error,
             )
 
     async def _send(self, command: AnyCommand) -> Mapping[TopicPartition, ErrorCode]:

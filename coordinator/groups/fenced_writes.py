@@ -283,9 +283,11 @@ class FencedWrites:
         try:
             _, stat = await self._coord.get(self._fence)
         except NoNode:
-            raise _Deposed(f"{self._fence} does not exist any more") from None
+            raise _Deposed(f"the fence node {self._fence} does not exist any more") from None
         if stat.version != expected:
-            raise _Deposed(f"{self._fence} has version {stat.version}, not {expected}")
+            raise _Deposed(
+                f"the fence node {self._fence} has version {stat.version}, expected {expected}"
+            )
 
     def _forget(self, change: Change) -> None:
         """Forget whether the nodes of the change exist: another process may have changed them."""

@@ -217,7 +217,11 @@ class GroupMirror:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
-            log.info("group_nodes_not_written partition=%d reason=%r", self._shard.partition, error)
+            log.info(
+                "group_nodes_not_written partition=%d reason=%r: tried again after a pause",
+                self._shard.partition,
+                error,
+            )
             self._again_later()
         except Exception:
             log.exception("group_nodes_not_written partition=%d", self._shard.partition)

@@ -44,4 +44,4 @@ class StorageMark:
         change = Change("", self._path, ((self._path, stored.value),))
         (code,) = await self._writes.write([change])
         if code is not ErrorCode.NONE:
-            raise BrokerError(code, f"{self._path} cannot be written")
+            raise BrokerError(code, f"the storage mark {self._path} cannot be written")

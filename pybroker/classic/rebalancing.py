@@ -355,8 +355,9 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 
 def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
-    """Whether the partition must be released. If its topic is deleted, no offset is stored for the
-    partition: a recreated topic would be read from that offset."""
+    """Whether this member has to release the partition: `wanted` does not assign it to the same
+    stream, or the topic was deleted or recreated. In the second case no offset of the partition is
+    stored any more, because the recreated topic would be read from that offset."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:
