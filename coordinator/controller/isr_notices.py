@@ -52,8 +52,8 @@ class IsrNotices:
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Remove the notices. A notice that cannot be removed now is removed later. Raises
-        ControllerMoved, or SessionExpired."""
+        """Remove the nodes of the ISR change notices. A node that cannot be removed now is removed
+        later. Raises ControllerMoved, or SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )

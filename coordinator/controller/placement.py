@@ -26,10 +26,11 @@ def assign_replicas(
     `first_partition` on.
 
     First replicas are assigned round-robin, beginning at a random broker. Followers are shifted by
-    a random number of brokers, plus one after each round, so that the followers of one broker's
-    partitions are on different brokers. `start` replaces both random numbers, so that new
-    partitions of a topic continue its pattern. When every broker names a rack, no rack gets a
-    second replica before each rack has one (KIP-36); otherwise racks are ignored.
+    a random number of brokers. The shift grows by one each time that the first replicas have gone
+    through all brokers, so that the followers of one broker's partitions are on different brokers.
+    `start` replaces both random numbers, so that new partitions of a topic continue its pattern.
+    When every broker names a rack, no rack gets a second replica before each rack has one (KIP-36);
+    otherwise racks are ignored.
 
     Raises ValueError unless 1 <= replication_factor <= len(brokers) and partitions >= 1.
     """

@@ -55,7 +55,7 @@ class Policies:
         self._policies: dict[str, Policy] = {}
 
     async def load(self, topics: Collection[str]) -> None:
-        """Read these topics' configurations again. Raises CoordError."""
+        """Read the present configurations of these topics. Raises CoordError."""
         self._policies = await read_each(self._read, topics)
 
     def of(self, topic: str) -> Policy:

@@ -217,8 +217,8 @@ def assignments_of(members: Iterable[Member]) -> dict[str, bytes]:
 
 
 def from_record(group_id: str, recorded: RecordedGroup, now: float) -> Group:
-    """Return the group for a new coordinator. The group does not rebalance, and the session timeout
-    of each member starts again."""
+    """Return the group that a new coordinator makes from the record. The group does not rebalance,
+    and the session timeout of each member starts at `now`."""
     group = Group(
         group_id,
         state=GroupState.STABLE if recorded.members else GroupState.EMPTY,

@@ -293,7 +293,7 @@ class GroupMirror:
         return changes
 
     async def _registration(self, path: str) -> ConsumerRegistration | None:
-        """Return the registration; None if the node is gone or malformed."""
+        """Return the member's registration from its node; None if the node is gone or malformed."""
         try:
             return decode_consumer(path, (await self._coord.get(path))[0])
         except (NoNode, MalformedNode):

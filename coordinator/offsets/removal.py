@@ -111,8 +111,8 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin the regular searches. `facts` returns the facts of a group, None if the group has
-        only offsets."""
+        """Begin the regular searches for offsets to remove. `facts` returns the facts of a group,
+        None if the group has only offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True

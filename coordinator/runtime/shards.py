@@ -52,8 +52,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs shards between `start` and `stop`. The shards of leaderships that are reported before
-    `start` begin at `start`."""
+    """Runs shards between `start` and `stop`. A shard whose leadership is reported (`led`) before
+    `start` begins at `start`."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ _ATTEMPT_S: Final = 2.0
 
 
 class FirstAnswer:
-    """One wait for the first answer. The caller limits the time, and gets the error message from
-    `complaint`."""
+    """One wait for ZooKeeper's first answer. The caller limits the time, and gets the error message
+    from `complaint`."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
         """`refusals_max`: how often all servers may refuse before the wait ends; None: no limit."""
