@@ -95,8 +95,9 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Return the counted stretches of a range that is not empty. `passed` is called after each
-    batch with the next offset to count. Raises what `RangeReader.batches` raises."""
+    """Count the records of a range that is not empty. Return its stretches: consecutive parts of
+    the range, each with its number of records. `passed` is called after each batch with the next
+    offset to count. Raises what `RangeReader.batches` raises."""
     stretches = Stretches(item.start, item.end)
     for header, batch in reader.batches(item):
         try:

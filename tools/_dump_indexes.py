@@ -228,8 +228,9 @@ def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
 def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Yield the complete entries before the first entry of zeros. A running broker preallocates its
-    index files, so zeros follow the last entry."""
+    """Yield the complete entries of an index file, up to its last entry. A running broker
+    preallocates its index files, so zeros follow the last entry. `offset_first`: the offset is the
+    entry's first number, not the second."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):

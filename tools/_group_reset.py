@@ -259,7 +259,8 @@ def _row_of(group: str, fields: list[str]) -> tuple[str, TopicPartition, int] | 
 
 
 def csv_text(plans: Mapping[str, Plan], *, with_group: bool) -> str:
-    """Return the CSV lines of --export, quoted as Kafka's tool quotes them."""
+    """Return the CSV lines of --export, quoted as Kafka's tool quotes them. With `with_group` each
+    line begins with the group."""
     out = io.StringIO()
     for group, plan in plans.items():
         for (topic, number), offset in plan.items():

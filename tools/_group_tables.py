@@ -71,7 +71,8 @@ def offset_rows(
 
 
 def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> list[str]:
-    """Return the lines that `consumer-groups --list` prints with --type or --state."""
+    """Return the lines that `consumer-groups --list` prints with --type (`types`) or --state
+    (`states`)."""
     width = max((GROUP_WIDTH, *(len(group.group_id) for group in groups))) + LIST_MARGIN
     titles = ["GROUP", *(["TYPE"] if types else []), *(["STATE"] if states else [])]
     rows = [
@@ -133,8 +134,9 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
-    """Return the lines of the table that `consumer-groups --describe --members` prints. Raises
-    MalformedInput."""
+    """Return the lines of the table that `consumer-groups --describe --members` prints. `verbose`
+    adds the column ASSIGNMENT. `shown`: whether the members determine the widths of the columns
+    (False: Kafka's default widths). Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()

@@ -88,7 +88,7 @@ class Described:
 
 
 def lines(described: Described, reports: Reports) -> Iterator[str]:
-    """Yield the lines of one topic."""
+    """Yield the lines that `topics --describe` prints for one topic."""
     if described.is_headed(reports):
         yield topic_line(described)
     for partition in described.shown_partitions(reports):

@@ -223,7 +223,8 @@ def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
     """Yield each node before its descendants, in ZooKeeper's order: all children by name, then the
-    subtree of the first child, and so on. A node that is deleted during the walk is skipped."""
+    subtree of the first child, and so on. A node that is deleted during the walk is skipped.
+    `watch` is set on the children of each node."""
     yield path
     waiting = [path]
     while waiting:

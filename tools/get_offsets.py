@@ -163,7 +163,8 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that the filter accepts, sorted. Raises Failure if it accepts none."""
+    """Return the partitions that the filter `wanted` accepts, sorted; those of internal topics only
+    with `with_internal`. Raises Failure if there are no such partitions."""
     found = sorted(
         partition.topic_partition
         for topic in topics

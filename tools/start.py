@@ -33,8 +33,9 @@ def broker_properties(
     overrides: tuple[str, ...],
     brokers: int = 1,
 ) -> dict[str, str]:
-    """Return Kafka's options for the command line. An override wins over a flag, a flag wins over
-    the file, and the file replaces the values for a small cluster.
+    """Return the broker options for the flags of `pybroker start`. A value in `overrides` wins over
+    the other flags, which win over the properties file. Without a file, the options are those of a
+    small cluster of `brokers` brokers.
 
     Raises ConfigError if the file or an override cannot be parsed.
     """

@@ -80,9 +80,9 @@ class BrokerNotifier:
     # ---- news
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
-        """Note that the partition's state was stored. The next `send_round` sends the state to the
-        live replicas (LeaderAndIsr) and the partition's metadata to all brokers
-        (UpdateMetadata)."""
+        """Note that the partition's state was stored; `created`: by creating the state node. The
+        next `send_round` sends the state to the live replicas (LeaderAndIsr) and the partition's
+        metadata to all brokers (UpdateMetadata)."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:

@@ -232,8 +232,8 @@ class GroupCoordinator:
     def may_commit(
         self, group_id: str, who: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
-        """Return NONE if offsets may be committed in this step of the event loop, else the error
-        code."""
+        """Return NONE if `who` may commit offsets of the group in this step of the event loop, else
+        the error code. `in_transaction`: by TxnOffsetCommit."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)

@@ -44,7 +44,7 @@ class ConfiguredOffsets:
         joint: Multis,
     ) -> None:
         """`coord` and `joint`: the session and the write batcher that all shards of the broker
-        share."""
+        share. `is_mine` returns whether a group belongs to this shard."""
         timeout_s = config.offsets_commit_timeout_ms / 1000
         self.store: Store
         self.store = _STORES[config.offsets_storage](

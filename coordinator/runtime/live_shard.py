@@ -269,7 +269,8 @@ class LiveShard(Generic[C]):
         self._dependencies.loaded(self.partition, seconds, replay)
 
     async def _repeat_until_done(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """Repeat one step of loading until it succeeds. Raises Superseded."""
+        """Call `step`, a step of loading with the name `what`, until it succeeds. Raises
+        Superseded."""
         pause_s = _RETRY_S
         while self.phase is not Phase.ENDED:
             try:

@@ -69,8 +69,9 @@ class Shards(Generic[C]):
         log_limit: LogLimit,
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_log` returns the log of a partition that this broker leads, or raises BrokerError.
-        `is_fenced` returns whether the broker may not answer as a leader at the moment."""
+        """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
+        this broker leads, or raises BrokerError. `is_fenced` returns whether the broker may not
+        answer as a leader at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log

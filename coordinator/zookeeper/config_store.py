@@ -83,7 +83,8 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (values, version of the node); the version is None if the node does not exist."""
+    """Return (the entity's values, version of its node); the version is None if the node does not
+    exist. `tolerant`: return no values, so that a malformed node is no error."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)

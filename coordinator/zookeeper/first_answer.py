@@ -66,7 +66,8 @@ class FirstAnswer:
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
     def complaint(self, timeout_s: float) -> str:
-        """Return the error message for a wait that has taken too long."""
+        """Return the error message for a wait that has taken `timeout_s` seconds, which is too
+        long."""
         return (
             f"ZooKeeper at {self._connect.servers} does not answer within {timeout_s:g} s:"
             f" {self._reason}; check that the server runs, and the address in zookeeper.connect"

@@ -61,7 +61,8 @@ async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
     """Close a session whose client is gone, so that the server deletes its ephemeral nodes now.
-    Return whether the session was still alive. Raises NoServer."""
+    Each server gets `timeout_s` to answer. Return whether the session was still alive. Raises
+    NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 

@@ -106,7 +106,8 @@ class Fields:
         return number
 
     def number_in_text(self, key: str, *, default: int | None = None) -> int:
-        """Return the number of at most 64 bits in the string under `key`."""
+        """Return the number of at most 64 bits in the string under `key`, or `default` if the key
+        is missing."""
         value = self._content.get(key)
         if value is None and default is not None:
             return default

@@ -98,8 +98,8 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Request a write as `multi` does, and return the future of its results. For a caller that
-        waits for many writes without a task for each."""
+        """Request a write with the arguments of `multi`, and return the future of its results. For
+        a caller that waits for many writes without a task for each."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)

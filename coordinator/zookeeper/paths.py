@@ -351,8 +351,9 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Return the path of a resource's ACLs. `resource_type` is Topic, Group, Cluster,
-    TransactionalId or DelegationToken."""
+    """Return the path of the ACLs of the resource `name`, or with `prefixed` of all resources whose
+    names begin with `name`. `resource_type` is Topic, Group, Cluster, TransactionalId or
+    DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 

@@ -124,7 +124,8 @@ class Reader:
                 self._consumer.seek(owned.topic_partition, owned.consumed)
 
     def room_again(self, owned: OwnedPartition) -> None:
-        """Resume the partition, because its stream has taken records."""
+        """Fetch a paused partition again if its queue has room, because its stream has taken
+        records."""
         if (
             self._consumer is not None
             and self._is_current(owned)

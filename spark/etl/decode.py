@@ -61,7 +61,8 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """Return the frame with decoded columns `key` and `value`, and with ERROR and RAW."""
+    """Return the frame with decoded columns `key` and `value`, and with two more columns: ERROR,
+    the reason if the record cannot be decoded, and RAW, the bytes of such a record."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
     # Two steps: Spark computes the columns on which the errors depend only once.

@@ -178,7 +178,8 @@ class Runner:
     def _sealed(
         self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
     ) -> Commit:
-        """Sync the files of the attempt, and return a commit that names them."""
+        """Sync the files of the attempt, and return a commit that names them. `started`: the
+        attempt's start, in seconds of the monotonic clock."""
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )
