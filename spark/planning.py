@@ -319,8 +319,8 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
 def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return the timestamps to look up. Raises SnapshotError if `bounds` lacks a chosen partition,
-    or has a partition that is not chosen."""
+    """Return the timestamps to look up, for the start or the end (`side`) of each range. Raises
+    SnapshotError if `bounds` lacks a chosen partition, or has a partition that is not chosen."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: give an offset for every partition (-2"

@@ -220,7 +220,8 @@ class _Positions:
 
 
 def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
-    """Yield (absolute offset, position in the log) for each entry."""
+    """Yield (offset, position in the log) for each entry of an offset index. `base` is the base
+    offset of the segment."""
     for relative, position in _entries(path, _OFFSET_ENTRY, base, offset_first=True):
         yield base + relative, position
 
@@ -291,7 +292,7 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
     """Return the last offset of the batch at `position` in the log. Raises Failure if no batch
-    begins there."""
+    begins there that is complete within `limit` bytes."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"

@@ -16,7 +16,7 @@ CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 def prepare(group: Group, effects: Effects, why: str) -> None:
     """Begin a rebalance, unless the group already waits for its members to join. A group that was
     empty waits for the initial delay; any other group completes the rebalance when all members have
-    joined."""
+    joined. `why` is for the log."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -123,7 +123,8 @@ def synced(group: Group, member: Member) -> Synced:
 
 
 def remove_member(group: Group, effects: Effects, member: Member, why: str) -> None:
-    """Remove a member, and answer its waiting requests with UNKNOWN_MEMBER_ID."""
+    """Remove a member, and answer its waiting requests with UNKNOWN_MEMBER_ID. `why` is for the
+    log."""
     group.remove(member.member_id)
     dismiss(effects, member, ErrorCode.UNKNOWN_MEMBER_ID)
     effects.note(group, "member_removed", member=member.member_id, reason=why)

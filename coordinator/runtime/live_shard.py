@@ -50,9 +50,10 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence and return its version; None if the caller has to try again at once.
-        Raises Superseded if another broker leads; BrokerError, CoordError or MalformedNode if the
-        caller has to try again later."""
+        """Take the fence for this broker and return the fence's version; None if the caller has to
+        try again at once. `source` is the partition's log; `token` distinguishes this shard from
+        others of the broker. Raises Superseded if another broker leads; BrokerError, CoordError or
+        MalformedNode if the caller has to try again later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ def load_object(path: str, data: bytes) -> Fields:
 
 
 def malformed(path: str, expected: str, found: object) -> MalformedNode:
-    """Return the error for malformed content of a node. Long content is cut in its message."""
+    """Return the error that the node at `path` has the content `found` in place of `expected`. Long
+    content is cut in the message."""
     shown = repr(found)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."

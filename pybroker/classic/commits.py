@@ -123,8 +123,8 @@ class Offsets:
     async def _write_one(
         self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
     ) -> OwnedPartition | None:
-        """Store the offset of one partition. Return None if it is stored, or the partition if this
-        member no longer owns it."""
+        """Store the offset of one partition: its consumed offset, or that in `exact`. Return None
+        if it is stored, or the partition if this member no longer owns it."""
         key = owned.topic_partition
         offset = owned.consumed if exact is None else exact[key]
         if offset is None or offset == owned.stored:

@@ -62,9 +62,9 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
-    """Return a subscription by pattern. `expression` has the syntax of Kafka's tools: a regular
-    expression for whole names, or several regular expressions separated by commas. Raises
-    ConfigError."""
+    """Return a subscription by pattern with `count` streams. `kind` says whether the topics that
+    match are read or excluded. `expression` has the syntax of Kafka's tools: a regular expression
+    for whole names, or several regular expressions separated by commas. Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)

@@ -80,7 +80,8 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 
 def _check_continues(job: JobFile, before: Snapshot) -> None:
-    """Raise OutputError if the job file contradicts the job's earlier runs."""
+    """Raise OutputError if the job file contradicts the job's earlier runs: it lacks a topic of
+    `before`, the snapshot of the last run, or has another isolation level."""
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
