@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerChanges:
-    """The handler of broker changes in one controller's term. Changes the context's brokers."""
+    """The handler of broker changes in one controller's term. It keeps the context's brokers up to
+    date."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class LogDirFailures:
                 log.warning("log_dir_failed broker=%d", broker_id)
                 self._context.failed_log_dirs.add(broker_id)
             else:
-                log.warning("replicas_changed broker=%d", broker_id)
+                log.warning("broker_refuses_to_lead_or_left_isr broker=%d", broker_id)
                 await self._look_at(broker_id)
             self._services.notifier.queue_roles_again(broker_id)
         if nodes:

@@ -328,7 +328,7 @@ def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
 
 
 def _cut(records: Sequence[KeyValue]) -> list[Sequence[KeyValue]]:
-    """Return the records in runs that fit into one batch each."""
+    """Divide the records into consecutive parts, each of which fits into one batch."""
     runs: list[Sequence[KeyValue]] = []
     run: list[KeyValue] = []
     size = 0

@@ -255,12 +255,13 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
 
 
 class LogDirEvent(enum.IntEnum):
-    """The reason of a broker's log directory notification. Kafka has only the first, and treats any
-    value as a failed directory."""
+    """The reason of a broker's log directory notification. Kafka has only DIRECTORY_FAILED, and
+    treats any value as a failed directory."""
 
     DIRECTORY_FAILED = 1
     REPLICAS_CHANGED = 2
-    """The broker refuses to lead with one of its replicas, or has removed one from the ISR."""
+    """The broker refuses to lead with one of its replicas, or has removed one of its replicas from
+    the ISR."""
 
 
 def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
