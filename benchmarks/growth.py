@@ -36,7 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.racing import duties, loads, processes
-from benchmarks.racing.cluster import BROKERS, Cluster
+from benchmarks.racing.cluster import Cluster
 from benchmarks.racing.contestants import APACHE, OURS
 from benchmarks.racing.librdkafka import ClientFailed
 from integration_tests.apache import ApacheZooKeeper
@@ -48,6 +48,8 @@ DUTY_SIZES: Final = (100, 1_000, 10_000)
 PARTITIONS_A_TOPIC: Final = 500
 SESSION_MS: Final = 18_000
 VALUE: Final = bytes(500)
+FILES: Final = 10_000
+"""Open files of this program and of each broker. Brokers close idle logs above it."""
 FIGURES: Final = ("p50 ms", "cpu ms/record", "idle % of a core")
 
 
@@ -268,11 +270,11 @@ def main() -> None:
         zookeeper.start()
         if options.duties:
             sizes = options.partitions or DUTY_SIZES
-            loads.allow_files(8 * max(sizes) + 1000)
+            loads.allow_files(max(sizes) + 1_000)
             print(duties.table(folder, zookeeper.connect, sizes, scale.idle_seconds, say))
             return
         sizes = options.partitions or (ALONE if options.ours_only else BESIDE_APACHE)
-        loads.allow_files(BROKERS * max(sizes) + 1000)
+        loads.allow_files(FILES)
         names = [OURS] if options.ours_only else [OURS, APACHE]
         stands = []
         for number, name in enumerate(names):

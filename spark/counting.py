@@ -95,8 +95,9 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Return the counted stretches of a range that is not empty. `passed` is called after each
-    batch with the next offset to count. Raises what `RangeReader.batches` raises."""
+    """Count the records of a range that is not empty. Return its stretches: consecutive parts of
+    the range, each with its number of records. `passed` is called after each batch with the next
+    offset to count. Raises what `RangeReader.batches` raises."""
     stretches = Stretches(item.start, item.end)
     for header, batch in reader.batches(item):
         try:
@@ -113,7 +114,8 @@ def count_range(
 
 
 class Stretches:
-    """The counted stretches of one range. Batches are added in the order of their offsets."""
+    """The stretches of one range: consecutive parts of the range, each with its number of records.
+    Batches are added in the order of their offsets."""
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ def thinned(stretches: list[Counted]) -> list[Counted]:
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
-    """Return the compacted topics, and the topics whose cleanup.policy cannot be read."""
+    """Return those of the topics that are compacted or whose cleanup.policy cannot be read."""
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch(topics)

@@ -60,7 +60,8 @@ def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
 def _completed(
     batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return the batch with the columns added that have the same value in all rows."""
+    """Return the batch with exactly the columns `names`. The columns topic and partition, which the
+    batch lacks, are added: they have one value in all rows."""
     same: dict[str, Any] = {
         "topic": pa.scalar(wanted.topic, pa.string()),
         "partition": pa.scalar(wanted.partition, pa.int32()),

@@ -101,7 +101,7 @@ def pattern(text: str) -> str:
 
 
 def partitions(text: str) -> dict[str, tuple[int, ...]]:
-    """Return topic -> partitions of a JSON text."""
+    """Parse a JSON text such as {"orders": [0, 1]}. Return topic -> partition numbers."""
     found: dict[str, tuple[int, ...]] = {}
     for topic, numbers in _object(text, _PARTITIONS_EXAMPLE).items():
         if not isinstance(numbers, list) or not all(_is_number(each, 0) for each in numbers):
@@ -117,7 +117,8 @@ def partitions(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def timestamps(text: str) -> dict[TopicPartition, int]:
-    """Return partition -> ms since 1970 of a JSON text."""
+    """Parse a JSON text such as {"orders": {"0": 1700000000000}}. Return partition -> ms since
+    1970."""
     return _by_partition(text, _TIMESTAMPS_EXAMPLE, 0)
 
 
@@ -162,7 +163,11 @@ def _by_partition(text: str, example: str, minimum: int) -> dict[TopicPartition,
                     example, f"{shown(name)} of {shown(topic)} is not a partition number"
                 )
             if not _is_number(number, minimum):
-                raise _malformed(example, f"{shown(json.dumps(number))} of {topic}-{name}")
+                raise _malformed(
+                    example,
+                    f"{shown(json.dumps(number))} of {topic}-{name} is not a whole number from"
+                    f" {minimum} to {INT64_MAX}",
+                )
             if TopicPartition(topic, int(name)) in found:
                 raise _malformed(example, f"{topic}-{int(name)} is given twice")
             found[TopicPartition(topic, int(name))] = number

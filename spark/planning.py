@@ -281,8 +281,8 @@ class _Responses:
 
 
 async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Responses:
-    """Return the responses to all requests, which are sent at once. Raises SnapshotError if a
-    response has an error."""
+    """Send all requests for the offsets of the partitions at once, and return the responses. Raises
+    SnapshotError if a response has an error."""
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
     starts = {} if spec.since else _timestamps(keys, spec.starts, "start")
     ends = _timestamps(keys, spec.ends, "end")
@@ -319,8 +319,8 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
 def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return the timestamps to look up. Raises SnapshotError if `bounds` lacks a chosen partition,
-    or has a partition that is not chosen."""
+    """Return the timestamps to look up, for the start or the end (`side`) of each range. Raises
+    SnapshotError if `bounds` lacks a chosen partition, or has a partition that is not chosen."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: give an offset for every partition (-2"
@@ -395,7 +395,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of a bound. If there is no such offset, add a fault to `faults`."""
+    """Return the offset of `bound`, the start or the end (`side`) of the partition's range. If the
+    partition has no such offset, add a fault to `faults`."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset

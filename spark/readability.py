@@ -159,7 +159,8 @@ def _not_told(topic: str, error: ClientError) -> str:
 
 
 def _warning(topic: str, compaction: Compaction, age_ms: int, *, is_counted: bool) -> str:
-    """Return the warning that records of the snapshot may be missing from a compacted topic."""
+    """Return the warning that records of the snapshot may be missing from a compacted topic.
+    `age_ms` is the age of the snapshot, `is_counted` whether the topic's records were counted."""
     how = (
         "and a read then fails, because the records were counted"
         if is_counted

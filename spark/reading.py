@@ -134,7 +134,7 @@ class FrozenReader(DataSourceReader):
 
 
 def _pieces(frozen: FrozenRead) -> list[PartitionRange]:
-    """Return the range of each task."""
+    """Return the range of each task, in the order of the partitions."""
     request = frozen.request
     limits = Limits()
     if request.mode != "latest":  # with mode=latest, one task must read all records of a key

@@ -132,7 +132,8 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Return the stretch that begins at `first`; None if the row is malformed."""
+    """Return the counted stretch (a part of a range with its number of records) that begins at
+    offset `first`, from a row of the document; None if the row is malformed."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row

@@ -173,8 +173,10 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Return the records as rows, by `spark.read.format("pybroker")`. The default of
-        `bootstrap` is the list of brokers in the snapshot. `conf` are further options of the data
-        source (failOnDataLoss, kafka.client.id, ...)."""
+        `bootstrap` is the list of brokers in the snapshot. `include_headers`, `min_partitions` and
+        `max_bytes_per_partition` are the options includeHeaders, minPartitions and
+        maxBytesPerPartition of the data source; `conf` are further options (failOnDataLoss,
+        kafka.client.id, ...)."""
         names = columns if columns is None or isinstance(columns, str) else ",".join(columns)
         given: dict[str, object] = {
             "snapshot": self.to_json(),

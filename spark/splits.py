@@ -69,9 +69,10 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the ranges with each split moved to its place in `starts`. `starts` maps the first
-    offset of a piece to a base offset of a batch, or to the end of a counted stretch. A split that
-    is not in `starts` is not moved."""
+    """Return the pieces with their first offsets moved. `starts` maps the first offset of a piece
+    to its new first offset: the base offset of a batch, or the end of a counted stretch. A piece
+    that is not in `starts` keeps its first offset. A piece ends where the next piece of the
+    partition begins. A piece that would become empty is joined with the piece before it."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -129,8 +130,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """Return (partition, first offset) of each piece of a counted range -> the end of the last
-    counted stretch before this offset, or at it."""
+    """For each piece of a counted range, return (partition, first offset of the piece) -> the end
+    of the last counted stretch that ends at this offset or before it."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -148,7 +149,7 @@ def counted_places(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces with the counts of their stretches."""
+    """Return the pieces, each with the record counts of the stretches that it covers."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)

@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The choices for printing an index. `sanity_only`: only run the check that a broker runs at
-    startup. `verify_only`: compare the entries with the log, but do not print them.
-    `max_message_size`: the most bytes of the log to read for one entry."""
+    """The choices for printing an index. `sanity_only`: run only the check of index files that a
+    broker runs at its start. `verify_only`: compare the entries with the log, but do not print
+    them. `max_message_size`: the most bytes of the log to read for one entry."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -46,7 +46,8 @@ class IndexView(NamedTuple):
 
 
 def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print an offset index and compare it with the log. Raises Failure, OSError."""
+    """Print the entries of an offset index file, and compare them with the log file of the segment.
+    Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         size = path.stat().st_size
@@ -67,7 +68,8 @@ def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
 
 
 def dump_time_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print a time index and compare it with the log. Raises Failure, OSError."""
+    """Print the entries of a time index file, and compare them with the log file of the segment.
+    Raises Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         if view.sanity_only:
@@ -117,7 +119,8 @@ def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
 
 
 def dump_transactions(path: Path) -> None:
-    """Print an index of aborted transactions. Raises Failure, OSError."""
+    """Print the entries of a segment's index of aborted transactions (.txnindex). Raises Failure,
+    OSError."""
     with path.open("rb") as stream:
         while data := stream.read(txn_index.ENTRY.size):
             if len(data) < txn_index.ENTRY.size:
@@ -217,7 +220,8 @@ class _Positions:
 
 
 def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
-    """Yield (absolute offset, position in the log) for each entry."""
+    """Yield (offset, position in the log) for each entry of an offset index. `base` is the base
+    offset of the segment."""
     for relative, position in _entries(path, _OFFSET_ENTRY, base, offset_first=True):
         yield base + relative, position
 
@@ -225,8 +229,9 @@ def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
 def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Yield the complete entries before the first entry of zeros. A running broker preallocates its
-    index files, so zeros follow the last entry."""
+    """Yield the complete entries of an index file, up to its last entry. A running broker
+    preallocates its index files, so zeros follow the last entry. `offset_first`: the offset is the
+    entry's first number, not the second."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):
@@ -287,7 +292,7 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
     """Return the last offset of the batch at `position` in the log. Raises Failure if no batch
-    begins there."""
+    begins there that is complete within `limit` bytes."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"

@@ -93,8 +93,8 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield Kafka's lines in Kafka's order. Offset mismatches and gaps are listed from the last
-        to the first."""
+        """Yield the lines that Kafka's tool prints for these faults, in the same order. Offset
+        mismatches and gaps are listed from the last to the first."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))
@@ -127,8 +127,9 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Yield the batches that begin at or after `position` and end within `limit` bytes. Raises
-        Failure if a batch's length field is too small."""
+        """Yield consecutive batches. The first batch begins at `position`, and each batch ends at
+        most `limit` bytes after `position`. An incomplete last batch is left out. Raises Failure if
+        a batch's length field is too small."""
         end = min(self.size, position + limit)
         while position < end - _MAGIC_END:
             head = self.read(position, _MAGIC_END)

@@ -139,7 +139,8 @@ def _flag(name: str) -> str:
 
 
 def reset_of(flags: Mapping[str, Any]) -> Reset:
-    """Return the converted flags of --reset-offsets. Raises Failure, click.UsageError."""
+    """Return the flags of `consumer-groups --reset-offsets`, with their texts converted to values.
+    Raises Failure, click.UsageError."""
     timestamp = None
     if flags["to_datetime"] is not None:
         timestamp = parse_datetime(flags["to_datetime"])
@@ -161,8 +162,9 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Return the names in a comma-separated list in Kafka's spelling; the list may use any case.
-    Raises click.UsageError."""
+    """Return the names in the comma-separated list `text`, as `known` spells them; the list may use
+    any case. Raises click.UsageError for an unknown name; `what` is the kind of names for its
+    message."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
     if not spelling.keys() >= set(words):

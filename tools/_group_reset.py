@@ -39,8 +39,9 @@ NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of --reset-offsets. One scenario is set; the other scenarios are None or
-    False. `topics` contains arguments of --topic such as "orders" and "orders:0,1"."""
+    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one field that says where to
+    reset to is set; the other such fields are None or False. `topics` contains arguments of --topic
+    such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -258,7 +259,8 @@ def _row_of(group: str, fields: list[str]) -> tuple[str, TopicPartition, int] | 
 
 
 def csv_text(plans: Mapping[str, Plan], *, with_group: bool) -> str:
-    """Return the CSV lines of --export, quoted as Kafka's tool quotes them."""
+    """Return the CSV lines of --export, quoted as Kafka's tool quotes them. With `with_group` each
+    line begins with the group."""
     out = io.StringIO()
     for group, plan in plans.items():
         for (topic, number), offset in plan.items():

@@ -71,7 +71,8 @@ def offset_rows(
 
 
 def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> list[str]:
-    """Return the lines of --list with --type or --state."""
+    """Return the lines that `consumer-groups --list` prints with --type (`types`) or --state
+    (`states`)."""
     width = max((GROUP_WIDTH, *(len(group.group_id) for group in groups))) + LIST_MARGIN
     titles = ["GROUP", *(["TYPE"] if types else []), *(["STATE"] if states else [])]
     rows = [
@@ -105,7 +106,8 @@ def show_state(group: GroupDescription, rows: int) -> bool:
 
 
 def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> list[str]:
-    """Return the table of --offsets; `details` adds columns that Kafka's tool does not have."""
+    """Return the lines of the table that `consumer-groups --describe --offsets` prints. `details`
+    adds columns that Kafka's tool does not have."""
     titles = [
         *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
         *(("LAST-STABLE-OFFSET", "LAG-BYTES", "LAG-SECONDS") if details else ()),
@@ -132,7 +134,9 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
-    """Return the table of --members. Raises MalformedInput."""
+    """Return the lines of the table that `consumer-groups --describe --members` prints. `verbose`
+    adds the column ASSIGNMENT. `shown`: whether the members determine the widths of the columns
+    (False: Kafka's default widths). Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()
@@ -167,7 +171,7 @@ def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list
 
 
 def state_lines(group: GroupDescription) -> list[str]:
-    """Return the table of --state."""
+    """Return the lines of the table that `consumer-groups --describe --state` prints."""
     coordinator = _coordinator(group)
     widths = [_width(COORDINATOR_WIDTH, [coordinator]), 25, 20, 15]
     rows = [

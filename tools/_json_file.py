@@ -40,21 +40,21 @@ def json_integer(value: object, kind: str, bounds: range) -> int:
 
 
 def json_object(value: object) -> dict[str, object]:
-    """Return the value if it is an object; raise Failure otherwise."""
+    """Return the JSON value if it is an object; raise Failure otherwise."""
     if isinstance(value, dict):
         return value
     raise _unexpected("JSON object", value)
 
 
 def json_array(value: object) -> list[object]:
-    """Return the value if it is an array; raise Failure otherwise."""
+    """Return the JSON value if it is an array; raise Failure otherwise."""
     if isinstance(value, list):
         return value
     raise _unexpected("JSON array", value)
 
 
 def json_text(value: object) -> str:
-    """Return the value if it is a string; raise Failure otherwise."""
+    """Return the JSON value if it is a string; raise Failure otherwise."""
     if isinstance(value, str):
         return value
     raise _unexpected("`String` value", value)

@@ -18,7 +18,7 @@ _RUN: Final = re.compile(r"'((?:[^']|'')*)'|(([A-Za-z])\3*)|([^A-Za-z']+)")
 
 
 def ratio(amount: float, parts: float) -> float:
-    """Return the quotient as Java computes it: division by 0 gives infinity or NaN."""
+    """Return `amount` / `parts` as Java computes it: division by 0 gives infinity or NaN."""
     if parts:
         return amount / parts
     return math.nan if not amount else math.copysign(math.inf, amount)
@@ -34,7 +34,7 @@ def fixed(number: float, digits: int) -> str:
 
 
 def finite(number: float) -> float | None:
-    """Return the number, or None for NaN and infinity, which JSON cannot express."""
+    """Return the number, or None if it is NaN or infinite, which JSON cannot express."""
     return number if math.isfinite(number) else None
 
 

@@ -59,7 +59,7 @@ class Described:
         return MIN_ISR_DEFAULT
 
     def shown_partitions(self, reports: Reports) -> list[PartitionInfo]:
-        """Return the partitions to print, sorted by number."""
+        """Return the partitions of the topic that the filters choose, sorted by number."""
         if reports.overrides:
             return []
         return [
@@ -88,7 +88,7 @@ class Described:
 
 
 def lines(described: Described, reports: Reports) -> Iterator[str]:
-    """Yield the lines of one topic."""
+    """Yield the lines that `topics --describe` prints for one topic."""
     if described.is_headed(reports):
         yield topic_line(described)
     for partition in described.shown_partitions(reports):

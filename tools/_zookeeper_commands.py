@@ -91,9 +91,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` has getopt's form. At least `least` words must follow the
-    options. More than `most` words (None: no limit) are the deprecated form of a watch or a
-    version."""
+    """A command of the shell. `options` are its option letters in getopt's form. At least `least`
+    words must follow the options. With more than `most` words (None: no limit) the last word is the
+    deprecated form of a watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]
@@ -223,7 +223,8 @@ def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
     """Yield each node before its descendants, in ZooKeeper's order: all children by name, then the
-    subtree of the first child, and so on. A node that is deleted during the walk is skipped."""
+    subtree of the first child, and so on. A node that is deleted during the walk is skipped.
+    `watch` is set on the children of each node."""
     yield path
     waiting = [path]
     while waiting:

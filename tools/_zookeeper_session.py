@@ -1,5 +1,5 @@
-"""The ZooKeeper session of a tool with the option --zookeeper. The session does not create the
-chroot."""
+"""The ZooKeeper session of a tool with the option --zookeeper. A chroot that does not exist is an
+error: it is not created."""
 
 from __future__ import annotations
 

@@ -272,8 +272,8 @@ def headline(args: Args, name: str) -> str:
 
 
 async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
-    """Return the resource's options sorted by name: with `everything` all options, otherwise only
-    those set for this resource. Raises ClientError."""
+    """Return the options of the topic or broker, sorted by name: with `everything` all options,
+    otherwise only those that are set for this topic or broker itself. Raises ClientError."""
     found = await admin.describe_configs([resource], synonyms=True)
     entries = found[resource].check().entries
     wanted = None if everything else dynamic_source(resource)

@@ -245,8 +245,9 @@ def leaderless_ms(timeout_ms: int | None) -> int:
 def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
-    """Return the group from --group, the consumer properties, or the file. Raises click.UsageError,
-    with Kafka's message, if they name different groups."""
+    """Return the group from --group (`flag`), --consumer-property (`words`) or the file of
+    --consumer.config; None without a group. Raises click.UsageError, with Kafka's message, if they
+    name different groups, or if a group and a `partition` are given."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -267,8 +268,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set the option auto_offset_reset, unless the user has set it. Raises Failure if the user's
-    value contradicts --from-beginning."""
+    """Set the consumer option auto_offset_reset to `start` if `start` is "earliest" or "latest". A
+    value of the user is kept, unless `start` comes from --offset (`by_offset`). Raises Failure if
+    the user's value contradicts --from-beginning."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -280,8 +282,9 @@ def set_reset(
 
 
 def parse_start(partition: int | None, offset: str | None, from_beginning: bool) -> int | str:
-    """Return the position to start from: an offset, "earliest" or "latest". Raises click.UsageError
-    with Kafka's messages."""
+    """Return the position to start from, by the flags --offset and --from-beginning: an offset,
+    "earliest" or "latest". Raises click.UsageError, with Kafka's messages, if the flags contradict
+    each other."""
     if offset is None:
         return "earliest" if from_beginning else "latest"
     if partition is None:
@@ -351,8 +354,8 @@ class Printer:
         start: int | str,
         timeout_ms: int | None,
     ) -> bool:
-        """Assign the topic's partitions and seek to `start`. Return False if the topic does not
-        appear before the timeout."""
+        """Assign `partition`, or all partitions of the topic, and seek to `start`. Return False if
+        the topic does not appear within `timeout_ms`."""
         while True:
             try:
                 known = await consumer.partitions_for(topic)

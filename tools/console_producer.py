@@ -241,8 +241,9 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line. Return the exit code, which is 1 if a record was not delivered. Raises
-    Failure for a malformed line after sending the preceding lines."""
+    """Send every line that `read` returns. `sync`: wait for the acknowledgement of each record
+    before sending the next record. Return the exit code, which is 1 if a record was not delivered.
+    Raises Failure for a malformed line after sending the preceding lines."""
     failures = Failures(topic)
     number = 0
     async with producer:

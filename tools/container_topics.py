@@ -33,7 +33,7 @@ WAIT_SECONDS_MAX: Final = 600.0
 _PAUSE_SECONDS: Final = 0.25
 _ANSWER_SECONDS_MAX: Final = 60.0
 _LATER: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
-"""Errors after which the creation of a topic is tried again."""
+"""Error codes after which the creation of a topic is tried again."""
 
 
 def create_when_started(topics: Iterable[WantedTopic], listener: Listener) -> None:

@@ -163,7 +163,8 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that the filter accepts, sorted. Raises Failure if there are none."""
+    """Return the partitions that the filter `wanted` accepts, sorted; those of internal topics only
+    with `with_internal`. Raises Failure if there are no such partitions."""
     found = sorted(
         partition.topic_partition
         for topic in topics
@@ -177,8 +178,9 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print the offsets, and errors on standard error. A partition without a matching record is
-    left out. Return the exit code."""
+    """Print one line for each partition with its offset, and errors on standard error. No line is
+    printed for a partition without a record that matches the requested time. Return the exit
+    code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

@@ -135,7 +135,7 @@ def show(results: Results, name: str, noop: str) -> None:
 
 
 def check(results: Results, what: str) -> None:
-    """Raise Failure if an election failed."""
+    """Raise Failure if an election failed. The message calls the elected replicas `what`."""
     if failures := failed(results):
         raise Failure(f"{len(failures)} {what}(s) could not be elected")
 

@@ -188,7 +188,8 @@ def check_payload(flags: Mapping[str, Any]) -> None:
 
 
 def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
-    """Return the function that makes the records' values. Raises Failure for an unusable file."""
+    """Return the function that makes the records' values. Raises Failure if the payload file cannot
+    be used."""
     size, file = flags["record_size"], flags["payload_file"]
     rng = random.Random(0)
     if size is not None:
@@ -307,7 +308,8 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """Return the percentile for each share (0.5 is the median); 0 if there are no samples."""
+    """Return for each share the sample below which this share of the samples lies (0.5: the
+    median); 0 if there are no samples."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 

@@ -243,7 +243,7 @@ def _offset(value: object) -> int:
 
 
 def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bool) -> None:
-    """Print a snapshot, and the result of --check if the check was made."""
+    """Print a snapshot. With --check, also print whether its ranges can still be read."""
     if as_json:
         document = json.loads(found.to_json())
         if standing is not None:

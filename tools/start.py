@@ -33,8 +33,9 @@ def broker_properties(
     overrides: tuple[str, ...],
     brokers: int = 1,
 ) -> dict[str, str]:
-    """Return Kafka's options for the command line. An override wins over a flag, a flag wins over
-    the file, and the file replaces the values for a small cluster.
+    """Return the broker options for the flags of `pybroker start`. A value in `overrides` wins over
+    the other flags, which win over the properties file. Without a file, the options are those of a
+    small cluster of `brokers` brokers.
 
     Raises ConfigError if the file or an override cannot be parsed.
     """
@@ -61,8 +62,8 @@ def broker_properties(
 
 
 def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[str]:
-    """Return the arguments that the command lines of all brokers share: the file, and an override
-    for each option whose value differs from the file."""
+    """Return the arguments that the command line of every broker process gets: the properties file,
+    and an override for each option whose value differs from the value in the file."""
     in_file = {} if config is None else read_properties(config)
     words = [] if config is None else [config]
     for name, value in properties.items():

@@ -271,8 +271,8 @@ class Shell:
         self.announce("None", "null")
 
     def _check_reachable(self, hosts: Sequence[tuple[str, int]], limit_s: float) -> None:
-        """Raise Failure if no server accepts a connection, so that a wrong address is reported at
-        once."""
+        """Raise Failure if no server accepts a connection within `limit_s` seconds, so that a wrong
+        address is reported at once."""
         reasons = []
         for address in hosts:
             try:

@@ -1,6 +1,6 @@
-"""The controller's requests to the brokers. The controller handles one event per round. The
-notifier collects the changes of the round and sends them at the end of the round: one request of
-each kind to each broker.
+"""The controller's requests to the brokers. During a round, which is the handling of one event, the
+notifier collects the changes. At the end of the round it sends each broker at most one request of
+each kind.
 
 The notifier owns a sender for every live broker. It decides nothing about partitions.
 """
@@ -26,8 +26,8 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed`: partition whose state was stored in this round -> whether the write created the state
-    node.
+    `changed` has each partition whose state was stored in this round (the handling of one event).
+    Its value is whether that write created the state node.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. `open` sends the new endpoints to
-        all brokers."""
+        """Connect to these live brokers at their new endpoints. A later call of `open` sends the
+        new endpoints to all brokers."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
@@ -80,17 +80,19 @@ class BrokerNotifier:
     # ---- news
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
-        """At the end of the round, send the partition's stored state to its live replicas
-        (LeaderAndIsr) and its metadata to all brokers (UpdateMetadata)."""
+        """Note that the partition's state was stored; `created`: by creating the state node. The
+        next `send_round` sends the state to the live replicas (LeaderAndIsr) and the partition's
+        metadata to all brokers (UpdateMetadata)."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:
-        """Send the metadata of these partitions to all brokers at the end of the round."""
+        """Let the next `send_round` send the metadata of these partitions to all brokers."""
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Send the metadata of every partition with a replica on one of these brokers to all
-        brokers at the end of the round: the partition's offline replicas have changed."""
+        """Let the next `send_round` send the metadata of every partition with a replica on one of
+        these brokers to all brokers, because the set of the partition's offline replicas has
+        changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition
@@ -127,7 +129,8 @@ class BrokerNotifier:
                     work.lead_or_follow(facts)
 
     def queue_roles_again(self, broker_id: int) -> None:
-        """Queue all roles of the broker again."""
+        """Queue the broker's roles (leader or follower) in all partitions, even if it got them
+        before."""
         if broker_id not in self._senders:
             return  # a broker without a sender gets all roles when its sender is opened
         for partition in self._context.kept_partitions():
@@ -135,8 +138,8 @@ class BrokerNotifier:
                 self._senders[broker_id].work.lead_or_follow(self._context.facts(partition))
 
     def queue_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
-        """Queue the broker's roles in these partitions. For a broker in controlled shutdown:
-        `send_round` queues no roles for it."""
+        """Queue the broker's roles (leader or follower) in these partitions. `send_round` does not
+        do this for a broker in controlled shutdown."""
         for key in keys:
             facts = self._context.facts(self._context.partitions[key])
             self._senders[broker_id].work.lead_or_follow(facts)
@@ -146,8 +149,8 @@ class BrokerNotifier:
             self._senders[broker_id].work.stop(each)
 
     async def send_round(self) -> None:
-        """End the round: queue its changes for the brokers, and wake every sender. Brokers in
-        controlled shutdown get no new roles."""
+        """Queue the changes that were noted since the last call, and wake every sender. A broker in
+        controlled shutdown gets no roles."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
         async for key in yield_every(sorted(described)):
@@ -165,10 +168,10 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Mark the first roles and the first metadata for the broker as the full set. The broker
-        then removes every replica that the set does not name, as left over from a deleted topic.
-        Therefore neither is marked if the controller could not read all topics, and roles are not
-        marked while a partition of the broker has no stored state."""
+        """Let the sender send the first roles and the first metadata, marked as complete if they
+        are. The broker removes every replica that complete roles do not name, because its topic
+        must be deleted. So neither is marked if the controller could not read all topics, and roles
+        are not marked while a partition of the broker has no stored state."""
         whole = not self._context.damaged
         lacks_state = any(
             partition.state is None and sender.broker.id in partition.replicas

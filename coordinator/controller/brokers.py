@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerChanges:
-    """The handler of broker changes in one controller's term. Changes the context's brokers."""
+    """The handler of broker changes in one controller's term. It keeps the context's brokers up to
+    date."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class BrokerChanges:
             if current[broker_id].endpoints != before[broker_id].endpoints
         }
         if moved:
-            log.info("brokers_moved brokers=%s", sorted(moved))
+            log.info("broker_endpoints_changed brokers=%s", sorted(moved))
         if lost:
             log.info("brokers_lost brokers=%s", sorted(lost))
         services.journal.brokers_changed(lost, started)
@@ -104,8 +105,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Record that these brokers have ended, and return the partitions that had one of them in
-        the ISR. A restarted broker counts as lost too: it was not in sync while it was down."""
+        """Record that these brokers have ended, and return the partitions with one of these brokers
+        in the ISR. A restarted broker counts as lost too: it was not in sync while it was down."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

@@ -44,8 +44,8 @@ Item = PartitionFacts | StopReplicaPartition
 NEWER_IS_KNOWN: Final = frozenset(
     {ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.STALE_BROKER_EPOCH}
 )
-"""Error codes for one partition which mean that the broker has received newer commands. The command
-is not retried for this partition."""
+"""Error codes for one partition which mean that the broker has received newer commands than the one
+that it refuses. The refused command is not retried for this partition."""
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 CLOSE_LIMIT_S: Final = 1.0
 """How long `close` waits for the task to end. The elections for a lost broker's partitions are
@@ -187,13 +187,15 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Store `item` of a LeaderAndIsr or StopReplica request, which the broker refused, until
-        `resume`. A newer pending command for the partition replaces the stored item."""
+        """Store `item`, the part for one partition of a LeaderAndIsr or StopReplica request,
+        because the broker refused it. `resume` makes it pending again. A newer pending command for
+        the partition replaces the stored item."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Make the deferred item of that partition pending again. No deferred item: do nothing."""
+        """Make the item that `defer` stored for that partition pending again. Do nothing if no item
+        is stored."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)
@@ -242,7 +244,7 @@ class BrokerSender:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Send the pending work. To be called after every change of `work`."""
+        """Let the task send the pending work. To be called after every change of `work`."""
         self._wake.set()
 
     async def move(self, broker: Broker, channel: BrokerChannel) -> None:
@@ -264,7 +266,7 @@ class BrokerSender:
             if self._task.runs:
                 await self._task.finish(CLOSE_LIMIT_S / _CLOSE_PARTS)
         if self._task.runs:
-            log.error("channel_not_closed broker=%d after_s=%g", self.broker.id, CLOSE_LIMIT_S)
+            log.error("channel_not_closed broker=%d waited_s=%g", self.broker.id, CLOSE_LIMIT_S)
 
     async def _run(self) -> None:
         try:
@@ -287,13 +289,16 @@ class BrokerSender:
                 attempt += 1
 
     async def _deliver(self, command: AnyCommand, attempt: int) -> bool:
-        """Send `command`. Return whether the broker answered; if not, the command is pending again.
-        Only some of many failed attempts in a row are logged."""
+        """Send `command`. Return whether the broker answered. If it did not, the command is pending
+        again. Of many failed attempts in a row only some are logged (`_is_logged`)."""
         try:
             answers = await self._send(command)
         except BrokerError as error:
             if error.code == ErrorCode.STALE_CONTROLLER_EPOCH:
-                log.warning("command_refused broker=%d reason=newer_controller", self.broker.id)
+                log.warning(
+                    "command_refused broker=%d reason=newer_controller: /controller is read again",
+                    self.broker.id,
+                )
                 self._on_event(Deposed())
                 return True
             if error.code == ErrorCode.STALE_BROKER_EPOCH:
@@ -315,7 +320,10 @@ class BrokerSender:
     def _warn_of(self, error: Exception, attempt: int) -> None:
         if _is_logged(attempt):
             log.warning(
-                "command_failed broker=%d attempt=%d error=%r", self.broker.id, attempt, error
+                "command_failed broker=%d attempt=%d error=%r: sent again after a pause",
+                self.broker.id,
+                attempt,
+                error,
             )
 
     async def _send(self, command: AnyCommand) -> Mapping[TopicPartition, ErrorCode]:

@@ -38,13 +38,13 @@ class ClusterContext:
     damaged: set[str] = field(default_factory=set)
     """Topics whose node cannot be parsed, or whose topic id is not stored."""
     unclean_elections: int = 0
-    """Leaders elected outside the ISR and the eligible replicas, in this term."""
+    """The number of elections in this term whose leader was neither in the ISR nor eligible."""
     unclean_epochs: dict[TopicPartition, int] = field(default_factory=dict)
     """Partition -> the leader epoch of its latest unclean election."""
     failed_log_dirs: set[int] = field(default_factory=set)
     """Live brokers that have lost a log directory."""
     offline: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Replicas that a live broker cannot open, by broker."""
+    """Broker -> the partitions whose replica the live broker cannot open."""
     yielding: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """Partition -> the brokers that refused to lead it: other replicas are preferred as leaders."""
     stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
@@ -90,8 +90,9 @@ class ClusterContext:
         )
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
-        """Return the partition's facts as brokers get them. The leader is LEADER_DURING_DELETION
-        if the topic is being deleted, and NO_LEADER if the partition never had one."""
+        """Return the partition's facts as brokers get them. The leader is LEADER_DURING_DELETION if
+        the topic is being deleted, and NO_LEADER if the partition never had a leader. `is_new`:
+        whether the controller has just created the state node."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:
@@ -130,8 +131,8 @@ class ClusterContext:
 
     def is_disturbed(self, partition: Partition) -> bool:
         """Whether a decision about the partition depends on its topic's policy. True if the
-        partition is not online, if a member of the ISR is stale or may not be elected, or if there
-        are eligible replicas outside the ISR."""
+        partition is not online, if a member of the ISR may not be elected or is `stale` (its broker
+        has ended or restarted), or if the partition has eligible replicas outside the ISR."""
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)

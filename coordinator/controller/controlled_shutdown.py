@@ -41,8 +41,9 @@ def decide_handover(
 
 
 class Handovers:
-    """The handler of ControlledShutdown requests in one controller's term. Changes the context's
-    leaving brokers. `look_at_brokers` brings the context's brokers up to date."""
+    """The handler of ControlledShutdown requests in one controller's term. It adds the stopping
+    brokers to the context's `leaving`. `look_at_brokers` brings the context's brokers up to
+    date."""
 
     def __init__(
         self, services: ControllerServices, look_at_brokers: Callable[[], Awaitable[None]]
@@ -67,7 +68,8 @@ class Handovers:
             event.reply.set_result(remaining)
 
     async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the live broker. Raises BrokerError BROKER_NOT_AVAILABLE or STALE_BROKER_EPOCH."""
+        """Return the live broker with this id. Raises BrokerError BROKER_NOT_AVAILABLE if it is not
+        live, STALE_BROKER_EPOCH if the request has another broker epoch."""
         broker = self._services.context.brokers.get(broker_id)
         if broker is None or broker.epoch < broker_epoch:
             await self._look_at_brokers()  # its registration may be newer than the context
@@ -79,7 +81,8 @@ class Handovers:
         if broker_epoch not in (-1, broker.epoch):
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {broker_id} has broker epoch {broker.epoch}, the request {broker_epoch}",
+                f"broker {broker_id} has broker epoch {broker.epoch},"
+                f" the request has {broker_epoch}",
             )
         return broker
 
@@ -112,7 +115,8 @@ class Handovers:
         )
         services.notifier.describe_replicas_of({broker.id})
         log.info(
-            "broker_leaving broker=%d handed_over=%d followed=%d remaining=%d",
+            "broker_leaving broker=%d partitions_handed_over=%d partitions_followed=%d"
+            " partitions_still_led=%d",
             broker.id,
             len(handed_over),
             len(followed),

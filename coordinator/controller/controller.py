@@ -216,15 +216,19 @@ class Controller:
             except SessionExpired:
                 await self._step_down()
             except ConnectionLoss as error:
-                log.warning("event_postponed event=%s reason=%r", event, error)
+                log.warning(
+                    "event_postponed event=%s reason=%r: handled again after a pause", event, error
+                )
                 await self._pause()
                 self._enqueue(event)
             except PybrokerError as error:
-                log.error("event_failed event=%s reason=%r", event, error)
+                log.error(
+                    "event_failed event=%s reason=%r: the cluster is read again", event, error
+                )
                 await self._begin_anew()
             except Exception:
                 # The handler may have changed a part of the context: read the whole context again.
-                log.exception("event_failed event=%s", event)
+                log.exception("event_failed event=%s: the cluster is read again", event)
                 await self._begin_anew()
 
     async def _handle(self, event: Event) -> None:
@@ -260,8 +264,8 @@ class Controller:
             self.looked.set()
 
     async def _check_controller(self) -> None:
-        """Look for the newer controller that a broker reported. If /controller still belongs to
-        this broker, ignore the report."""
+        """Read /controller again, because a broker refused a command and reported a newer
+        controller. If the node still belongs to this broker, ignore the report."""
         if self._term is not None:
             await self._look()
 

@@ -43,8 +43,8 @@ class Circumstances:
     yielding: Collection[int] = ()
 
     def in_order(self, replicas: Sequence[int]) -> Sequence[int]:
-        """Return the replicas in the order in which they are considered as leaders: yielding ones
-        last."""
+        """Return the replicas in the order in which they are considered as leaders: those that
+        refused to lead (`yielding`) come last."""
         return sorted(replicas, key=lambda replica: replica in self.yielding)
 
     @property

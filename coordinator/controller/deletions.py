@@ -59,7 +59,10 @@ class Deletions:
     async def _drop_requests(self, names: Collection[str]) -> None:
         if not names:
             return
-        log.warning("topic_deletion_refused topics=%s", sorted(names))
+        log.warning(
+            "topic_deletion_request_removed topics=%s: no such topic, or delete.topic.enable=false",
+            sorted(names),
+        )
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(paths.delete_topic(name)),)) for name in sorted(names)]
         )
@@ -140,5 +143,5 @@ class Deletions:
         try:
             return await remove_topic(services.coord, services.writer, name, topic_id)
         except ConnectionLoss as error:
-            log.warning("topic_removal_interrupted topic=%s reason=%r", name, error)
+            log.warning("topic_removal_interrupted topic=%s reason=%r: tried again", name, error)
             return False

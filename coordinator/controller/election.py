@@ -29,8 +29,8 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The result that broker `controller_id` is the controller. None: the node /controller was
-    deleted or created again during the read."""
+    """The result that broker `controller_id` is the controller. `controller_id` is None if the node
+    /controller was deleted or created again during the read."""
 
     controller_id: int | None
 
@@ -56,15 +56,21 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
     try:
         await coord.multi(candidacy)
     except (MultiFailed, ConnectionLoss) as error:
-        log.info("election_unclear broker=%d epoch=%d reason=%r", broker_id, epoch + 1, error)
+        log.info(
+            "election_unclear broker=%d epoch=%d reason=%r: the controller is read again",
+            broker_id,
+            epoch + 1,
+            error,
+        )
         await coord.sync(paths.CONTROLLER)
         return await incumbent(coord, broker_id)
     return Won(broker_id, epoch + 1, version + 1)
 
 
 async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
-    """Return which broker is the controller now. Return `Won` only if the current session owns
-    /controller: ZooKeeper is about to delete a node that an earlier session of this broker created.
+    """Return which broker is the controller now: `Won` only if the current session owns
+    /controller. A node from an earlier session of this broker does not count, because ZooKeeper is
+    about to delete it.
 
     The epoch is read between two reads of the same node, so it is the epoch of that node's owner.
     """
@@ -91,7 +97,12 @@ async def resign(coord: Coord, won: Won) -> None:
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]
         )
     except (MultiFailed, ConnectionLoss, SessionExpired) as error:
-        log.info("resignation_not_confirmed epoch=%d reason=%r", won.epoch, error)
+        log.info(
+            "resignation_not_confirmed epoch=%d reason=%r: the end of the session removes %s",
+            won.epoch,
+            error,
+            paths.CONTROLLER,
+        )
 
 
 async def _read_epoch(coord: Coord) -> tuple[int, int]:

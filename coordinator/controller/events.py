@@ -134,8 +134,8 @@ class HandoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesChanged:
-    """The options of these topics (None: possibly of every topic) on which elections depend have
-    changed."""
+    """unclean.leader.election.enable or min.insync.replicas has changed for these topics (None:
+    possibly for every topic)."""
 
     topics: frozenset[str] | None
 

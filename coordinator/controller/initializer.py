@@ -102,9 +102,9 @@ class ControllerInitializer:
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
         """Return the topics by name, after making sure that each has a topic id and a node for that
-        id. Kafka's older tools write topic nodes without an id: such a node gets the id in the
-        context, or a new one, and is otherwise kept. The result excludes a topic whose id could not
-        be stored."""
+        id. Kafka's older tools write topic nodes without an id: such a node gets the id that the
+        topic has in the context, or a new id; the rest of the node is kept. The result excludes a
+        topic whose id could not be stored."""
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

@@ -28,7 +28,7 @@ class IsrNotices:
         self._watch = watch
 
     async def find(self) -> list[str]:
-        """Return the paths of the notices. Raises CoordError."""
+        """Return the paths of the ISR change notices. Raises CoordError."""
         try:
             names = await self._services.coord.children(paths.ISR_CHANGES, self._watch)
         except NoNode:
@@ -36,7 +36,7 @@ class IsrNotices:
         return [f"{paths.ISR_CHANGES}/{name}" for name in names]
 
     async def take(self) -> None:
-        """Read the partition states that the notices name, and remove the notices.
+        """Read the states of the partitions that the notices name, and remove the notices.
 
         Raises ControllerMoved, or CoordError: the notices are then kept and read again.
         """
@@ -52,8 +52,8 @@ class IsrNotices:
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Remove the notices. A notice that cannot be removed now is removed later. Raises
-        ControllerMoved, or SessionExpired."""
+        """Remove the nodes of the ISR change notices. A node that cannot be removed now is removed
+        later. Raises ControllerMoved, or SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )

@@ -10,9 +10,10 @@ waits and never fails. Every entry has `time` (UTC), `controller` and `controlle
 - `elected`, `steps-down`: a term began or ended;
 - `brokers`: the brokers that were `lost` and `started`;
 - `deletion`: the deletion of `topic` has begun, or with `done` has ended;
-- `election-failed`: a preferred election of `partition`, which the node of Kafka's tools requested,
-  failed; `reason` is the name of an error of the protocol;
-- `election-ignored`: that node cannot be parsed; `reason` has the parser's message.
+- `election-failed`: a preferred election of `partition`, which a tool requested by the node
+  /admin/preferred_replica_election, failed; `reason` is the name of Kafka's error code;
+- `election-ignored`: the node /admin/preferred_replica_election cannot be parsed; `reason` has the
+  parser's message.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import Clock
 
 REASON_CHARACTERS_MAX: Final = 200
-"""The longest reason that quotes the content of a node."""
+"""The most characters of a `reason` that quotes the content of a node."""
 
 Entry = dict[str, object]
 Note = Callable[[Entry], None]

@@ -33,7 +33,8 @@ class LogDirFailures:
         self._watch = watch
 
     async def take(self) -> None:
-        """Read and remove the notifications. Raises CoordError, ControllerMoved."""
+        """Handle the log directory notifications, and remove them. Raises CoordError,
+        ControllerMoved."""
         try:
             names = await self._services.coord.children(paths.LOG_DIR_EVENTS, self._watch)
         except NoNode:
@@ -47,16 +48,16 @@ class LogDirFailures:
                 log.warning("log_dir_failed broker=%d", broker_id)
                 self._context.failed_log_dirs.add(broker_id)
             else:
-                log.warning("replicas_changed broker=%d", broker_id)
+                log.warning("broker_refuses_to_lead_or_left_isr broker=%d", broker_id)
                 await self._look_at(broker_id)
             self._services.notifier.queue_roles_again(broker_id)
         if nodes:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states that the broker may have changed. If the broker has left an ISR, send the
-        state to the replicas, since the leader may not have it. Elect leaders for partitions
-        without a leader."""
+        """Read the states of all partitions with a replica on the broker, because the broker may
+        have changed them. If the broker has left an ISR, send the state to the replicas: the leader
+        may not know the new ISR. Elect leaders for partitions without a leader."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -94,9 +95,9 @@ class LogDirFailures:
         """Record the replicas that a broker refused to open or lead, or accepted after a refusal.
         Return the partitions whose record changed.
 
-        If no directory of the broker failed, a refusal counts only if another replica can lead
-        instead: the refused replica has to be copied first, has a gap in its log, or its disk is
-        full. Otherwise the controller keeps asking the same replica.
+        If no directory of the broker failed, the broker refuses because its replica has to be
+        copied first, has a gap in its log, or is on a full disk. Such a refusal is recorded only if
+        another replica can lead instead; else the controller keeps asking this replica.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
@@ -116,12 +117,15 @@ class LogDirFailures:
             offline.update(changed)
         if changed:
             name = "accepted" if isinstance(event, ReplicasAccepted) else "refused"
-            log.warning("replicas_%s broker=%d partitions=%d", name, broker_id, len(changed))
+            log.warning(
+                "roles_answered answer=%s broker=%d partitions=%d", name, broker_id, len(changed)
+            )
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether `leader` leads the partition, and another replica could lead that has not
-        refused. If every replica has refused, leadership would move between them forever."""
+        """Whether broker `leader` leads the partition, and another replica can lead that has not
+        refused to lead. Without the second condition, leadership would move forever between
+        replicas that all refuse."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

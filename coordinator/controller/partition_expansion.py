@@ -43,9 +43,9 @@ def plan_expansion(
     brokers: Sequence[Broker],
     rng: Rng,
 ) -> Replicas:
-    """Return new partition -> replicas for the partitions that the topic needs to have `count`.
-    `brokers` are the live brokers in order of their ids. `chosen`: the caller's own replicas, one
-    entry for each new partition; None: this function places the replicas.
+    """Return new partition -> its replicas, for the partitions that the topic lacks to have `count`
+    partitions. `brokers` are the live brokers in order of their ids. `chosen`: the caller's own
+    replicas, one entry for each new partition; None: this function places the replicas.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.
@@ -89,8 +89,8 @@ async def expand_topic(
     *,
     validate_only: bool,
 ) -> int:
-    """Add partitions so that the topic has `count`, and return `count`. With `validate_only`
-    nothing is written. The other arguments are those of `plan_expansion`.
+    """Add partitions until the topic has `count` partitions, and return `count`. With
+    `validate_only` nothing is written. The other arguments are those of `plan_expansion`.
 
     Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION, or
     INVALID_TOPIC_EXCEPTION for a topic that is being deleted; CoordError if ZooKeeper cannot be

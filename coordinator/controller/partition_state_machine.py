@@ -86,18 +86,28 @@ class PartitionStateMachine:
             try:
                 await self._policies.load({each.topic_partition.topic for each in disturbed})
             except ConnectionLoss as error:
-                log.warning("policies_not_read partitions=%d reason=%r", len(known), error)
+                log.warning(
+                    "topic_options_not_read partitions=%d reason=%r: min.insync.replicas and"
+                    " unclean.leader.election.enable are needed first, the controller tries again",
+                    len(known),
+                    error,
+                )
                 break
             decided = [decide(partition) async for partition in yield_every(known)]
             writes = [write for write in decided if write is not None]
             try:
                 waiting = await self._store(writes) if writes else []
             except ConnectionLoss as error:
-                log.warning("receipts_not_prepared partitions=%d reason=%r", len(writes), error)
+                log.warning(
+                    "loss_receipts_not_prepared partitions=%d reason=%r: no state is stored, the"
+                    " controller tries again",
+                    len(writes),
+                    error,
+                )
                 break
             if not waiting:
                 return
-        log.warning("states_not_stored partitions=%d", len(waiting))
+        log.warning("states_not_stored partitions=%d: tried again after a pause", len(waiting))
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -129,7 +139,11 @@ class PartitionStateMachine:
         stored, refused = [], []
         async for write, text, outcome in yield_every(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
-                log.info("state_unclear partition=%s reason=%r", write.topic_partition, outcome)
+                log.info(
+                    "state_refused_or_unknown partition=%s reason=%r: the stored state is read",
+                    write.topic_partition,
+                    outcome,
+                )
                 refused.append(write)
             else:
                 self._note_stored(write, _version(outcome), text)
@@ -144,7 +158,7 @@ class PartitionStateMachine:
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                log.warning("create_failed node=%s reason=%r", parent, outcome)
+                log.warning("parent_node_not_created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
         """Compare the stored states with the refused writes: after a lost reply, this controller's
@@ -153,7 +167,11 @@ class PartitionStateMachine:
         try:
             nodes, damaged = await read_states(self._coord, keys)
         except ConnectionLoss as error:
-            log.warning("read_back_failed partitions=%d reason=%r", len(keys), error)
+            log.warning(
+                "states_not_read_back partitions=%d reason=%r: decided again after a pause",
+                len(keys),
+                error,
+            )
             self._retries.partitions.update(keys)
             return []
         again = []
@@ -191,9 +209,10 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Keep the stale mark of replicas that are still in the written ISR, as after a requested
-        election: a later write removes them. A stale replica that was elected leader is not stale
-        any more."""
+        """Update the partition's stale replicas (ISR members whose broker has ended or restarted)
+        after the write. Stale replicas that are still in the written ISR, as after a requested
+        election, stay stale: a later write removes them from the ISR. A stale replica that was
+        elected leader is not stale any more."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:

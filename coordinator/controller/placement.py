@@ -26,10 +26,11 @@ def assign_replicas(
     `first_partition` on.
 
     First replicas are assigned round-robin, beginning at a random broker. Followers are shifted by
-    a random number of brokers, plus one after each round, so that the followers of one broker's
-    partitions are on different brokers. `start` replaces both random numbers, so that new
-    partitions of a topic continue its pattern. When every broker names a rack, no rack gets a
-    second replica before each rack has one (KIP-36); otherwise racks are ignored.
+    a random number of brokers. The shift grows by one each time that the first replicas have gone
+    through all brokers, so that the followers of one broker's partitions are on different brokers.
+    `start` replaces both random numbers, so that new partitions of a topic continue its pattern.
+    When every broker names a rack, no rack gets a second replica before each rack has one (KIP-36);
+    otherwise racks are ignored.
 
     Raises ValueError unless 1 <= replication_factor <= len(brokers) and partitions >= 1.
     """
@@ -38,7 +39,7 @@ def assign_replicas(
             f"replication factor {replication_factor}, expected 1 to {len(brokers)} (live brokers)"
         )
     if partitions < 1:
-        raise ValueError(f"{partitions} partitions cannot be placed")
+        raise ValueError(f"{partitions} partitions, expected at least 1")
     racks = {broker.id: broker.rack for broker in brokers if broker.rack is not None}
     rack_aware = len(racks) == len(brokers)
     ids = alternate_racks(racks) if rack_aware else sorted(broker.id for broker in brokers)
@@ -74,8 +75,9 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of a follower's broker: 1 to `brokers` - 1 places after that of the first
-    replica, so never the same."""
+    """Return the index of the broker of follower `number`, among `brokers` brokers: `first`, the
+    index of the first replica's broker, plus 1 to `brokers` - 1, modulo `brokers`. So it never
+    equals `first`."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

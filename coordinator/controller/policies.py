@@ -46,7 +46,8 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
 
 
 class Policies:
-    """The topics' policies in one controller's term."""
+    """The topics' policies (min.insync.replicas and unclean.leader.election.enable) in one
+    controller's term."""
 
     def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
         self._coord = coord
@@ -54,7 +55,7 @@ class Policies:
         self._policies: dict[str, Policy] = {}
 
     async def load(self, topics: Collection[str]) -> None:
-        """Read these topics' configurations again. Raises CoordError."""
+        """Read the present configurations of these topics. Raises CoordError."""
         self._policies = await read_each(self._read, topics)
 
     def of(self, topic: str) -> Policy:

@@ -1,8 +1,8 @@
 """Requested elections: by the node /admin/preferred_replica_election (preferred elections only), or
 by the ElectLeaders API (KIP-460; preferred or unclean elections).
 
-The controller removes the node after the round, whether or not its elections succeeded: Kafka's
-tools refuse to start while the node exists.
+The controller removes the node after it has held the requested elections, even if some of them
+failed: Kafka's tools refuse to start while the node exists.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class RequestedElections:
         self._watch = watch
 
     async def look(self) -> None:
-        """Read the node. If it exists, hold the requested elections and remove the node."""
+        """Read the node /admin/preferred_replica_election. If it exists, hold the requested
+        elections and remove the node."""
         found = await read_request(self._services, paths.PREFERRED_ELECTION, self._watch)
         if found is None:
             return
@@ -109,7 +110,8 @@ class RequestedElections:
     async def hold(
         self, election_type: ElectionType, topic_partitions: Iterable[TopicPartition]
     ) -> Elections:
-        """Hold the elections. Return partition -> result, in the order of the given partitions.
+        """Hold an election of this type for each of the partitions. Return partition -> result, in
+        the order of `topic_partitions`.
 
         Raises ControllerMoved, or CoordError.
         """

@@ -37,8 +37,8 @@ class Reassignments:
         self._watch = watch
 
     async def look(self) -> None:
-        """Read the node. If it exists, log a warning and remove the node. Raises ControllerMoved,
-        or CoordError."""
+        """Read the node /admin/reassign_partitions. If it exists, log a warning and remove the
+        node. Raises ControllerMoved, or CoordError."""
         path = paths.REASSIGNMENTS
         found = await read_request(self._services, path, self._watch)
         if found is None:

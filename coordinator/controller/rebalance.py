@@ -24,9 +24,9 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Return broker -> the partitions in which the broker is the preferred replica but not the
-    leader. The result has only brokers that do not lead more than `percentage` percent of the
-    partitions in which they are the preferred replica."""
+    """Return broker -> the partitions that the broker does not lead although it is their preferred
+    replica. The result has only brokers for which these are more than `percentage` percent of all
+    partitions with that preferred replica."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -56,7 +56,8 @@ class Rebalance:
             self._schedule(self._settings.first_check_s)
 
     async def check(self) -> None:
-        """Hold one round of the elections that are due, and schedule the next check.
+        """Hold one round of the preferred leader elections that are due, and schedule the next
+        check.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -73,7 +74,8 @@ class Rebalance:
             self._timer = None
 
     async def _round(self, percentage: int) -> bool:
-        """Hold one round of elections. Return whether another round is due at once."""
+        """Hold preferred leader elections for at most ELECTIONS_PER_ROUND_MAX partitions. Return
+        whether another round is due at once, for the remaining partitions."""
         context = self._services.context
         due = imbalanced(context.kept_partitions(), percentage)
         keys = [key for keys in due.values() for key in keys]
@@ -89,8 +91,9 @@ class Rebalance:
         versions = {partition.topic_partition: partition.version for partition in chosen}
 
         def decide(partition: Partition) -> StateWrite | None:
-            """Return None for a partition whose leader has just changed the ISR: a later check
-            elects."""
+            """Return the state with the preferred replica as the leader. Return None if the
+            preferred replica leads already or may not lead, and if the leader has just changed the
+            ISR: a later check then holds the election."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

@@ -39,14 +39,14 @@ class ReceiptBook:
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
         """Return partition -> the write of its loss receipt, for each unclean election in `writes`.
-        The caller stores it in the multi of the election. Raises CoordError."""
+        The caller adds this write to the multi that stores the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                log.warning("create_failed node=%s reason=%r", parent, outcome)
+                log.warning("parent_node_not_created node=%s reason=%r", parent, outcome)
         operations: dict[StateWrite, CoordOp] = await read_each(self._operation, writes)
         return {write.topic_partition: operation for write, operation in operations.items()}
 

@@ -27,7 +27,8 @@ class Retries:
         self.removals = False
 
     def repeat_if(self, reasons: Collection[object], event: Event) -> None:
-        """Handle `event` again at the next attempt if `reasons` is not empty."""
+        """Handle `event` again at the next attempt if `reasons`, the items whose handling failed,
+        is not empty."""
         if reasons:
             self._events[event] = None
 
@@ -43,7 +44,7 @@ class Retries:
         return keys
 
     def schedule(self) -> None:
-        """Start the timer if any work waits. To be called at the end of each round."""
+        """Start the timer if any failed work waits. To be called after each handled event."""
         if not (self.partitions or self._events or self.removals):
             self._attempts = 0
         elif self._timer is None:

@@ -115,8 +115,9 @@ class ControllerServices:
         )
 
     def circumstances(self, partition: Partition) -> Circumstances:
-        """Return the inputs of a decision about the partition now. The caller must have loaded the
-        topic's policy; `machine.move` does so for each partition that needs it."""
+        """Return the present inputs of a decision about the partition. The topic's policy must be
+        loaded before the call; `machine.move` loads it for each partition whose decision depends on
+        it."""
         context = self.context
         policy = self.policies.of(partition.topic_partition.topic)
         return Circumstances(

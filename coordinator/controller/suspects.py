@@ -2,9 +2,9 @@
 ISR, so no replica is known to hold all committed records.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
-elects the longest log and writes a loss receipt. An unclean election may come first. A log end
-report holds only for the broker's incarnation: the election's multi checks that no member of the
-new ISR has begun a new incarnation.
+elects the longest log and writes a loss receipt. An unclean election may give the partition a
+leader before that. A log end report is valid only in the incarnation in which the broker wrote it:
+the election's multi checks that no member of the new ISR has begun a new incarnation.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Suspects:
         self._services = services
 
     async def look_at_all(self) -> None:
-        """Call `look` for all partitions: a starting broker stores its reports before it
-        registers."""
+        """Call `look` for all partitions, because brokers have registered: a starting broker stores
+        its log end reports before it registers."""
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
@@ -95,8 +95,8 @@ class Suspects:
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
         """Return the valid reports by replica. A report is valid if its broker has not begun a new
-        incarnation. `incarnations` has the incarnations that were read already; this function adds
-        those that it reads."""
+        incarnation since it wrote the report. `incarnations` has the incarnations that were read
+        already; this function adds those that it reads."""
         key, coord = partition.topic_partition, self._services.coord
 
         async def read(replica: int) -> LogEndReport | None:

@@ -94,8 +94,8 @@ class ControllerTerm:
         return self._services.context
 
     async def begin(self) -> None:
-        """Read the cluster, repair it, and send every broker its state. The list of live brokers
-        comes first.
+        """Read the cluster, elect leaders where necessary, and send every broker its roles (leader
+        or follower) and all metadata. The list of live brokers is sent first.
 
         Raises ControllerMoved, or CoordError. The caller then closes this term and stands for
         election again.

@@ -67,7 +67,7 @@ class TopicChanges:
             await self.look()
             return
         if node.assignment.topic_id not in (None, known.topic_id):
-            log.warning("topic_replaced topic=%s", name)
+            log.warning("topic_recreated topic=%s: the node has another topic id", name)
             self._forget(name)
             await self.look()
             return
@@ -80,7 +80,7 @@ class TopicChanges:
         name, known = found.name, self._context.topics[found.name].assignment
         merged = {**found.assignment, **known}
         if any(found.assignment.get(key) != known[key] for key in known):
-            log.warning("assignment_change_ignored topic=%s", name)
+            log.warning("assignment_change_ignored topic=%s: existing replicas stay", name)
         added = [TopicPartition(name, key) for key in sorted(merged.keys() - known.keys())]
         if not added:
             return

@@ -36,8 +36,8 @@ class Join:
     reason: str = ""
 
     def size(self) -> int:
-        """Return the number of characters and bytes of the request that the group keeps in
-        memory."""
+        """Return about how many bytes of the request the group keeps in memory. A character counts
+        as a byte."""
         metadata_size = sum(len(name) + len(metadata) for name, metadata in self.protocols)
         names = (self.instance_id or "", self.client_id, self.protocol_type)
         return metadata_size + sum(map(len, names))

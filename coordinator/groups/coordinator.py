@@ -232,8 +232,8 @@ class GroupCoordinator:
     def may_commit(
         self, group_id: str, who: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
-        """Return NONE if offsets may be committed in this step of the event loop, else the error
-        code."""
+        """Return NONE if `who` may commit offsets of the group in this step of the event loop, else
+        the error code. `in_transaction`: by TxnOffsetCommit."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)
@@ -244,8 +244,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts; None if the shard has no such group, even if the offset store
-        has offsets for the group id."""
+        """Return the group's facts; None if no group with this id is in memory. The offset store
+        may have offsets for the group id nevertheless."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -276,7 +276,8 @@ class GroupCoordinator:
         return sum(group.size() for group in self._groups.values())
 
     def states(self) -> list[GroupState]:
-        """Return the state of each group that is or was coordinated here."""
+        """Return the state of each group in memory: every group of this shard that has or had
+        members."""
         return [group.state for group in self._groups.values()]
 
     async def delete(self, group_id: str) -> ErrorCode:
@@ -354,7 +355,7 @@ class GroupCoordinator:
         """Log a line within a rate limit, because members can cause any number of these lines."""
         left_out = self._log_limit.allow(logging.getLevelName(level))
         if left_out:
-            log.log(level, "%s left_out=%d", text, left_out)
+            log.log(level, "%s lines_left_out=%d", text, left_out)
         elif left_out == 0:
             log.log(level, "%s", text)
 
@@ -394,10 +395,10 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for members after a failed commit: NOT_COORDINATOR if another
-        broker may be their coordinator, else a code upon which they rejoin here. A broker that is
-        cut off from ZooKeeper commits nothing, so its members must look for the coordinator
-        again."""
+        """Return the error code for a group's members after a record of the group was not
+        committed: NOT_COORDINATOR if another broker may be their coordinator, else
+        REBALANCE_IN_PROGRESS, after which they rejoin. A broker that is cut off from ZooKeeper
+        commits nothing, so its members must look for the coordinator again."""
         try:
             self.context.require_current()
         except BrokerError as error:
@@ -410,8 +411,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Append a tombstone of the group. Return the offset for `committed`; None if the log has
-        no record of the group."""
+        """Append a tombstone of the group. Return the offset that `committed` waits for; None if
+        nothing is appended, because the log has no record of the group."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])
@@ -485,4 +486,4 @@ class GroupCoordinator:
                     self._membership.members_changed(overview.describe(group))
                     log.info("group_ended group=%s reason=no members, no offsets", group.group_id)
         except (BrokerError, CoordError) as error:
-            log.info("group_sweep_failed error=%s", error)
+            log.info("empty_groups_not_deleted error=%s: tried again later", error)

@@ -36,14 +36,14 @@ class UnmirroredGroups:
     """The `Membership` of a broker that does not mirror its groups in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Do nothing."""
+        """Write nothing: this broker does not mirror its groups."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         return ErrorCode.NONE
 
 
 def _has_room(size: int) -> None:
-    """Accept any size."""
+    """Reserve `size` bytes for members without a limit."""
 
 
 @dataclass(frozen=True, slots=True)

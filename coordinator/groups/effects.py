@@ -50,8 +50,8 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """The inputs and the effects of one step. `now` in seconds of the monotonic clock, `wall_ms` in
-    ms since 1970. `new_id` makes a member id from its prefix."""
+    """The inputs and the effects of one decision about a group. `now` in seconds of the monotonic
+    clock, `wall_ms` in ms since 1970. `new_id` makes a member id from its prefix."""
 
     now: float
     wall_ms: int

@@ -12,7 +12,7 @@ WITH_SYNC_DEADLINE = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
 def expire(group: Group, effects: Effects) -> None:
-    """Handle every deadline that has passed at `effects.now`."""
+    """Handle every deadline of the group that has passed at `effects.now`."""
     if group.state is GroupState.DEAD:
         return
     _expire_pending(group, effects)

@@ -41,8 +41,8 @@ class FenceOwner:
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     """Take the fence for `owner` and return the version of the fence node. The version is unchanged
-    until another coordinator takes the fence. Return None if a node changed meanwhile: the caller
-    has to try again.
+    until another coordinator takes the fence. Return None if another client changed a node during
+    the call: the caller has to try again.
 
     Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
     is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss the next attempt finds
@@ -54,7 +54,7 @@ async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     try:
         data, state_stat = await coord.get(state_path)
     except NoNode as error:
-        raise Superseded(f"{key} does not exist any more") from error
+        raise Superseded(f"the state node of {key} does not exist any more") from error
     state = decode_state(state_path, data)
     if state.leader != owner.broker_id:
         raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")

@@ -90,8 +90,8 @@ class FencedWrites:
         timeout_s: float,
         joint: Multis | None = None,
     ) -> None:
-        """`joint`: the batcher that all shards with the same `coord` share; None: a separate
-        one."""
+        """`joint`: the batcher that all shards with the same `coord` share. None: this shard gets a
+        batcher of its own."""
         self._coord = coord
         self._joint = joint or coord
         self._batcher = MultiBatcher(self, at_once=1)
@@ -132,8 +132,8 @@ class FencedWrites:
 
     async def confirm(self) -> None:
         """Wait until this broker's ZooKeeper server has applied all writes from before this call,
-        and check that the fence still belongs to this shard. So no later coordinator has written
-        anything before. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        and check that the fence still belongs to this shard. So until this call no later
+        coordinator has written anything. Raises BrokerError NOT_COORDINATOR; CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -146,7 +146,7 @@ class FencedWrites:
             )
 
     def end(self) -> None:
-        """Write nothing more; waiting callers get NOT_COORDINATOR. Idempotent."""
+        """Stop writing, because the shard ends; waiting callers get NOT_COORDINATOR. Idempotent."""
         self._has_ended = True
         _decide(self._open, ErrorCode.NOT_COORDINATOR)
         self._task.cancel()
@@ -175,7 +175,7 @@ class FencedWrites:
                     pause_s = RETRY_S
                     continue
                 log.info(
-                    "offset_writes_unknown partition=%d changes=%d",
+                    "offset_writes_unknown partition=%d changes=%d: they are sent again",
                     self._shard.partition,
                     len(batch),
                 )
@@ -267,8 +267,9 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether `_known` is sufficient to build the change, without a read of the node. A missing
-        node outside /pybroker has to be read again, because other clients may have created it."""
+        """Whether `_known` says if the node exists, so that the change can be built without a read
+        of the node. A missing node outside /pybroker has to be read again, because other clients
+        may have created it."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 
@@ -282,9 +283,11 @@ class FencedWrites:
         try:
             _, stat = await self._coord.get(self._fence)
         except NoNode:
-            raise _Deposed(f"{self._fence} does not exist any more") from None
+            raise _Deposed(f"the fence node {self._fence} does not exist any more") from None
         if stat.version != expected:
-            raise _Deposed(f"{self._fence} has version {stat.version}, not {expected}")
+            raise _Deposed(
+                f"the fence node {self._fence} has version {stat.version}, expected {expected}"
+            )
 
     def _forget(self, change: Change) -> None:
         """Forget whether the nodes of the change exist: another process may have changed them."""

@@ -151,8 +151,9 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove the member, or the pending member id. Return the removed member, if any. If it was
-        the leader, another member becomes the leader."""
+        """Remove the member with this id, or the id itself if it is pending. Return the removed
+        member; None if the group has no member with this id. If the leader is removed, another
+        member becomes the leader."""
         self.pending.pop(member_id, None)
         self.owes_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -216,8 +217,8 @@ def assignments_of(members: Iterable[Member]) -> dict[str, bytes]:
 
 
 def from_record(group_id: str, recorded: RecordedGroup, now: float) -> Group:
-    """Return the group for a new coordinator. The group does not rebalance, and the session timeout
-    of each member starts again."""
+    """Return the group that a new coordinator makes from the record. The group does not rebalance,
+    and the session timeout of each member starts at `now`."""
     group = Group(
         group_id,
         state=GroupState.STABLE if recorded.members else GroupState.EMPTY,

@@ -5,7 +5,7 @@ The coordinator decodes only the part of the metadata that all consumers encode 
 A partition is being revoked if a member owned it before, and no member is assigned it in this
 generation. The next generation, which begins when that member rejoins, assigns it again. A static
 member that restarts before it has rejoined has lost the information that it has to rejoin. The
-coordinator therefore keeps track of it.
+coordinator therefore tracks which members have to rejoin.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from pybroker.errors import ErrorCode
 
 
 def heartbeat(group: Group, who: Identity, generation: int, now: float) -> ErrorCode:
-    """Return the error code for a heartbeat. A valid heartbeat renews the member's session."""
+    """Return the error code for a heartbeat. A valid heartbeat restarts the member's session
+    timeout at `now`, in seconds of the monotonic clock."""
     fault = _fault_of(group, who, generation)
     if fault is not ErrorCode.NONE:
         return fault
@@ -26,9 +27,9 @@ def commit(
     """Return NONE if offsets may be committed now, else the error code.
 
     A commit without member id and generation (by a consumer that assigns its own partitions, or by
-    an operator) is allowed only while the group has no members. In a transaction such a commit is
-    always allowed, since old producers do not send these fields. A member's commit outside a
-    transaction also renews the member's session.
+    an operator) is allowed only while the group has no members. With `in_transaction` such a commit
+    is always allowed, since old producers do not send these fields in TxnOffsetCommit. A member's
+    commit outside a transaction also restarts the member's session timeout at `now`.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -48,7 +49,8 @@ def commit(
 
 
 def commit_without_group(generation: int) -> ErrorCode:
-    """Return the answer of `commit` for a group that does not exist."""
+    """Return the error code for an OffsetCommit to a group that does not exist: NONE for a commit
+    without a generation (-1), else ILLEGAL_GENERATION."""
     return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 

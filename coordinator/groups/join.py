@@ -51,8 +51,9 @@ def may_be_first(call: Join) -> bool:
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Handle a request that `fault_of` has accepted. The answer is added to `effects` now or
-    later."""
+    """Handle a JoinGroup request for which `fault_of` returned NONE. The answer for `ticket`, the
+    number of the request, is added to `effects` by this call or by a later decision about the
+    group."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):

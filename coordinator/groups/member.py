@@ -70,7 +70,7 @@ class Member:
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:
-        """Renew the member's session."""
+        """Restart the member's session timeout at `now`, in seconds of the monotonic clock."""
         self.deadline = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol: str) -> bytes:

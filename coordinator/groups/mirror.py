@@ -163,7 +163,8 @@ class GroupMirror:
             asking.exception()  # retrieved here, because all callers may be cancelled
 
     async def _ask(self, group_id: str) -> ErrorCode:
-        """Return the result of `may_begin`. Raises BrokerError."""
+        """Create the placeholder node, and look for classic consumers. Return
+        INCONSISTENT_GROUP_PROTOCOL if the group has any, else NONE. Raises BrokerError."""
         self._placeholders.add(group_id)
         try:
             await self._create_placeholder(group_id)
@@ -181,7 +182,7 @@ class GroupMirror:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def end(self) -> None:
-        """Write nothing more. Idempotent."""
+        """Stop writing nodes, because the shard ends. Idempotent."""
         self._has_ended = True
         self._writes.end()
         self._wanted.clear()
@@ -216,7 +217,11 @@ class GroupMirror:
                     del self._wanted[group_id]
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
-            log.info("group_nodes_not_written partition=%d reason=%r", self._shard.partition, error)
+            log.info(
+                "group_nodes_not_written partition=%d reason=%r: tried again after a pause",
+                self._shard.partition,
+                error,
+            )
             self._again_later()
         except Exception:
             log.exception("group_nodes_not_written partition=%d", self._shard.partition)
@@ -288,7 +293,7 @@ class GroupMirror:
         return changes
 
     async def _registration(self, path: str) -> ConsumerRegistration | None:
-        """Return the registration; None if the node is gone or malformed."""
+        """Return the member's registration from its node; None if the node is gone or malformed."""
         try:
             return decode_consumer(path, (await self._coord.get(path))[0])
         except (NoNode, MalformedNode):

@@ -63,4 +63,4 @@ class OffsetStore(Protocol):
         """Return the partitions for which an open transaction has a pending offset commit."""
 
     async def group_ids(self) -> Collection[str]:
-        """Return the groups of this shard that have offsets in the store."""
+        """Return the ids of the groups of this shard that have offsets in this store."""

@@ -1,4 +1,4 @@
-"""Limits of groups that are not broker options."""
+"""Limits of consumer groups that no broker option sets."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 def prepare(group: Group, effects: Effects, why: str) -> None:
     """Begin a rebalance, unless the group already waits for its members to join. A group that was
     empty waits for the initial delay; any other group completes the rebalance when all members have
-    joined."""
+    joined. `why` is for the log."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -48,7 +48,7 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 def expired(group: Group, effects: Effects) -> None:
     """Handle the end of the rebalance timeout, or of the initial delay. The initial delay is
-    extended if new members joined meanwhile, at most to the rebalance timeout."""
+    extended if new members joined during the delay, at most to the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -60,8 +60,8 @@ def expired(group: Group, effects: Effects) -> None:
 
 def complete(group: Group, effects: Effects) -> None:
     """Begin the next generation with the members that have joined. A static member that has not
-    joined remains a member until its session times out. If only such members remain, the group
-    waits again."""
+    joined remains a member until its session times out. If no member has joined and only static
+    members remain, the group waits for joins again."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")
@@ -105,7 +105,8 @@ def joined(group: Group, member: Member) -> Joined:
 
 
 def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
-    """Answer all waiting SyncGroup requests, with the error or with the member's assignment."""
+    """Answer all waiting SyncGroup requests: with `error`, or if it is NONE with the assignment of
+    the member that sent the request."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""
@@ -122,7 +123,8 @@ def synced(group: Group, member: Member) -> Synced:
 
 
 def remove_member(group: Group, effects: Effects, member: Member, why: str) -> None:
-    """Remove a member, and answer its waiting requests with UNKNOWN_MEMBER_ID."""
+    """Remove a member, and answer its waiting requests with UNKNOWN_MEMBER_ID. `why` is for the
+    log."""
     group.remove(member.member_id)
     dismiss(effects, member, ErrorCode.UNKNOWN_MEMBER_ID)
     effects.note(group, "member_removed", member=member.member_id, reason=why)

@@ -64,8 +64,8 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMember:
-    """A member in a group's record. Timeouts in ms; `subscription` is its metadata for the chosen
-    protocol."""
+    """A member in a group's record. Timeouts in ms; `subscription` is the member's metadata for the
+    assignor that the group has chosen."""
 
     member_id: str
     client_id: str
@@ -298,7 +298,9 @@ def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
 
 def _version_of(data: Buffer) -> int:
     if len(data) < _VERSION.size:
-        raise MalformedInput(f"{len(data)} bytes, expected at least a version of 2 bytes")
+        raise MalformedInput(
+            f"a key or value of {len(data)} bytes, expected a version of 2 bytes first"
+        )
     version: int = _VERSION.unpack_from(data)[0]
     return version
 

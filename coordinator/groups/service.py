@@ -58,7 +58,8 @@ class GroupService:
         return self._shards.shard_for(self._partition_of(group_id))
 
     def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
-        """Check the length of a group id. Raises BrokerError INVALID_GROUP_ID."""
+        """Check the length of a group id; an empty id is valid with `may_be_empty`. Raises
+        BrokerError INVALID_GROUP_ID."""
         if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_GROUP_ID,

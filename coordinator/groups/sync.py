@@ -12,7 +12,8 @@ from pybroker.errors import ErrorCode
 
 
 def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
-    """Handle a SyncGroup request. The answer is added to `effects` now or later."""
+    """Handle a SyncGroup request. The answer for `ticket`, the number of the request, is added to
+    `effects` by this call or by a later decision about the group."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
         effects.answer(ticket, Synced(fault))

@@ -48,7 +48,8 @@ class ClassicOffsets:
     async def write(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Write the offsets. Return an error code for each partition."""
+        """Write the group's offsets into the classic nodes. Return an error code for each
+        partition."""
 
         async def write(key: TopicPartition) -> ErrorCode:
             try:

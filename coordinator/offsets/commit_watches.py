@@ -13,13 +13,14 @@ RecentCommits = set[OffsetKey]
 
 
 class Watches:
-    """The searches under way in one offset store."""
+    """The searches for removable offsets that are under way in one offset store."""
 
     def __init__(self) -> None:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Begin a search. Return a set to which `note` adds each commit, until `end`."""
+        """Begin a search for removable offsets. Return a set: until it is passed to `end`, `note`
+        adds the key of each committed offset to it."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

@@ -46,7 +46,7 @@ class RecordedOffsets:
                 self.put(key, committed)
 
     def put(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
-        """Set the committed offset; None removes it."""
+        """Set the committed offset of `key`; None removes the committed offset."""
         if committed is not None:
             self._by_group.setdefault(key.group_id, {})[key.topic_partition] = committed
             return
@@ -68,7 +68,8 @@ class RecordedOffsets:
                 yield OffsetKey(group_id, key), committed
 
     def undecided(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction would commit an offset."""
+        """Return the partitions for which an open transaction would commit an offset of the
+        group."""
         return {
             key.topic_partition
             for pending in self._open.values()

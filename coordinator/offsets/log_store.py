@@ -183,9 +183,9 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the nodes first, because the nodes of a group without records are imported again.
-        Then remove the records of `keys` that are not in `recent_commits`. The check and the append
-        run in one step of the event loop."""
+        """Remove the offsets of `keys`: first the nodes of all of them, because the nodes of a
+        group without records would be imported again, then the records of those that are not in
+        `recent_commits`. The check and the append run in one step of the event loop."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._keys(group_id)
@@ -243,7 +243,7 @@ class LoggedOffsets:
     # ---- private: the nodes
 
     def _may_be_new(self, group_id: str) -> bool:
-        """Return whether the group may have nodes that are not imported yet."""
+        """Return whether ZooKeeper may have offsets of the group that are not imported yet."""
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
@@ -273,8 +273,9 @@ class LoggedOffsets:
             log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Import the group's offsets that have no record. Return the result of `_import_in_turn`.
-        Raises BrokerError, CoordError, MalformedNode."""
+        """Append a record for each of the group's offsets in ZooKeeper that has no record, and
+        return an empty mapping. If the group has classic consumers, append nothing and return these
+        offsets. Raises BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
@@ -311,8 +312,8 @@ def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
 
 
 def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the record of an offset from a node. Metadata that is too long for a record is
-    dropped: the offsets of one group must not prevent the loading of a whole shard."""
+    """Return the record for an offset that was read from ZooKeeper. Metadata that is too long for a
+    record is dropped: the offsets of one group must not prevent the loading of a whole shard."""
     try:
         return _record(key, committed)
     except ValueError as error:
@@ -327,7 +328,7 @@ def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
 
 
 def _cut(records: Sequence[KeyValue]) -> list[Sequence[KeyValue]]:
-    """Return the records in runs that fit into one batch each."""
+    """Divide the records into consecutive parts, each of which fits into one batch."""
     runs: list[Sequence[KeyValue]] = []
     run: list[KeyValue] = []
     size = 0

@@ -108,7 +108,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def names(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions with a committed offset."""
+        """Return the partitions for which the group has a committed offset in ZooKeeper."""
         if not group_id:
             return set()
 
@@ -134,7 +134,9 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `read`. All its requests run in one session that has synced."""
+        """Call `read`, which requests nodes, and return its result. All these requests run in one
+        session that has synced. If the session ends meanwhile, `read` is called again. Raises
+        ConnectionLoss after READ_ATTEMPTS_MAX calls."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -158,8 +160,9 @@ class OffsetNodes:
     async def _existing_of(
         self, group_id: str, wanted: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return `wanted`; if these are more than UNLISTED_READS_MAX partitions, only those with a
-        node. The client chooses their number, and each read costs a request."""
+        """Return the partitions of `wanted` to read: all of them, or only those with a node if they
+        are more than UNLISTED_READS_MAX. Each read costs a request, and a client may ask for any
+        number of partitions."""
         if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)
@@ -172,8 +175,9 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return the details of these offsets. For more than UNLISTED_READS_MAX offsets the
-        existing nodes are listed first, because most offsets have no details."""
+        """Return partition -> the details of its offset. A partition without details has None, or
+        is missing. For more than UNLISTED_READS_MAX offsets the existing nodes are listed first,
+        because most offsets have no details."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)

@@ -95,8 +95,8 @@ def _end_ms(committed: CommittedOffset, since_ms: int | None, retention_ms: int)
 
 
 class OffsetRemoval:
-    """The removal of expired and orphaned offsets in one shard, from `begin` to `end`. Owns its
-    tasks."""
+    """The removal of the offsets of one shard that have expired or whose topic is deleted, from
+    `begin` to `end`. Owns its tasks."""
 
     def __init__(
         self, shard: ShardContext, coord: Coord, store: Removable, config: BrokerConfig
@@ -111,8 +111,8 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin the regular searches. `facts` returns the facts of a group, None if the group has
-        only offsets."""
+        """Begin the regular searches for offsets to remove. `facts` returns the facts of a group,
+        None if the group has only offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True
@@ -152,9 +152,13 @@ class OffsetRemoval:
             for group_id in sorted(await self._store.group_ids()):
                 await self._look_at(group_id, existing, recent_commits)
         except (BrokerError, CoordError) as error:
-            log.info("offsets_not_expired partition=%d reason=%r", self._shard.partition, error)
+            log.info(
+                "search_for_expired_offsets_failed partition=%d reason=%r",
+                self._shard.partition,
+                error,
+            )
         except Exception:
-            log.exception("offsets_not_expired partition=%d", self._shard.partition)
+            log.exception("search_for_expired_offsets_failed partition=%d", self._shard.partition)
         finally:
             self._store.unwatch(recent_commits)
             self._look_later()
@@ -165,7 +169,7 @@ class OffsetRemoval:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
-            log.warning("offsets_not_expired group=%s reason=%r", group_id, error)
+            log.warning("search_for_expired_offsets_failed group=%s reason=%r", group_id, error)
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
@@ -195,11 +199,15 @@ class OffsetRemoval:
                     await self._remove_of(names, recent_commits)
                     return
                 except (BrokerError, CoordError) as error:
-                    log.info("offsets_kept topics=%s reason=%r", sorted(names), error)
+                    log.info(
+                        "offsets_of_deleted_topics_not_removed topics=%s reason=%r: tried again",
+                        sorted(names),
+                        error,
+                    )
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
         except Exception:
-            log.exception("offsets_kept topics=%s", sorted(names))
+            log.exception("offsets_of_deleted_topics_not_removed topics=%s", sorted(names))
         finally:
             self._store.unwatch(recent_commits)
 

@@ -1,6 +1,6 @@
-"""The storage mark: a node that names the offset store of a shard. If the mark names the other
-store, the shard migrates the offsets and then changes the mark, so later loads do not migrate
-again."""
+"""The storage mark: a ZooKeeper node that names the offset store (ZooKeeper or the log) which has a
+shard's offsets. If `offsets.storage` names a different store, the shard migrates the offsets when
+it loads. Then it changes the node, so later loads do not migrate again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pybroker.ports import Coord
 
 
 class Stored(enum.Enum):
-    """The content of the storage mark: the name of an offset store."""
+    """The content of a shard's storage mark, the node that names the offset store of the shard."""
 
     ZOOKEEPER = b"zookeeper"
     LOG = b"kafka"
 
 
 class StorageMark:
-    """The storage mark of one shard."""
+    """Reads and writes one shard's storage mark, the node that names the shard's offset store."""
 
     def __init__(self, coord: Coord, writes: FencedWrites, partition: int) -> None:
         self._coord = coord
@@ -28,8 +28,8 @@ class StorageMark:
         self._path = paths.offsets_stored(partition)
 
     async def get(self) -> Stored | None:
-        """Return the store that the mark names; None if the node does not exist, or if its content
-        is unknown. Raises CoordError."""
+        """Return the offset store that the shard's node names; None if the node does not exist, or
+        if its content is unknown. Raises CoordError."""
         try:
             data, _ = await self._coord.get(self._path)
         except NoNode:
@@ -37,10 +37,11 @@ class StorageMark:
         return next((stored for stored in Stored if stored.value == data), None)
 
     async def put(self, stored: Stored) -> None:
-        """Write the store's name into the mark. Raises BrokerError, CoordError."""
+        """Store in the shard's ZooKeeper node which offset store has its offsets. Does nothing if
+        the node already names `stored`. Raises BrokerError, CoordError."""
         if await self.get() is stored:
             return
         change = Change("", self._path, ((self._path, stored.value),))
         (code,) = await self._writes.write([change])
         if code is not ErrorCode.NONE:
-            raise BrokerError(code, f"{self._path} cannot be written")
+            raise BrokerError(code, f"the storage mark {self._path} cannot be written")

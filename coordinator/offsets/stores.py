@@ -30,8 +30,9 @@ _STORES: Final[Mapping[str, Callable[..., Store]]] = {
 
 
 class ConfiguredOffsets:
-    """The `OffsetStore` that `offsets.storage` names, with the shard's `mirror` and `removal`.
-    `removal` calls `facts` to get the state of a group."""
+    """The `OffsetStore` that `offsets.storage` names, with two other parts of the shard: `mirror`
+    writes the group members to ZooKeeper, `removal` removes expired offsets. `removal` calls
+    `facts` to get the state of a group."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class ConfiguredOffsets:
         joint: Multis,
     ) -> None:
         """`coord` and `joint`: the session and the write batcher that all shards of the broker
-        share."""
+        share. `is_mine` returns whether a group belongs to this shard."""
         timeout_s = config.offsets_commit_timeout_ms / 1000
         self.store: Store
         self.store = _STORES[config.offsets_storage](

@@ -6,8 +6,8 @@ store writes the nodes, appends tombstones for the records, and answers requests
 tombstones are committed. So each record is moved only once, even if loading is interrupted, and a
 node that is deleted afterwards is not restored.
 
-The storage mark names the store of a partition's offsets. From the mark, the other store can decide
-when to move the offsets back (`log_store.py`).
+The storage mark is a node that names the store of a shard's offsets. If the cluster is configured
+for `offsets.storage=kafka` later, `log_store.py` reads the mark and moves the offsets back.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 
 class ZookeeperOffsets:
-    """The `OffsetStore` of one shard in ZooKeeper nodes. `coord`: a session for group coordination
-    only. `is_mine` returns whether a group belongs to this shard."""
+    """The `OffsetStore` of one shard, which stores the offsets in ZooKeeper nodes. `coord`: a
+    session for group coordination only. `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class ZookeeperOffsets:
         except MalformedNode as error:
             left_out = self._log_limit.allow()
             if left_out is not None:
-                text = "offset cannot be read group=%s left_out=%d reason=%s"
+                text = "offset cannot be read group=%s lines_left_out=%d reason=%s"
                 log.warning(text, group_id, left_out, error)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 

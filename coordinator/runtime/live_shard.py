@@ -50,9 +50,10 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence and return its version; None if the caller has to try again at once.
-        Raises Superseded if another broker leads; BrokerError, CoordError or MalformedNode if the
-        caller has to try again later."""
+        """Take the fence for this broker and return the fence's version; None if the caller has to
+        try again at once. `source` is the partition's log; `token` distinguishes this shard from
+        others of the broker. Raises Superseded if another broker leads; BrokerError, CoordError or
+        MalformedNode if the caller has to try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ class LiveShard(Generic[C]):
         seconds = self._dependencies.clock.monotonic() - begun
         log.info(
             "coordinator loaded partition=%s leader_epoch=%d fence=%d records=%d bytes=%d"
-            " left_out=%d seconds=%.3f",
+            " skipped=%d seconds=%.3f",
             self._key,
             self.leader_epoch,
             self._fence_version,
@@ -269,7 +270,8 @@ class LiveShard(Generic[C]):
         self._dependencies.loaded(self.partition, seconds, replay)
 
     async def _repeat_until_done(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """Repeat one step of loading until it succeeds. Raises Superseded."""
+        """Call `step`, a step of loading with the name `what`, until it succeeds. Raises
+        Superseded."""
         pause_s = _RETRY_S
         while self.phase is not Phase.ENDED:
             try:
@@ -293,7 +295,7 @@ class LiveShard(Generic[C]):
         left_out = self._dependencies.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
-                "coordinator_loading_retried step=%s partition=%s error=%r left_out=%d",
+                "coordinator_loading_retried step=%s partition=%s error=%r lines_left_out=%d",
                 what,
                 self._key,
                 error,

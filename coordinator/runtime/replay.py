@@ -108,7 +108,7 @@ class Replay:
         return decoded if decoded.next_offset > offset else None
 
     async def _step_over(self) -> None:
-        """Skip to the next readable offset."""
+        """Continue the replay at the next offset of the log that can be read."""
         begin, end = self.offset, self.source.end_offset
         start = self.source.start_offset
         if begin < start:  # retention deleted the offset meanwhile

@@ -78,7 +78,7 @@ class ShardContext(Protocol):
     def is_certainly_current(self) -> bool:
         """Whether the leader lease proves, without a request to ZooKeeper, that no other
         coordinator has committed anything. The proof requires that every coordinator awaits
-        `followed` first."""
+        `followed` before it commits anything."""
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator
@@ -106,7 +106,8 @@ class ShardContext(Protocol):
 
 
 class Coordinator(Protocol):
-    """The state of one shard. A new one is created whenever this broker becomes the leader."""
+    """The coordinator of one shard, with its state. A new Coordinator is created whenever this
+    broker becomes the leader of the shard's partition."""
 
     def replay(self, record: StoredRecord) -> None:
         """Apply one record to the state, without any effect outside the state: `replay` is also

@@ -43,7 +43,8 @@ class Options(Protocol):
 
 @dataclass(slots=True)
 class LoadTimes:
-    """The load times of shards since the broker's start, in seconds."""
+    """How long the loading of shards has taken since the broker's start: the number of loaded
+    partitions, the total and the longest time in seconds."""
 
     partitions: int = 0
     total_s: float = 0.0
@@ -51,8 +52,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs shards between `start` and `stop`. The shards of leaderships that are reported before
-    `start` begin at `start`."""
+    """Runs shards between `start` and `stop`. A shard whose leadership is reported (`led`) before
+    `start` begins at `start`."""
 
     def __init__(
         self,
@@ -68,8 +69,9 @@ class Shards(Generic[C]):
         log_limit: LogLimit,
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_log` returns the log of a partition that this broker leads, or raises BrokerError.
-        `is_fenced` returns whether the broker may not answer as a leader at the moment."""
+        """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
+        this broker leads, or raises BrokerError. `is_fenced` returns whether the broker may not
+        answer as a leader at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log

@@ -66,12 +66,12 @@ class ConfigChanges:
         self._loop.wake()
 
     async def _look(self) -> bool:
-        """Apply new notifications, and return whether they could not be read."""
+        """Apply new notifications. Return True if they could not be read."""
         try:
             await self._process()
         except CoordError as error:
             if not self._fails:
-                log.warning("config_changes_not_read error=%r", error)
+                log.warning("config_changes_not_read error=%r: tried again after a pause", error)
             self._fails = True
             return True
         except PybrokerError as error:
@@ -80,8 +80,8 @@ class ConfigChanges:
         return False
 
     async def _process(self) -> None:
-        """Apply new notifications. A notification whose handling fails is handled again the next
-        time."""
+        """Apply new notifications. A notification whose handling fails is handled again by the next
+        call."""
         everything, self._everything = self._everything, False
         try:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)

@@ -39,11 +39,11 @@ async def change_config(
     replaces: bool = False,
 ) -> bool:
     """Replace the values of an entity by the result of `change`, and write the notification for all
-    brokers in the same multi. If another client changed the values meanwhile, `change` is called
-    again with the new values. `owner`: the topic to which the values belong. Return False if that
-    topic does not exist, or is deleted meanwhile; its values are not stored for a recreated topic.
-    `replaces`: the stored values may be damaged, since `change` does not depend on them. Raises
-    MalformedNode, CoordError, and the errors of `change`."""
+    brokers in the same multi. If another client changed the values after they were read, `change`
+    is called again with the new values. `owner`: the topic to which the values belong. Return False
+    if that topic does not exist, or is deleted during the call; its values are not stored for a
+    recreated topic. `replaces`: the stored values may be damaged, since `change` does not depend on
+    them. Raises MalformedNode, CoordError, and the errors of `change`."""
     path = paths.config(entity)
     note = CreateOp(
         f"{paths.CONFIG_CHANGE_PREFIX}",
@@ -65,7 +65,7 @@ async def change_config(
                 return False
             if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                 raise error.cause from error
-            log.info("config_changed_meanwhile path=%s attempt=%d", path, attempt + 1)
+            log.info("config_changed_by_another_client path=%s attempt=%d", path, attempt + 1)
         except ConnectionLoss:
             await coord.sync(path)
             if await _holds(coord, path, data, version):
@@ -83,7 +83,8 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (values, version of the node); the version is None if the node does not exist."""
+    """Return (the entity's values, version of its node); the version is None if the node does not
+    exist. `tolerant`: return no values, so that a malformed node is no error."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)
@@ -93,7 +94,8 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether the write was applied, after its reply was lost."""
+    """Whether a write whose reply was lost was applied: the node has `data`, and its version is not
+    `earlier`, the version before the write."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

@@ -27,7 +27,7 @@ class ConnectString:
 
 
 def parse_connect_string(text: str) -> ConnectString:
-    """Parse the value. Raises StartupError, which names the wrong part."""
+    """Parse the value of zookeeper.connect. Raises StartupError, which names the wrong part."""
     servers, slash, rest = text.strip().partition("/")
     chroot = slash + rest.rstrip("/") if rest.rstrip("/") else ""
     if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):

@@ -26,8 +26,8 @@ _ATTEMPT_S: Final = 2.0
 
 
 class FirstAnswer:
-    """One wait for the first answer. The caller limits the time, and gets the error message from
-    `complaint`."""
+    """One wait for ZooKeeper's first answer. The caller limits the time, and gets the error message
+    from `complaint`."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
         """`refusals_max`: how often all servers may refuse before the wait ends; None: no limit."""
@@ -66,7 +66,8 @@ class FirstAnswer:
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
     def complaint(self, timeout_s: float) -> str:
-        """Return the error message for a wait that has taken too long."""
+        """Return the error message for a wait that has taken `timeout_s` seconds, which is too
+        long."""
         return (
             f"ZooKeeper at {self._connect.servers} does not answer within {timeout_s:g} s:"
             f" {self._reason}; check that the server runs, and the address in zookeeper.connect"

@@ -61,7 +61,8 @@ async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
     """Close a session whose client is gone, so that the server deletes its ephemeral nodes now.
-    Return whether the session was still alive. Raises NoServer."""
+    Each server gets `timeout_s` to answer. Return whether the session was still alive. Raises
+    NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 
@@ -138,5 +139,7 @@ async def _open_and_close(host: str, port: int, key: SessionKey | None, timeout_
 async def _read_message(reader: asyncio.StreamReader) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if not 0 <= length <= _ANSWER_BYTES_MAX:
-        raise ValueError(f"ZooKeeper's answer has a length of {length} bytes")
+        raise ValueError(
+            f"ZooKeeper's answer has a length of {length} bytes, expected 0 to {_ANSWER_BYTES_MAX}"
+        )
     return await reader.readexactly(length)

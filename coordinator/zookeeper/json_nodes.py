@@ -36,7 +36,7 @@ def load(path: str, data: bytes) -> object:
 
 
 def load_object(path: str, data: bytes) -> Fields:
-    """Decode a JSON object. Raises MalformedNode."""
+    """Decode the content of a node that is a JSON object. Raises MalformedNode."""
     content = load(path, data)
     if not isinstance(content, dict):
         raise malformed(path, "a JSON object", data)
@@ -44,7 +44,8 @@ def load_object(path: str, data: bytes) -> Fields:
 
 
 def malformed(path: str, expected: str, found: object) -> MalformedNode:
-    """Return the error for malformed content of a node. Long content is cut in its message."""
+    """Return the error that the node at `path` has the content `found` in place of `expected`. Long
+    content is cut in the message."""
     shown = repr(found)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
@@ -106,7 +107,8 @@ class Fields:
         return number
 
     def number_in_text(self, key: str, *, default: int | None = None) -> int:
-        """Return the number of at most 64 bits in the string under `key`."""
+        """Return the number of at most 64 bits in the string under `key`, or `default` if the key
+        is missing."""
         value = self._content.get(key)
         if value is None and default is not None:
             return default

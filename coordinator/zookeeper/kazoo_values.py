@@ -75,8 +75,9 @@ def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
 
 
 def multi_results(ops: Sequence[CoordOp], results: Sequence[Any]) -> list[OpResult]:
-    """Return the results of a transaction. The paths in results of creates still have the chroot.
-    When a transaction fails, kazoo returns errors as results; this function raises MultiFailed."""
+    """Return the results of the operations `ops` from kazoo's `results` of their transaction. The
+    paths in results of creates still have the chroot. When a transaction fails, kazoo returns
+    errors as results; this function raises MultiFailed."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, _NOT_A_CAUSE):
             raise MultiFailed(index, meaning_of(result, op.path))

@@ -11,7 +11,7 @@ from pybroker.ports import Coord, CoordOp, NodeStat, OpResult, SessionListener, 
 
 
 class ClosableCoord(Coord, Protocol):
-    """A session that its owner closes."""
+    """A ZooKeeper session that its owner has to close."""
 
     async def close(self) -> None: ...
 
@@ -22,7 +22,7 @@ class LateSession:
     again."""
 
     def __init__(self, connect: Callable[[], Awaitable[ClosableCoord]]) -> None:
-        """`connect` raises StartupError if the session cannot be opened."""
+        """`connect` opens the session, or raises StartupError."""
         self._connect = connect
         self._opened: ClosableCoord | None = None
         self._opening = asyncio.Lock()

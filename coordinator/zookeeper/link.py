@@ -92,7 +92,7 @@ class SetWatches:
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> None:
-        """The answer has no body."""
+        """Decode the answer, which has no body."""
         del buffer, offset
 
 
@@ -135,7 +135,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Start no worker threads."""
+        """Do nothing: this handler needs no worker threads."""
 
     def stop(self) -> None:
         """Do nothing, because `start` has not started any threads."""

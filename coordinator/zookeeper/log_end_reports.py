@@ -1,8 +1,7 @@
-"""The log end reports of the replicas of an orphaned partition: after a power loss of
-every in-sync and every eligible replica, no replica is known to hold all committed records. Each
-replica writes one node below `/pybroker/suspects`; the controller compares them when all replicas
-have returned.
-"""
+"""The log end reports of orphaned partitions. A partition is orphaned if it has no leader, no
+in-sync replica and no eligible replica, for example after all these replicas lost power. Each
+assigned replica then writes its log end to a node below `/pybroker/suspects`. When all have
+written, the controller elects a replica with the longest log."""
 
 from __future__ import annotations
 
@@ -63,8 +62,8 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Write the report. An earlier report of the replica is replaced. Raises CoordError; NoNode if
-    the topic with that id is deleted."""
+    """Write the log end report of a replica. An earlier report of the replica is replaced. Raises
+    CoordError; NoNode if the topic with that id is deleted."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))

@@ -147,8 +147,8 @@ class LossReceipts:
 
 
 def _with(given_up: tuple[TruncatedRange, ...], loss: TruncatedRange) -> tuple[TruncatedRange, ...]:
-    """Return `given_up` with `loss` added. A replica truncates its log step by step, so ranges of
-    one replica that touch are merged."""
+    """Return the truncated ranges `given_up` with `loss` added. A replica truncates its log step by
+    step, so adjoining or overlapping ranges of one replica become one range."""
     parts = [
         each
         for each in given_up

@@ -32,7 +32,7 @@ class Multis(Protocol):
     """A sender of multis: a session, a batcher, or a wrapper that adds a fence check."""
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Send a multi, as `Coord.multi`."""
+        """Send `ops` in one multi, with the results and errors of `Coord.multi`."""
 
 
 async def multi_under(
@@ -98,8 +98,8 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Request a write as `multi` does, and return the future of its results. For a caller that
-        waits for many writes without a task for each."""
+        """Request a write with the arguments of `multi`, and return the future of its results. For
+        a caller that waits for many writes without a task for each."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)
@@ -111,7 +111,8 @@ class MultiBatcher:
             await self._send(self._take())
 
     def _take(self) -> list[_Write]:
-        """Return as many writes as fit into one multi, and at least one."""
+        """Remove waiting writes, at least one and as many as fit into one multi, and return
+        them."""
         writes: list[_Write] = []
         operations = size = 0
         while self._queue:
@@ -135,7 +136,9 @@ class MultiBatcher:
             results = iter(await multi_under(self._multis, checks, ops))
         except MultiFailed as error:
             if len(writes) > 1:
-                log.info("multi_redone_singly writes=%d reason=%r", len(writes), error)
+                log.info(
+                    "multi_refused_each_write_sent_alone writes=%d reason=%r", len(writes), error
+                )
                 await bounded_gather(self._send, [[each] for each in writes])
             else:
                 _fail(writes, error)

@@ -168,7 +168,7 @@ def parse_topic(path: str) -> str | None:
 
 
 def partitions(name: str) -> str:
-    """Return the parent of a topic's partition nodes."""
+    """Return the path of the parent node of a topic's partition nodes."""
     return f"{topic(name)}/partitions"
 
 
@@ -195,7 +195,7 @@ def topic_id(topic_id: uuid.UUID) -> str:
 
 
 def losses(name: str) -> str:
-    """Return the parent of a topic's loss receipts."""
+    """Return the path of the parent node of a topic's loss receipts."""
     return f"{LOSSES}/{encode_name(name)}"
 
 
@@ -205,7 +205,7 @@ def loss(topic_partition: TopicPartition) -> str:
 
 
 def suspects(name: str) -> str:
-    """Return the parent of the log end reports of a topic's replicas."""
+    """Return the path of the parent node of the log end reports of a topic's replicas."""
     return f"{SUSPECTS}/{encode_name(name)}"
 
 
@@ -226,7 +226,8 @@ def parse_delete_topic(path: str) -> str | None:
 
 
 def config_root(entity_type: str) -> str:
-    """Return the parent of all entities of one of CONFIG_ENTITY_TYPES."""
+    """Return the path of the parent node of the configurations of all entities of this type, one of
+    CONFIG_ENTITY_TYPES."""
     return f"{CONFIG}/{entity_type}"
 
 
@@ -301,7 +302,8 @@ def group_owner(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_offsets(group_id: str) -> str:
-    """Return the parent of the topics for which the group has committed offsets."""
+    """Return the path of the node whose children are the topics with committed offsets of the
+    group."""
     return f"{group(group_id)}/offsets"
 
 
@@ -349,8 +351,9 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Return the path of a resource's ACLs. `resource_type` is Topic, Group, Cluster,
-    TransactionalId or DelegationToken."""
+    """Return the path of the ACLs of the resource `name`, or with `prefixed` of all resources whose
+    names begin with `name`. `resource_type` is Topic, Group, Cluster, TransactionalId or
+    DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 

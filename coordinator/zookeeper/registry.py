@@ -2,7 +2,7 @@
 
 A registration is one multi. So the broker's epoch (the node's czxid, KIP-380) and its incarnation
 (the version of a persistent node that every registration raises, KIP-903) always match. After a
-lost reply the node is read and compared, for every write of this module.
+lost reply, every function of this module reads the node and compares it with the write.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int)
 async def _outlast(
     coord: Coord, broker_id: int, found: tuple[bytes, NodeStat], timeout_s: float
 ) -> None:
-    """Wait until another session's registration is deleted. Raises StartupError if it still exists
-    after `timeout_s`."""
+    """Wait until `found`, the registration by another session, is deleted. Raises StartupError if
+    it still exists after `timeout_s`."""
     data, stat = found
     log.warning(
         "broker_id_awaited broker=%d registered_by_session=0x%x",
@@ -183,8 +183,8 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, before: list[CoordOp]
 ) -> Broker:
-    """Register by one multi: create the node, set its data (only the result of a set has the
-    czxid), and raise the incarnation."""
+    """Register by one multi: apply the operations `before`, create the node, set its data (only the
+    result of a set has the czxid), and raise the incarnation."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [

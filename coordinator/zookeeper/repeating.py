@@ -22,9 +22,10 @@ T = TypeVar("T")
 async def repeat_unanswered(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
-    """Return the result of `ask`, a step of the broker's start. After ConnectionLoss or
-    SessionExpired, `ask` is called again, so it must be repeatable. Raises the last error when
-    `limit_s` seconds have passed since the first error. Raises any other error at once."""
+    """Return the result of `ask`, a step of the broker's start; `what` is the name of the step in
+    the log. After ConnectionLoss or SessionExpired, `ask` is called again, so it must be
+    repeatable. Raises the last error when `limit_s` seconds have passed since the first error.
+    Raises any other error at once."""
     deadline: float | None = None
     while True:
         try:

@@ -100,7 +100,7 @@ def encode_topic(assignment: TopicAssignment) -> bytes:
 
 
 def decode_topic(path: str, data: bytes) -> TopicAssignment:
-    """Decode versions 1 to 3."""
+    """Decode the content of a topic's node, in version 1 to 3."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
     try:
@@ -255,12 +255,13 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
 
 
 class LogDirEvent(enum.IntEnum):
-    """The reason of a broker's log directory notification. Kafka has only the first, and treats any
-    value as a failed directory."""
+    """The reason of a broker's log directory notification. Kafka has only DIRECTORY_FAILED, and
+    treats any value as a failed directory."""
 
     DIRECTORY_FAILED = 1
     REPLICAS_CHANGED = 2
-    """The broker refuses to lead with one of its replicas, or has removed one from the ISR."""
+    """The broker refuses to lead with one of its replicas, or has removed one of its replicas from
+    the ISR."""
 
 
 def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
@@ -268,7 +269,8 @@ def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes) -> tuple[int, LogDirEvent]:
-    """Return (broker id, reason); an unknown reason counts as a failed directory."""
+    """Decode a log directory notification. Return (broker id, reason); an unknown reason counts as
+    a failed directory."""
     content = load_object(path, data)
     is_changed = (
         "event" in content.names() and content.integer("event") == LogDirEvent.REPLICAS_CHANGED

@@ -107,7 +107,7 @@ class KazooCoord:
         """Close the session of an earlier process and open a new one.
 
         With `make_chroot`, for brokers only, a missing chroot is created. Raises StartupError after
-        `timeout_s`, if all servers have refused `refusals_max` times, or without the chroot.
+        `timeout_s`, if all servers have refused `refusals_max` times, or if there is no chroot.
         """
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
@@ -292,7 +292,7 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """Return the answer. `by_leader`: only ZooKeeper's leader can give this answer."""
+        """Return the value of kazoo's `result`. `by_leader`: ZooKeeper's leader gives it."""
         sent_at = self._clock.boottime()
 
         def note_answer(value: Any) -> None:
@@ -466,7 +466,7 @@ class KazooCoord:
     def _granted(self, timeout_ms: int) -> None:
         if timeout_ms != self._session_timeout_ms:
             log.warning(
-                "zookeeper_session_timeout_differs granted_ms=%d requested_ms=%d",
+                "zookeeper_session_timeout_differs granted_and_used_ms=%d requested_ms=%d",
                 timeout_ms,
                 self._session_timeout_ms,
             )

@@ -28,7 +28,7 @@ class SessionStore(Protocol):
         """Return the stored keys; empty if the stored content is damaged. Does not raise."""
 
     def save(self, keys: Sequence[SessionKey]) -> None:
-        """Replace the stored keys. Raises OSError."""
+        """Replace the stored session keys by `keys`. Raises OSError."""
 
 
 class NoSessionStore:

@@ -16,7 +16,8 @@ class WatchTable:
         self._missing: set[str] = set()
 
     def add_data(self, path: str, watch: Watch, *, exists: bool = True) -> None:
-        """Add a watch that fires when the node is created, changed or deleted."""
+        """Add a watch that fires when the node is created, changed or deleted. `exists`: whether
+        the node exists at present."""
         self._data.setdefault(path, {})[watch] = None
         if exists:
             self._missing.discard(path)

@@ -33,7 +33,7 @@ class WedgeWatch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Idempotent."""
+        """Start the thread that watches the event loop. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="wedge-watch", daemon=True)
             self._thread.start()

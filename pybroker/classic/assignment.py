@@ -15,7 +15,8 @@ from pybroker.model import TopicPartition
 
 
 class ThreadId(NamedTuple):
-    """One stream of a member. Its text is the content of owner nodes."""
+    """The id of one stream of a member. As text it is the content of the owner nodes of the
+    partitions that the stream reads."""
 
     consumer: str
     number: int
@@ -30,7 +31,8 @@ Assignment = dict[TopicPartition, ThreadId]
 
 
 class NoRoundRobin(PybrokerError):
-    """The members do not all have the same topics with the same numbers of streams."""
+    """The error of the strategy `roundrobin`: some members have other topics, or other numbers of
+    streams, than the rest of the group."""
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:

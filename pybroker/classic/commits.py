@@ -23,8 +23,8 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The offset at which a new owner starts, and the stored offset; None if no offset is
-    stored."""
+    """`start`: the offset at which a new owner of the partition starts. `stored`: the partition's
+    offset in the store to which this member commits. Each is None if there is no such offset."""
 
     start: int | None
     stored: int | None
@@ -48,7 +48,7 @@ class Offsets:
     """The committed offsets of one group, for the partitions that this member owns."""
 
     def __init__(self, coord: Coord, group_id: str, *, era: Callable[[], int]) -> None:
-        """`era` counts the sessions that have ended."""
+        """`era` returns how many ZooKeeper sessions of this member have ended."""
         self._coord = coord
         self._group_id = group_id
         self._era = era
@@ -57,7 +57,8 @@ class Offsets:
         holder waits only for ZooKeeper."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offsets. Raises CoordError, MalformedNode."""
+        """Return the stored offset of each of these partitions, from the group's nodes. Raises
+        CoordError, MalformedNode."""
         offsets = await asyncio.gather(*(self._read_one(key) for key in partitions))
         return {
             key: Progress(offset, offset) for key, offset in zip(partitions, offsets, strict=True)
@@ -102,7 +103,8 @@ class Offsets:
         return owned.released or owned.era != self._era()
 
     def _checks(self, owned: OwnedPartition) -> list[CoordOp]:
-        """Return checks that the owner node and the topic still exist."""
+        """Return the operations that check that the partition's owner node and its topic still
+        exist."""
         key = owned.topic_partition
         return [
             CheckOp(paths.group_owner(self._group_id, key), -1),
@@ -121,8 +123,8 @@ class Offsets:
     async def _write_one(
         self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
     ) -> OwnedPartition | None:
-        """Store the offset of one partition. Return None if it is stored, or the partition if this
-        member no longer owns it."""
+        """Store the offset of one partition: its consumed offset, or that in `exact`. Return None
+        if it is stored, or the partition if this member no longer owns it."""
         key = owned.topic_partition
         offset = owned.consumed if exact is None else exact[key]
         if offset is None or offset == owned.stored:

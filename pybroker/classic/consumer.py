@@ -75,7 +75,7 @@ class ClassicConsumer:
         self._clock = clock or defaults.make_clock()
         self._rng = rng or defaults.make_rng()
         self.consumer_id = self._make_id()
-        """The id of this member in the group's nodes."""
+        """The id of this member in the group's nodes in ZooKeeper."""
         self._tasks = TaskOwner(self._task_failed)
         self._streams = StreamSet({})
         self._validity: SessionValidity | None = None

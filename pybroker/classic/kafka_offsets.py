@@ -34,8 +34,9 @@ class KafkaOffsets:
         """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offsets. With dual.commit.enabled a member starts at the larger offset
-        of the two stores."""
+        """Return the stored offset of each of these partitions, from the group's coordinator. With
+        dual.commit.enabled a member starts at the larger one of this offset and the offset in
+        ZooKeeper."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

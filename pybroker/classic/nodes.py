@@ -79,8 +79,9 @@ class GroupNodes:
         await self._delete_own(paths.group_member(self._group_id, consumer_id))
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
-        """Return the group's members and topics, and set `watch` for changes. The topics are those
-        of this member, or with `all_topics` those of all members. Raises GroupIsCoordinated."""
+        """Return the group's members and topics, and set `watch` for changes of their nodes. The
+        topics are those to which this member subscribes, or with `all_topics` those to which any
+        member subscribes. Raises GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):

@@ -28,20 +28,21 @@ class OwnedPartition:
     topic_partition: TopicPartition
     thread: ThreadId
     era: int
-    """The session in which the owner node was created, as counted by `SessionValidity.era`."""
+    """How many ZooKeeper sessions of this member had ended when it created the owner node
+    (`SessionValidity.era`)."""
     topic_czxid: int
-    """The czxid of the topic's node: a recreated topic of the same name has another."""
+    """The czxid of the topic's node: a recreated topic of the same name has another czxid."""
     stored: int | None = None
     consumed: int | None = None
     in_hand: int | None = None
     chunks: deque[deque[ConsumerRecord]] = field(default_factory=deque)
     is_open: bool = True
-    """Whether the stream may still get records."""
+    """Whether the stream may still get records of this partition."""
     released: bool = False
-    """Whether its owner node may be deleted already: no offset of the partition is stored any
-    more."""
+    """Whether the partition's owner node may be deleted already: this member stores no offset of
+    the partition any more."""
     searching: bool = False
-    """Whether its start position is being looked up."""
+    """Whether the partition's start position is being looked up."""
     problem: ClientError | None = None
     on_settled: Callable[[], None] = lambda: None
     """Called when the records that the stream returned last count as consumed."""
@@ -51,7 +52,7 @@ class OwnedPartition:
             self.chunks.append(deque(records))
 
     def take(self, limit: int) -> list[ConsumerRecord]:
-        """Return up to `limit` records for the stream."""
+        """Remove and return up to `limit` queued records, for the stream."""
         taken: list[ConsumerRecord] = []
         while self.is_open and self.chunks and len(taken) < limit:
             chunk = self.chunks[0]

@@ -107,7 +107,7 @@ class Reader:
         owned_partitions: Mapping[TopicPartition, OwnedPartition],
         new: Iterable[OwnedPartition],
     ) -> None:
-        """Read exactly these partitions from now on: those in `new` from the group's offset, the
+        """Read exactly `owned_partitions` from now on: those in `new` from the group's offset, all
         others from their present position."""
         self._owned = dict(owned_partitions)
         if owned_partitions:
@@ -124,7 +124,8 @@ class Reader:
                 self._consumer.seek(owned.topic_partition, owned.consumed)
 
     def room_again(self, owned: OwnedPartition) -> None:
-        """Resume the partition, because its stream has taken records."""
+        """Fetch a paused partition again if its queue has room, because its stream has taken
+        records."""
         if (
             self._consumer is not None
             and self._is_current(owned)
@@ -152,7 +153,7 @@ class Reader:
                     consumer.pause(owned.topic_partition)
                     self._deliver(owned)
             except ClientError as error:
-                log.error("classic reading failed reason=%s", error)
+                log.error("classic reading failed reason=%s: the streams raise this error", error)
                 self._on_failure(error)
                 return
             else:
@@ -171,7 +172,10 @@ class Reader:
         for key in sorted(partitions):
             owned = self._owned.get(key)
             if owned is not None:
-                log.warning("offset out of range partition=%s", key)
+                log.warning(
+                    "offset out of range partition=%s: auto.offset.reset gives the new position",
+                    key,
+                )
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:

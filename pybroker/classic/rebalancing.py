@@ -33,7 +33,7 @@ from pybroker.ports import Clock, Coord, WatchEvent
 log = logging.getLogger(__name__)
 
 _MAY_PASS = (CoordError, ClientError, MalformedNode, NoRoundRobin)
-"""Errors after which another attempt may succeed."""
+"""Errors after which another attempt to rebalance may succeed."""
 
 
 class RebalanceListener(Protocol):
@@ -147,7 +147,12 @@ class Rebalancer:
             try:
                 await self.rebalance()
             except RebalanceFailed as error:
-                log.error("rebalance failed consumer=%s reason=%s", self._consumer_id, error)
+                log.error(
+                    "rebalance failed consumer=%s reason=%s: tried again when a node of the group"
+                    " changes",
+                    self._consumer_id,
+                    error,
+                )
                 self._on_outcome(error)
             except GroupIsCoordinated as error:
                 log.error("rebalancing stopped consumer=%s reason=%s", self._consumer_id, error)
@@ -215,7 +220,9 @@ class Rebalancer:
             self._consumer_id, self._on_watch, all_topics=strategy == "roundrobin"
         )
         if not view.has_brokers:
-            log.warning("no brokers consumer=%s", self._consumer_id)
+            log.warning(
+                "no broker is registered consumer=%s: the assignment stays", self._consumer_id
+            )
             return None
         if not self._reader.is_started:
             await self._reader.start(await self._nodes.broker_addresses())
@@ -322,7 +329,7 @@ class Rebalancer:
         self._wake.set()
 
     async def _pause(self) -> None:
-        """Wait for a change, for rebalance.backoff.ms at most."""
+        """Wait until a node of the group changes, for rebalance.backoff.ms at most."""
         await _wait(self._wake, Deadline(self._clock, self._options.rebalance_backoff_ms))
 
     async def _call_listener(self, what: str, partitions: Collection[TopicPartition]) -> None:
@@ -348,8 +355,9 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 
 def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
-    """Whether the partition must be released. If its topic is deleted, no offset is stored for the
-    partition: a recreated topic would be read from that offset."""
+    """Whether this member has to release the partition: `wanted` does not assign it to the same
+    stream, or the topic was deleted or recreated. In the second case no offset of the partition is
+    stored any more, because the recreated topic would be read from that offset."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

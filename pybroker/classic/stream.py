@@ -172,7 +172,7 @@ class Stream:
 
 
 class StreamSet:
-    """All streams of a consumer, found by the thread that owns a partition."""
+    """All streams of a consumer. `of` finds the stream that reads an owned partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
         """`streams`: (topic, number of the stream) -> stream. The topic is None for streams of a

@@ -31,7 +31,8 @@ class Subscription:
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
         """Return topic -> number of streams, given the existing `topics`. A subscription by name
-        includes topics that do not exist yet. Raises ConfigError for an invalid pattern."""
+        includes topics that do not exist yet; one by pattern excludes Kafka's internal topics with
+        `exclude_internal`. Raises ConfigError for an invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()
@@ -61,9 +62,9 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
-    """Return a subscription by pattern. `expression` has the syntax of Kafka's tools: a regular
-    expression for whole names, or several regular expressions separated by commas. Raises
-    ConfigError."""
+    """Return a subscription by pattern with `count` streams. `kind` says whether the topics that
+    match are read or excluded. `expression` has the syntax of Kafka's tools: a regular expression
+    for whole names, or several regular expressions separated by commas. Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)

@@ -7,10 +7,8 @@ one result.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
@@ -29,9 +27,6 @@ from pybroker.wire.messages.log_dirs import (
 )
 
 log = logging.getLogger(__name__)
-
-_PARTITIONS_A_TURN: Final = 200
-"""After this many partitions a request yields to the event loop."""
 
 
 def handle_describe_log_dirs(
@@ -87,18 +82,11 @@ async def handle_alter_replica_log_dirs(
         for topic in directory.topics
         for partition in topic.partitions
     }
-    codes: dict[TopicPartition, int] = {}
-    for number, (partition, path) in enumerate(wanted.items(), 1):
-        if number % _PARTITIONS_A_TURN == 0:
-            await asyncio.sleep(0)
-        try:
-            exists = services.metadata.exists(partition)
-            await services.mover.alter(partition, path, exists=exists)
-            codes[partition] = ErrorCode.NONE
-        except BrokerError as error:
-            _tell(services, partition, path, error)
-            codes[partition] = error.code
-    return AlterReplicaLogDirsResponse(results=_results(codes))
+    errors = await services.mover.alter(wanted, services.metadata.exists)
+    for partition, error in errors.items():
+        if error is not None:
+            _tell(services, partition, wanted[partition], error)
+    return AlterReplicaLogDirsResponse(results=_results(errors))
 
 
 def _tell(services: Services, partition: TopicPartition, path: str, error: BrokerError) -> None:
@@ -113,9 +101,12 @@ def _tell(services: Services, partition: TopicPartition, path: str, error: Broke
         )
 
 
-def _results(codes: Mapping[TopicPartition, int]) -> list[AlterReplicaLogDirTopicResult]:
+def _results(
+    errors: Mapping[TopicPartition, BrokerError | None],
+) -> list[AlterReplicaLogDirTopicResult]:
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for (name, partition), code in codes.items():
+    for (name, partition), error in errors.items():
+        code = ErrorCode.NONE if error is None else error.code
         topic = topics.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name))
         topic.partitions.append(
             AlterReplicaLogDirPartitionResult(partition_index=partition, error_code=code)

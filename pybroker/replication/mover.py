@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker.background import BackgroundTask
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.001
 """The pause before the next attempt to replace the log by its copy."""
+_PARTITIONS_A_TURN: Final = 200
+"""After this many partitions a request lets other tasks of the event loop run."""
 
 
 class DirectoryUsage(NamedTuple):
@@ -95,50 +97,75 @@ class ReplicaMover:
         """Path of each offline log directory -> the error."""
         return self._logs.failed_directories
 
-    async def alter(self, partition: TopicPartition, directory: str, *, exists: bool) -> None:
-        """Begin to move the replica to the log directory `directory`; return without waiting for
-        the end. A move of this replica to a different directory is cancelled. `exists`: whether the
-        cluster has the partition.
+    async def alter(
+        self, wanted: Mapping[TopicPartition, str], exists: Callable[[TopicPartition], bool]
+    ) -> Mapping[TopicPartition, BrokerError | None]:
+        """Begin to move each replica to the log directory in `wanted`; return without waiting for
+        the end of the moves. A move of the same replica to a different directory is cancelled.
+        Concurrent calls run one after another, in the order of the calls, so the last request for a
+        replica decides. `exists` returns whether the cluster has a partition.
 
-        Raises BrokerError: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if the
-        topic name is too long for the name of a future directory. If this broker has no replica of
-        the partition, raises REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if the partition
-        does not exist. If the broker gets a replica of it later, it creates this replica in
-        `directory`."""
+        Return partition -> error; None if the move has begun, or if the replica is in this
+        directory already. The errors: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR;
+        INVALID_TOPIC_EXCEPTION if the topic name is too long for the name of a future directory. If
+        this broker has no replica of the partition: REPLICA_NOT_AVAILABLE, or
+        UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. If the broker gets a replica of
+        it later, it creates this replica in the wanted directory."""
+        errors: dict[TopicPartition, BrokerError | None] = {}
+        # A disconnecting client cancels its request, but a move that has begun needs its task.
+        await asyncio.shield(self._spawn(self._alter_all(wanted, exists, errors), None))
+        return errors
+
+    async def _alter_all(
+        self,
+        wanted: Mapping[TopicPartition, str],
+        exists: Callable[[TopicPartition], bool],
+        errors: dict[TopicPartition, BrokerError | None],
+    ) -> None:
+        # The lock is held for the whole request. Otherwise the rest of a slow request would replace
+        # moves that a later request has begun.
+        async with self._changes:
+            for number, (partition, directory) in enumerate(wanted.items(), 1):
+                if number % _PARTITIONS_A_TURN == 0:
+                    await asyncio.sleep(0)
+                try:
+                    await self._alter(partition, directory, exists)
+                    errors[partition] = None
+                except BrokerError as error:
+                    errors[partition] = error
+
+    async def _alter(
+        self, partition: TopicPartition, directory: str, exists: Callable[[TopicPartition], bool]
+    ) -> None:
         if not can_have_future(partition):
             raise BrokerError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{partition} cannot be moved: the topic name is too long for a -future directory",
             )
-        # A disconnecting client cancels its request, but a move that has begun needs its task.
-        await asyncio.shield(self._spawn(self._alter(partition, directory, exists), None))
-
-    async def _alter(self, partition: TopicPartition, directory: str, exists: bool) -> None:
-        async with self._changes:
-            moves = self._logs.moves
-            moves.request_directory(partition, directory)
-            current = self._logs.log(partition)
-            if current is not None and current.failure is not None:
-                raise BrokerError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition} is offline"
-                )
-            if current is None:
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if exists:
-                    code = ErrorCode.REPLICA_NOT_AVAILABLE
-                raise BrokerError(
-                    code, f"broker {self._replicas.broker_id} has no replica of {partition}"
-                )
-            move = moves.current.get(partition)
-            if move is not None and move.target.path == directory.rstrip("/"):
-                return
-            await self._blocking.run(moves.cancel, partition)
-            if move is not None:
-                await self._finished(move)
-            try:
-                await self._move(partition, directory)
-            except StorageError as error:
-                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        moves = self._logs.moves
+        moves.request_directory(partition, directory)
+        current = self._logs.log(partition)
+        if current is not None and current.failure is not None:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition} is offline"
+            )
+        if current is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if exists(partition):
+                code = ErrorCode.REPLICA_NOT_AVAILABLE
+            raise BrokerError(
+                code, f"broker {self._replicas.broker_id} has no replica of {partition}"
+            )
+        move = moves.current.get(partition)
+        if move is not None and move.target.path == directory.rstrip("/"):
+            return
+        await self._blocking.run(moves.cancel, partition)
+        if move is not None:
+            await self._finished(move)
+        try:
+            await self._move(partition, directory)
+        except StorageError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
         """Return the disk usage of each replica of this broker, and of each copy that a move

@@ -70,7 +70,7 @@ def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
 
 def _frame(lines: Iterable[str]) -> bytes:
     content = list(lines)
-    return "".join(f"{line}\n" for line in (_VERSION, len(content), *content)).encode()
+    return "\n".join((_VERSION, str(len(content)), *content, "")).encode()
 
 
 def _lines(data: bytes, path: str) -> list[str]:

@@ -113,6 +113,8 @@ class OffsetCheckpoint:
                 offsets.pop(key, None)
             else:
                 offsets[key] = offset
+        if not offsets.keys() <= self.offsets.keys():
+            offsets = dict(sorted(offsets.items()))  # so that later sorts take little time
         self.write(offsets)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:

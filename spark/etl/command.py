@@ -198,8 +198,9 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Remove the files of attempts that crashed; with `superseded`, also the results that a later
-    commit has replaced. Raises PybrokerError."""
+    """Remove the files of crashed attempts to which nothing was written for `older_than_s` seconds;
+    with `superseded`, also the results that a later commit has replaced. With `dry_run`, only print
+    the files. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}

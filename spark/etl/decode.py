@@ -61,7 +61,8 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """Return the frame with decoded columns `key` and `value`, and with ERROR and RAW."""
+    """Return the frame with decoded columns `key` and `value`, and with two more columns: ERROR,
+    the reason if the record cannot be decoded, and RAW, the bytes of such a record."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
     # Two steps: Spark computes the columns on which the errors depend only once.
@@ -96,8 +97,8 @@ def _without_corrupt(column: Column, schema: StructType | None) -> Column:
 
 
 def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Column]:
-    """Return the decoded column of `key` or `value`, and the column with the reason if decoding
-    fails."""
+    """Return two columns for `key` or `value`: the decoded values, and the reason for each record
+    that cannot be decoded (else null)."""
     raw = F.col(name)
     if part.format == "raw":
         return raw, F.lit(None).cast("string")

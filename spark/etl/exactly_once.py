@@ -74,7 +74,8 @@ class Written:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The commit of a run. `won` is False if another process committed the run first."""
+    """The result of a run: its commit, and `won`, which is False if another process committed the
+    run first."""
 
     commit: Commit
     won: bool
@@ -124,7 +125,8 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Execute a plan and commit the result."""
+        """Execute a plan: let `write` write the files of a new attempt, and commit them. Return the
+        run's commit, which may be that of another process (`Outcome`)."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:
@@ -176,7 +178,8 @@ class Runner:
     def _sealed(
         self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
     ) -> Commit:
-        """Sync the files of the attempt, and return a commit that names them."""
+        """Sync the files of the attempt, and return a commit that names them. `started`: the
+        attempt's start, in seconds of the monotonic clock."""
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )

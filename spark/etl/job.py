@@ -80,8 +80,9 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until all records that exist at the start are committed. Yield the result of
-        each run, at least one."""
+        """Execute runs until all records that exist at the start are committed, or with `until_ms`
+        those before the first record with this timestamp (ms since 1970) or later. Yield the result
+        of each run, at least one."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -108,7 +109,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if more records are missing now than when the run was committed."""
+        """Raise OutputError if a replay (`written`) found more records missing than the run's
+        commit (`old`)."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -137,8 +139,8 @@ class Job:
         return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
-        """Return the ranges that the next run would read. This method writes nothing and needs no
-        Spark."""
+        """Return the ranges that the next run would read; `until_ms` as in `run_once`. This method
+        writes nothing and needs no Spark."""
         self.store.check(self.file.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last is not None else 0
@@ -158,7 +160,8 @@ class Job:
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
     def _all_new_records(self, until_ms: int | None) -> Snapshot | None:
-        """Return the snapshot of all new records, without the limit for one run."""
+        """Return the snapshot of all new records, without the limit for one run; `until_ms` as in
+        `run_once`. Return None if there are no new records."""
         source = replace(self.file.source, max_bytes_per_run=None)
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms

@@ -319,8 +319,8 @@ class _Reader:
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Return whether neither the key, nor a key above it, nor a misspelling of it has a fault.
-        Only then can the value cause further faults."""
+        """Return whether no fault is known yet for the key, for a key above it, or for a
+        misspelling of it. Only then is a further fault of the value reported."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 

@@ -1,10 +1,13 @@
 """The files and folders in the output of a job. Only this module builds and parses these names.
 
-OUTPUT/ _pybroker/ output.json the job that owns the output plans/000000000012.json the offsets that
-run 12 reads attempts/000000000012-<attempt>.json the writing process; locked while it lives
-commits/000000000012-0000.json the result of run 12, revision 0
-data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
-dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
+    OUTPUT/
+      _pybroker/
+        output.json                           the job that owns the output
+        plans/000000000012.json               the offsets that run 12 reads
+        attempts/000000000012-<attempt>.json  the writing process; locked while it lives
+        commits/000000000012-0000.json        the result of run 12, revision 0
+      data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
+      dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
 
 `dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output. Of
 the commits of one run, the one with the highest revision counts.

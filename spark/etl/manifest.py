@@ -169,6 +169,15 @@ def commit_from(content: bytes, where: str) -> Commit:
     )
 
 
+_TYPES: Final[Mapping[Any, str]] = {
+    str: "text",
+    int: "a whole number",
+    int | float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
 class _Fields:
     """Reads the fields of one document with their types. A wrong field raises OutputError."""
 
@@ -184,11 +193,13 @@ class _Fields:
             raise OutputError(f"{self._where}: the field {name} is missing")
         value = self._value[name]
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.wrong(name, value)
+            raise self.wrong(name, value, _TYPES[kind])
         return value
 
-    def wrong(self, name: str, value: object) -> OutputError:
-        return OutputError(f"{self._where}: the field {name} cannot be {json.dumps(value)[:80]}")
+    def wrong(self, name: str, value: object, expected: str) -> OutputError:
+        return OutputError(
+            f"{self._where}: the field {name} is {json.dumps(value)[:80]}, expected {expected}"
+        )
 
     def optional(self, name: str) -> object:
         return self._value.get(name)
@@ -209,7 +220,7 @@ class _Fields:
     def texts(self, name: str) -> list[str]:
         found = self.items(name)
         if not all(isinstance(item, str) for item in found):
-            raise self.wrong(name, found)
+            raise self.wrong(name, found, "a list of texts")
         return found
 
 
@@ -234,7 +245,7 @@ def _mode(get: _Fields) -> Mode:
         return "append"
     if value == "latest":
         return "latest"
-    raise get.wrong("mode", value)
+    raise get.wrong("mode", value, "append or latest")
 
 
 def _files(get: _Fields) -> tuple[OutputFile, ...]:
@@ -243,7 +254,7 @@ def _files(get: _Fields) -> tuple[OutputFile, ...]:
 
 def _file(get: _Fields, item: object) -> OutputFile:
     if not isinstance(item, dict):
-        raise get.wrong("files", item)
+        raise get.wrong("files", item, "objects")
     fields = _Fields(item, get._where)
     return OutputFile(fields.text("path"), fields.number("size"), fields.number("rows"))
 
@@ -260,4 +271,4 @@ def _lost(get: _Fields, item: object) -> tuple[str, int, int, int]:
     match item:
         case [str(topic), int(partition), int(start), int(end)]:
             return topic, partition, start, end
-    raise get.wrong("lost", item)
+    raise get.wrong("lost", item, "lists of topic, partition, first offset and next offset")

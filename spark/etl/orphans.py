@@ -73,7 +73,8 @@ def remove(store: Store, items: Iterable[Leftover]) -> int:
 
 
 def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
-    """Remove the temporary files of documents that were never stored. Return their number."""
+    """Remove the temporary files of documents that were never stored, if they were written at least
+    `young_s` seconds before `now_s` (seconds since 1970). Return their number."""
     count = 0
     for path in store.temporary_files():
         try:

@@ -65,6 +65,7 @@ def read_dead_letters(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
     """Return the records that could not be decoded, with the reason in the column `error`.
+    `since_seq` and `with_seq` as in `read_output`.
 
     Raises OutputError as `output_commits` does.
     """

@@ -35,7 +35,7 @@ class DataLost(SnapshotError):
 
 
 def snapshot_of(value: Json) -> Snapshot:
-    """Return the snapshot in a plan or commit. Raises SnapshotError."""
+    """Return the snapshot from its JSON value in a plan or commit. Raises SnapshotError."""
     return Snapshot.from_json(json.dumps(value))
 
 
@@ -80,7 +80,8 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 
 def _check_continues(job: JobFile, before: Snapshot) -> None:
-    """Raise OutputError if the job file contradicts the job's earlier runs."""
+    """Raise OutputError if the job file contradicts the job's earlier runs: it lacks a topic of
+    `before`, the snapshot of the last run, or has another isolation level."""
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
@@ -95,13 +96,14 @@ def _check_continues(job: JobFile, before: Snapshot) -> None:
 
 
 def reached(goal: Snapshot, done: Snapshot) -> bool:
-    """Return whether `done` ends at or after the end of `goal` in every partition."""
+    """Return whether the snapshot `done` ends at or after the end of the snapshot `goal` in every
+    partition."""
     ends = {item.topic_partition: item.end for item in done.ranges()}
     return all(ends.get(item.topic_partition, 0) >= item.end for item in goal.ranges())
 
 
 def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the ranges of offsets that were already deleted when the snapshot was taken."""
+    """Return the ranges of the snapshot's offsets that were deleted already when it was taken."""
     return tuple(
         (item.topic, item.partition, item.start, min(item.log_start, item.end))
         for item in snapshot.ranges()
@@ -110,8 +112,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the ranges of offsets that are no longer in the log. They are an upper bound for the
-    records that a run which ends now has missed."""
+    """Return the ranges of the snapshot's offsets that are no longer in the log. A run that has
+    just read the snapshot has missed at most the records in these ranges."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (

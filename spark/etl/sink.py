@@ -70,8 +70,8 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
 
 
 def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
-    """Return the columns of the output so far, followed by new columns if the job allows them.
-    Raises SinkError."""
+    """Return the columns `before` of the output so far, followed by the new columns of the table
+    (`found`) if the job allows them. Raises SinkError."""
     old = {field.name: field.dataType for field in before.fields}
     new = {field.name: field.dataType for field in found.fields}
     faults = [

@@ -89,7 +89,8 @@ class Store:
         return None if content is None else manifest.plan_from(content, str(path))
 
     def attempts(self) -> list[AttemptName]:
-        """Return the attempts whose process is alive, or died without removing them."""
+        """Return the attempts that have a file in the store: their process is alive, or died before
+        it removed the file."""
         names = self.files.names(self._root / layout.ATTEMPTS)
         return [found for name in names if (found := layout.parse_attempt(name)) is not None]
 

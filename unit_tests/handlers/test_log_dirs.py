@@ -146,6 +146,30 @@ async def test_a_replica_moves_though_the_client_goes_away_while_its_move_begins
     await until(lambda: disks.logs.home(T0) == path_of(disks, "c") and not disks.logs.moves.current)
 
 
+async def test_a_later_request_replaces_all_moves_of_an_earlier_request(
+    disks: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later request arrives while the earlier one begins the first of its two moves."""
+    run, gate = disks.blocking.run, Gate()
+
+    def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:
+        if function == disks.logs.moves.begin and not gate.reached.is_set():
+            return disks.blocking.run_behind(gate, function, *args)
+        return run(function, *args)
+
+    monkeypatch.setattr(disks.blocking, "run", held)
+    a, b, c = (path_of(disks, name) for name in "abc")
+    earlier = asyncio.create_task(alter(disks, (c, "t", [1, 0])))
+    await gate.reached.wait()
+    later = asyncio.create_task(alter(disks, (b, "t", [0]), (a, "t", [2])))
+    await idle()
+    gate.open.set()
+    assert await earlier == [0, 0]
+    assert await later == [0, 0]
+    await until(lambda: not disks.logs.moves.current)
+    assert [disks.logs.home(TopicPartition("t", number)) for number in range(3)] == [b, c, a]
+
+
 @pytest.mark.parametrize(
     ("directory", "topic", "partition", "expected"),
     [

@@ -20,7 +20,12 @@ from pybroker.model import (
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from pybroker.wire.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+    PartitionData,
+)
 from unit_tests.handlers.bench import (
     BROKER_ID,
     Bench,
@@ -377,6 +382,32 @@ async def test_each_request_of_a_session_proves_that_an_idle_follower_follows(
         await request()
         assert begun[-2] <= follower.caught_up_s < begun[-1]
         assert begun[-2] <= follower.followed_s < begun[-1]
+
+
+async def test_requests_of_a_session_do_not_count_for_a_partition_that_it_forgot(
+    bench: Bench,
+) -> None:
+    """A follower that follows another leader forgets the partition. The old leader must not count
+    the session's further requests as fetches: it would be sure that it still leads."""
+    answer = await bench.ask(
+        ApiKey.FETCH, 12, fetch_request(
+            ("t", 0, 0), ("t", 1, 0),
+            session=(0, 0), replica_id=FOLLOWER, current_leader_epoch=EPOCH,
+        )
+    )  # fmt: skip
+    state = partition(bench)._leader
+    assert state is not None
+    follower = state.followers[FOLLOWER]
+    forgets = ForgottenTopic(topic="t", partitions=[0])
+    proofs = []
+    for epoch in range(1, 6):
+        request = fetch_request(
+            session=(answer.session_id, epoch), replica_id=FOLLOWER, current_leader_epoch=EPOCH
+        )
+        request.forgotten_topics_data = [forgets] if epoch == 3 else []
+        assert code(await bench.ask(ApiKey.FETCH, 12, request)) is ErrorCode.NONE
+        proofs.append(follower.followed_s)
+    assert proofs[0] < proofs[1] == proofs[2] == proofs[3] == proofs[4]
 
 
 async def test_a_stuck_follower_gets_corrupt_message_for_the_leaders_damage(bench: Bench) -> None:

@@ -233,3 +233,18 @@ async def test_each_move_of_the_high_watermark_reaches_the_checkpoint(replicas: 
         b"", leader_high_watermark=8, leader_log_start=0, now_ms=replicas.clock.wall_ms()
     )
     assert saved() == 8
+
+
+async def test_the_high_watermark_of_a_replica_that_returns_reaches_the_checkpoint(
+    replicas: Replicas,
+) -> None:
+    """A checkpoint written while no replica is served keeps the offset of the file."""
+    await replicas.told(facts())
+    replicas.append()
+    await replicas.stopped()
+    replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
+    assert replicas.logs.high_watermark_checkpoint(T0) == 0
+    await replicas.told(facts(epoch=1))
+    assert replicas.partition().high_watermark == 1
+    replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
+    assert replicas.logs.high_watermark_checkpoint(T0) == 1

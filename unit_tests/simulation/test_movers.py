@@ -8,6 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pybroker.client import Replica
+from pybroker.client.errors import RequestTimedOut
+from pybroker.model import TopicPartition
+from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.manager import LogManager
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.disk_view import DiskView
@@ -77,3 +81,26 @@ def test_a_replica_outside_the_requested_directory_breaks_a_rule(
     monkeypatch.setattr(LogManager, "home", lambda self, partition: "/elsewhere")
     assert rules(moves) == {MOVED}
     assert not rules(moves, disks_were_harmed=True)
+
+
+def test_an_unanswered_request_to_a_starting_broker_may_replace_a_later_move(
+    moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A starting broker has opened its logs, but has no replicas yet."""
+    broker = moves.cluster.brokers[1]
+    rooms = broker.rooms
+    assert rooms is not None
+    first, second, *_ = rooms.logs.all()
+    with monkeypatch.context() as starting:
+        starting.setattr(ReplicaManager, "partitions", {})
+        request(moves, first, "/broker-1/data", RequestTimedOut("no answer"))
+    request(moves, first, "/elsewhere", None)
+    assert not rules(moves)
+    request(moves, second, "/elsewhere", None)
+    assert rules(moves) == {MOVED}
+
+
+def request(moves: Moves, partition: TopicPartition, directory: str, error: object) -> None:
+    broker = moves.cluster.brokers[1]
+    before = moves.asked(broker, partition)
+    moves.answered(broker, Replica(partition, 1), directory, before, error)

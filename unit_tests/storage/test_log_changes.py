@@ -9,14 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.storage.directory import OffsetCheckpoint
 from pybroker.storage.log import Log
+from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
+from pybroker.storage.moves import ReplicaMove
 from unit_tests.patience import PATIENCE_S
 from unit_tests.storage.batches import FIRST_TIMESTAMP
 from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
+from unit_tests.storage.test_moves import begin, copy_all, swap
 
 MANY = [TopicPartition("orders", number) for number in range(50)]
 LATER_MS = 1_000_000
@@ -215,6 +219,60 @@ def test_an_unexpected_error_loses_no_note(host: Host, monkeypatch: pytest.Monke
     assert manager.flush_idle(LATER_MS) == 2
 
 
+def test_records_before_a_failed_segment_are_flushed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower may write some of an answer's batches before it finds no room for the others."""
+    manager = host.start()
+    leader, log = manager.create(A, LogConfig(), TOPIC_ID), make(manager, B, 0)
+    fill(leader, 40)
+    data = leader.read(0, 10**6, upper_offset=40, at_least_one_batch=True, cached_only=False)
+    assert data is not None
+    manager.flush_idle(LATER_MS)
+    manager.flush_idle(LATER_MS)
+
+    def no_room(log: Log, base_offset: int, now_ms: int) -> None:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no room")
+
+    monkeypatch.setattr(Log, "_start_segment", no_room)
+    with pytest.raises(BrokerError):
+        log.append_replicated(data, now_ms=0)
+    assert 0 < log.log_end_offset < 40
+    assert manager.flush_idle(LATER_MS) == 1
+    assert log.recovery_point == log.log_end_offset
+
+
+def test_a_checkpoint_in_the_middle_of_a_truncation_is_written_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = host.start()
+    log = make(manager, A, 5)
+    marks = Marks({A: 9})
+    persist = Log.persist_epochs
+
+    def persist_and_checkpoint(log: Log) -> None:
+        persist(log)
+        manager.write_checkpoints(marks)
+
+    monkeypatch.setattr(Log, "persist_epochs", persist_and_checkpoint)
+    log.truncate_fully_and_start_at(9)
+    monkeypatch.undo()
+    manager.write_checkpoints(marks)
+    assert_all_is_saved(host, manager, marks)
+
+
+def test_a_missing_partition_leaves_the_recovery_points(host: Host) -> None:
+    manager = host.start()
+    for key in (A, B):
+        make(manager, key)
+    marks = Marks({A: 3, B: 3})
+    manager.shutdown(marks)
+    (host.data / "orders-0").rename(host.home / "taken-away")
+    host.start().write_checkpoints(marks)
+    assert checkpoint(host, "recovery-point-offset-checkpoint") == {"orders 1": 3}
+    assert checkpoint(host, "replication-offset-checkpoint") == {"orders 0": 3, "orders 1": 3}
+
+
 def lose_all_notes(manager: LogManager) -> None:
     changes = existing(manager).changes
     for noted in (changes.unflushed, changes.unsaved, changes.doomed):
@@ -254,6 +312,24 @@ def test_a_deleted_partition_leaves_the_checkpoints(host: Host) -> None:
     disk.faults.room_bytes = None
     manager.write_checkpoints(marks)
     assert_all_is_saved(host, manager, marks)
+
+
+def test_a_copy_that_takes_the_place_is_noted_for_the_duties(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the swap, since a duty during it still looks at the log before."""
+    host.directories.append(str(host.home / "more"))
+    manager = host.start()
+    make(manager)
+    move = begin(host, manager)
+    copy_all(move)
+    changes = move.log.changes
+    assert changes is move.source.changes
+    monkeypatch.setattr(ReplicaMove, "catch_up", lambda move: True)
+    for noted in (changes.unflushed, changes.unsaved, changes.doomed):
+        noted.clear()
+    swap(manager, move)
+    assert changes.unflushed == changes.unsaved == changes.doomed == {A}
 
 
 @pytest.mark.parametrize("seed", range(20))

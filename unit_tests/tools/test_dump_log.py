@@ -97,7 +97,8 @@ MEMBER_TEXT = (
         (
             b"\0",
             b"?",
-            "key: Error at offset 0, skipping. 1 bytes, expected at least a version of 2 bytes",
+            "key: Error at offset 0, skipping. a key or value of 1 bytes, expected a version of 2"
+            " bytes first",
         ),
     ],
 )

@@ -65,8 +65,9 @@ class Moves:
         self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
         self._crossed: set[tuple[int, TopicPartition]] = set()
         """Replicas with several concurrent requests, whose order is unknown."""
-        self._unsure: set[str] = set()
-        """Broker processes that may still carry out a request without a received answer."""
+        self._unsure: set[tuple[str, TopicPartition]] = set()
+        """Broker processes that may still carry out a request without a received answer, with the
+        replica that the request names."""
 
     def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
         """Send move requests to that broker repeatedly. Return a function that stops the
@@ -114,7 +115,9 @@ class Moves:
             self.counts["refused"] += 1
         else:
             self.counts["unanswered"] += 1
-            self._unsure.update(life.process for life in (before, now) if life is not None)
+            # The broker may not have the replica yet: it still starts, but it can move the log.
+            if broker.machine.loop is not None:
+                self._unsure.add((broker.machine.loop.name, partition))
         self._under_way[key] -= 1
         if not self._under_way[key]:
             self._crossed.discard(key)
@@ -136,7 +139,7 @@ class Moves:
             told = any(
                 process in line and f"move failed partition={partition} " in line for line in errors
             )
-            if home != move.directory and not told and process not in self._unsure:
+            if home != move.directory and not told and (process, partition) not in self._unsure:
                 text = (
                     f"broker {number} accepted a move of the replica to {move.directory}, but has"
                     f" it in {home}"

@@ -30,7 +30,7 @@ async def test_a_replaced_coordinator_returns_no_offsets_although_its_zookeeper_
     with pytest.raises(BrokerError) as caught:
         await stage.fetch()
     assert caught.value.code is ErrorCode.NOT_COORDINATOR
-    assert "version 1, not 0" in stage.shard.reasons[0]
+    assert "version 1, expected 0" in stage.shard.reasons[0]
 
 
 async def test_offsets_are_returned_while_only_the_brokers_own_session_is_silent() -> None:

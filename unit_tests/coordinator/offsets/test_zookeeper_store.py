@@ -125,7 +125,7 @@ async def test_an_old_coordinator_writes_nothing_and_resigns() -> None:
     assert set(codes.values()) == {ErrorCode.NOT_COORDINATOR}
     assert stage.node("a-0") == b"8"
     assert stage.tree.paths() == before
-    assert "version 1, not 0" in old_shard.reasons[0]
+    assert "version 1, expected 0" in old_shard.reasons[0]
     assert set((await old.commit(GROUP, late)).values()) == {ErrorCode.NOT_COORDINATOR}
 
 

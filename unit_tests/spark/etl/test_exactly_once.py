@@ -315,7 +315,7 @@ def test_a_missing_last_commit_is_repeated_from_its_plan(tmp_path: Path) -> None
         (b"[]", "not a JSON object"),
         (b'{"version": 2}', "unknown version 2"),
         (b'{"version": 1}', "job is missing"),
-        (b'{"version": 1, "job": 5}', "job cannot be 5"),
+        (b'{"version": 1, "job": 5}', "job is 5, expected text"),
     ],
 )
 def test_damaged_commit_is_refused_with_its_path(
