@@ -2,8 +2,8 @@
 
     python benchmarks/cluster_race.py [--rounds N] [--quick] [--only MEASURE,...]
 
-The program itself is `benchmarks.racing.cluster`; this file makes it callable by its path, as
-`benchmarks/race.py` explains.
+The program itself is `benchmarks.racing.cluster`, whose docstring describes the measures. This file
+starts it, for a call by path (see `benchmarks/race.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Measures how long three brokers take to be ready, and to hand over the leaderships of one broker.
+"""Measures how long three brokers take until they are ready, and to hand over the leaderships of
+one broker.
 
-Five clusters are started, each with its own ZooKeeper and empty data. `ready` is the time until
-every broker knows all brokers, in seconds. One broker leads 1,000 partitions with replication
-factor 3. `handover` is the time from SIGTERM of this broker until other brokers lead the
-partitions, and `stop` the time until its process has ended. Run the program with `python
+The program starts five clusters, one after the other, each with its own ZooKeeper and empty data.
+It prints the median and the range of three times, in seconds. `ready` is the time until every
+broker knows all brokers. Then one broker leads 1,000 partitions with replication factor 3, and is
+stopped by SIGTERM. `handover` is the time until other brokers lead the partitions, and `stop` the
+time until the process of the stopped broker has ended. Run the program with `python
 benchmarks/cluster_times.py`.
 """
 

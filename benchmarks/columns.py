@@ -1,13 +1,14 @@
-"""Measures the speed of decoding batches into columns, compiled and by NumPy, and compares it with
-`decode_records` in the same run.
+"""Measures the speed of decoding batches into columns, by the compiled module and by NumPy, and
+compares it with `decode_records` in the same run.
 
     python benchmarks/columns.py [--records N] [--rounds N] [--batch-bytes N] [--poll]
 
 The program prints million records per second of CPU time (the best of several rounds), including
-decompression, for values of 100 and 300 bytes in batches of 1 MB. It also prints the speed of the
-codec alone, and the ratio of columns to records. Records are decoded by the compiled loops. With
-`--poll`, the program starts a broker and reads 400,000 records by `getmany` and by `poll_arrow`.
-Only the ratios can be compared with another machine.
+decompression, for values of 100 and 300 bytes in batches of 1 MB. It also prints the speed of
+decompression alone (`codec`), and the speed of each kind of columns divided by the speed of
+`decode_records`, which uses the compiled module. With `--poll`, the program also starts a broker
+and reads 400,000 records by `getmany` and by `poll_arrow`. Only the ratios can be compared with
+another machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pybroker.testing import Cluster
 NOW_MS = 1_700_000_000_000
 LIMIT = 64 * 1024 * 1024
 FINISH_BYTES = 4 * 1024 * 1024
-"""The approximate size in bytes of the columns that a reader returns at a time."""
+"""The approximate size in bytes of the columns that a reader collects before it returns them."""
 SIZES = (100, 300)
 TEXT = b'{"kind": "order", "state": "paid", "customer": ' * 10
 POLLED = 400_000
@@ -40,8 +41,8 @@ FORMS = ("_speedups", "_numpy_columns")
 
 
 def batches_of(codec: Codec, value_bytes: int, records: int, batch_bytes: int) -> list[bytes]:
-    """Return batches of records with keys. 40 bytes of each value are random; the rest is repeated
-    text."""
+    """Return batches of `records` records with keys, each batch of about `batch_bytes` bytes. 40
+    bytes of each value are random; the rest is repeated text."""
     chance = random.Random(17)
     found = []
     builder = BatchBuilder(codec)
@@ -94,7 +95,8 @@ def only_decompressed(batches: Sequence[bytes]) -> int:
 
 
 def rate(action: Callable[[Sequence[bytes]], int], batches: Sequence[bytes], rounds: int) -> float:
-    """Return million records per second of CPU time in the fastest round."""
+    """Return how many million records per second of CPU time `action` processes, in the fastest
+    round."""
     best = 0.0
     for _ in range(rounds):
         start = time.process_time()
@@ -133,7 +135,8 @@ async def produce(servers: str) -> None:
 
 
 async def consume(servers: str, name: str) -> float:
-    """Return million records per second of CPU time for a consumer that reads all records."""
+    """Read all records by the consumer's method `name` (`getmany` or `poll_arrow`). Return how many
+    million records per second of CPU time the consumer reads."""
     async with Consumer(servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([PARTITION])
         rows = 0

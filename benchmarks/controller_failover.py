@@ -1,10 +1,10 @@
 """Measures the failover time of the controller in a cluster of three brokers: python
 benchmarks/controller_failover.py [partitions] [topics].
 
-ZooKeeper is real. The brokers answer at once: requests to them are encoded, but not sent. The time
-is measured from the end of the old controller's session, without the session timeout, until the
-remaining brokers know a leader for every partition. The program also prints the CPU time of each
-turn of the event loop that takes 5 ms or more.
+ZooKeeper is real. The brokers are simulated and answer at once: requests to them are encoded, but
+not sent. The time begins at the end of the old controller's ZooKeeper session, without the session
+timeout. It ends when the two other brokers know a leader for every partition. The program also
+prints the longest callbacks of the event loop, with their CPU time if it is 5 ms or more.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ BROKERS = (1, 2, 3)
 
 
 class EncodingChannel(RemoteBrokerChannel):
-    """A channel to a broker that executes every command at once. Requests are created and encoded
-    as usual, but not sent. The channel records the leaders in the requests."""
+    """A channel to a simulated broker, which executes every command at once. Requests are created
+    and encoded as usual, but not sent. `known` receives the leader of each partition in the
+    requests."""
 
     def __init__(self, broker: Broker, known: dict[TopicPartition, int]) -> None:
         super().__init__(broker, "PLAINTEXT", client_id="benchmark", timeout_s=1.0, connect_s=1.0)
@@ -68,11 +69,11 @@ class EncodingChannel(RemoteBrokerChannel):
 
 
 ENCODED: list[int] = []
-"""The sizes of the requests, in bytes."""
+"""The sizes of the encoded requests, in bytes."""
 
 
 class CallbackTimes:
-    """The CPU time of each callback of the event loop."""
+    """Collects the callbacks of the event loop that need more than 5 ms of CPU time."""
 
     def __init__(self) -> None:
         self.longest: list[tuple[float, str]] = []
@@ -96,7 +97,7 @@ class CallbackTimes:
 
 
 class Phases(logging.Handler):
-    """The times of the controller's log lines."""
+    """Collects the controller's log lines with their times, which show the phases of a failover."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +108,8 @@ class Phases(logging.Handler):
 
 
 class Member:
-    """A broker with a ZooKeeper session, a registration and a controller."""
+    """A simulated broker with a ZooKeeper session, a registration and a controller. `known`
+    receives the leader of each partition that the controller sends."""
 
     def __init__(self, broker_id: int, servers: str, known: dict[TopicPartition, int]) -> None:
         self.id = broker_id
@@ -136,7 +138,8 @@ class Member:
         self.controller.start()
 
     async def kill(self) -> None:
-        """Expire the broker's session, as the ZooKeeper server does after the session timeout."""
+        """End the broker's ZooKeeper session, as the ZooKeeper server does after the session
+        timeout."""
         self.controller.session_expired()
         await self.coord.close()
 

@@ -1,11 +1,11 @@
-"""Measures the speed at which a follower catches up.
+"""Measures the speed at which a follower catches up with its leader.
 
     python benchmarks/follower_copy.py [--megabytes N] [--partitions P] [--batch-kib K]
 
-Of two brokers, one is killed while N megabytes are written to the other. The killed broker is
-started again, and the program waits until its log directory has the same number of bytes. It prints
-megabytes per second from the first copied byte to the last. Both brokers and this program share the
-machine.
+The program starts two brokers, kills one of them, and writes N megabytes to the other. Then it
+starts the killed broker again, and waits until both log directories have the same number of bytes.
+It prints megabytes per second from the first copied byte to the last one. Both brokers and this
+program share the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_S = 0.005
 
 
 def size(log_dir: Path) -> int:
-    """Return the number of bytes of the topic's records in a log directory."""
+    """Return the number of bytes of the topic's records in the log directory `log_dir`."""
     return sum(path.stat().st_size for path in log_dir.glob(f"{TOPIC}-*/*.log"))
 
 
@@ -43,8 +43,9 @@ async def write(bootstrap: str, total_bytes: int, partitions: int, batch_kib: in
 
 
 def copy(cluster: Cluster, total_bytes: int) -> tuple[int, float]:
-    """Return the number of bytes copied since the first copied byte was seen, and the seconds until
-    the end."""
+    """Start broker 2 again, and wait until its log directory has `total_bytes` of records. Return
+    the number of bytes that it copied after the first ones were seen, and the seconds that this
+    took."""
     cluster.restart(2)
     begun, found = 0.0, 0
     while (copied := size(cluster.log_dir(2))) < total_bytes:

@@ -1,19 +1,22 @@
-"""Measures the cost of consumer groups, and compares it with Apache Kafka 3.9.1:
-python benchmarks/groups.py [--rounds N] [--quick] [--delay MS]
+"""Measures the cost of consumer groups, and compares it with Apache Kafka 3.9.1: python
+benchmarks/groups.py [--rounds N] [--quick] [--delay MS]
 
-The two brokers take turns and have the same members, each with its own connection:
+The same members connect to a pybroker broker and to an Apache broker in turn, each over its own
+connection. The measures are:
 
-join    50 members join an empty group at once, until all have an assignment of one generation
-again   50 members of a stable group join again at once, with other metadata
-leave   one of 50 members leaves, until the other 49 have the next generation
-first   the first members of two new groups join in one write on one connection, until both
-        responses have arrived
-idle    1,000 groups have one member each, which sends a heartbeat every 3 s: the broker's CPU time
+    join    50 members join an empty group at the same time, until all have an assignment of the
+            same generation
+    again   50 members of a stable group join again at the same time, with other metadata
+    leave   one of 50 members leaves, until the other 49 have the next generation
+    first   the first members of two new groups send their JoinGroup requests together on one
+            connection, until both responses have arrived
+    idle    the broker's CPU time with 1,000 groups of one member, which sends a heartbeat every 3 s
 
-`join` and `first` include group.initial.rebalance.delay.ms twice: the delay begins again if a
-member joins during it, and the second request of a connection waits for the first. `leave` includes
-the time until members learn of the rebalance by their heartbeats, every 100 ms. The program prints
-the median, the smallest and the largest of the rounds, and the ratio of our median to Apache's.
+`join` and `first` include group.initial.rebalance.delay.ms (`--delay`) twice: the delay begins
+again if a member joins during it, and the second request of a connection waits for the first.
+`leave` includes the time until members learn of the rebalance by their heartbeats, which they send
+every 100 ms. The program prints the median, the smallest and the largest value of all rounds, and
+the ratio of pybroker's median to Apache's.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ HEARTBEAT_S: Final = 0.1
 IDLE_HEARTBEAT_S: Final = 3.0
 SESSION_MS: Final = 30_000
 PART: Final = bytes(100)
-"""The bytes of an assignment, as many as for a few partitions."""
+"""The content of an assignment: about as many bytes as for a few partitions."""
 OPTIONS: Final = {
     "offsets.topic.num.partitions": "50",
     "offsets.topic.replication.factor": "1",
@@ -84,7 +87,8 @@ LOADING: Final = frozenset(
 
 
 class Member:
-    """A connection with one group member. The member sends one request at a time."""
+    """A group member with its own connection. It sends a request when the previous one is
+    answered."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self._address = bootstrap.rsplit(":", 1)
@@ -103,8 +107,9 @@ class Member:
         return await self._answer(version, response)
 
     async def join_for_two(self, groups: tuple[str, str]) -> None:
-        """Wait until a member of each group has joined. The requests have a version that needs no
-        member id first."""
+        """Send a JoinGroup for each of two new groups in one write, and wait until both are
+        answered. The requests have version 3, in which a member needs no member id for its first
+        JoinGroup."""
         joins = [_framed(3, self._join_request(group)) for group in groups]
         self._writer.write(b"".join(joins))
         for _ in groups:
@@ -121,7 +126,7 @@ class Member:
         return found
 
     async def join(self) -> None:
-        """Send JoinGroup and SyncGroup, and wait until the member has its assignment."""
+        """Send JoinGroup and SyncGroup until the member has its assignment."""
         while not await self._try_to_join():
             pass
 
@@ -176,8 +181,7 @@ class Member:
         return (await self.ask(3, request, HeartbeatResponse)).error_code
 
     async def live(self) -> None:
-        """Send heartbeats, and join again if the coordinator requires it, until `is_leaving` is
-        set."""
+        """Send heartbeats until `is_leaving` is set. Join again if the coordinator requires it."""
         while not self.is_leaving:
             if await self.heartbeat():
                 await self.join()
@@ -198,7 +202,7 @@ def _framed(version: int, request: Message) -> bytes:
 
 
 async def _ready(member: Member) -> None:
-    """Wait until the group's coordinator is found and has loaded the group."""
+    """Wait until a broker coordinates the member's group and has loaded it."""
     request = FindCoordinatorRequest(key=member.group, key_type=0)
     while True:
         if not (await member.ask(1, request, FindCoordinatorResponse)).error_code:
@@ -207,8 +211,8 @@ async def _ready(member: Member) -> None:
 
 
 async def _loaded(member: Member, group: str) -> None:
-    """Wait until the group is loaded. A LeaveGroup of an unknown member has another error code
-    until then."""
+    """Wait until the coordinator has loaded the group. Until then it answers a LeaveGroup of an
+    unknown member with an error in LOADING."""
     request = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="nobody")])
     while True:
         if (await member.ask(3, request, LeaveGroupResponse)).error_code not in LOADING:
@@ -217,8 +221,8 @@ async def _loaded(member: Member, group: str) -> None:
 
 
 async def _until_one_generation(members: list[Member], work: Awaitable[object], than: int) -> float:
-    """Return the seconds until `work` is done and all remaining members have the same generation,
-    above `than`."""
+    """Return the seconds until `work` is done and all `members` have the same generation, which is
+    above the generation `than`."""
     begun = time.perf_counter()
     await work
     while True:
@@ -229,7 +233,8 @@ async def _until_one_generation(members: list[Member], work: Awaitable[object], 
 
 
 async def _stop_heartbeats(members: list[Member], lives: list[asyncio.Task[None]]) -> None:
-    """Stop the heartbeats. Each member waits for its last response."""
+    """End the heartbeat tasks `lives` of the members. Each task waits for the response to its last
+    request."""
     for member in members:
         member.is_leaving = True
     await asyncio.gather(*lives)
@@ -238,7 +243,7 @@ async def _stop_heartbeats(members: list[Member], lives: list[asyncio.Task[None]
 
 
 async def rebalances(bootstrap: str, group: str) -> dict[str, float]:
-    """Return the seconds of `first`, `join`, `again` and `leave`."""
+    """Measure `first`, `join`, `again` and `leave` at one broker. Return name -> seconds."""
     members = [Member(bootstrap, group) for _ in range(MEMBERS)]
     for member in members:
         await member.connect()
@@ -276,7 +281,8 @@ async def rebalances(bootstrap: str, group: str) -> dict[str, float]:
 
 
 async def idle(bootstrap: str, name: str, process: psutil.Process, seconds: float) -> float:
-    """Return the CPU seconds per second that the broker uses."""
+    """Measure `idle`: return the CPU seconds per second that the broker's `process` uses. The names
+    of the groups begin with `name`."""
     members = [Member(bootstrap, f"{name}-{number}") for number in range(GROUPS)]
     for member in members:
         await member.connect()
@@ -319,7 +325,9 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="only three rounds, and ten seconds for `idle`"
     )
-    parser.add_argument("--delay", type=int, default=200, help="ms")
+    parser.add_argument(
+        "--delay", type=int, default=200, help="group.initial.rebalance.delay.ms of both brokers"
+    )
     given = parser.parse_args()
     options = {**OPTIONS, "group.initial.rebalance.delay.ms": str(given.delay)}
     rounds, seconds = (3, 10.0) if given.quick else (given.rounds, 30.0)

@@ -1,10 +1,10 @@
-"""Measures the cost of the log above bare file I/O: appends and reads of 16 KiB batches, compared
-with a loop of `os.write` and `os.pread` of the same bytes in the same run.
+"""Measures the cost of pybroker's log above bare file I/O. It appends and reads batches of 16 KiB,
+and compares this with a loop of `os.write` and `os.pread` of the same bytes in the same run.
 
     python benchmarks/log_append.py [megabytes] [directory]
 
-Nothing is synced: the program measures the code, not the disk. It prints microseconds and MB/s for
-each step, and the ratio to the bare loop.
+Nothing is synced: the program measures the code, not the disk. It prints microseconds per call and
+MB/s for each step, and the ratio of the time to that of the bare loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ PARTITION = TopicPartition("benchmark", 0)
 
 
 def make_batch(producer_id: int = -1, sequence: int = -1) -> bytearray:
-    """Return a batch of one record that is exactly BATCH_BYTES long."""
+    """Return a batch of one record that is exactly BATCH_BYTES long. The default is a batch without
+    a producer id."""
     for surplus in range(HEADER_SIZE, HEADER_SIZE + 32):
         builder = BatchBuilder()
         builder.append(1_700_000_000_000, None, random.randbytes(BATCH_BYTES - surplus), ())
@@ -44,7 +45,7 @@ def make_batch(producer_id: int = -1, sequence: int = -1) -> bytearray:
 
 
 def timed(action: Callable[[], int]) -> tuple[float, int]:
-    """Run the action. Return the seconds, and the number of steps that the action returns."""
+    """Call `action`. Return the seconds that it took, and its result, the number of steps."""
     begin = time.perf_counter()
     steps = action()
     return time.perf_counter() - begin, steps

@@ -1,10 +1,10 @@
-"""Compares two kinds of Metadata responses in a cluster with many topics: cached responses, and
-responses that are encoded anew.
+"""Compares two ways to answer Metadata requests in a cluster with many topics: with a cached
+response, and with a response that is encoded for the request.
 
     python benchmarks/metadata_speed.py [TOPICS] [PARTITIONS]
 
-The program prints milliseconds per response (the best of several rounds) and the ratio. Only the
-ratio can be compared with another machine.
+The program prints milliseconds per response (the best of several rounds), and the ratio of the two
+times. Only the ratio can be compared with another machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Controller:
 
 
 def cluster(topics: int, partitions: int) -> MetadataView:
-    """Return the metadata of a cluster whose partitions have three replicas."""
+    """Return the metadata of a cluster of three brokers with this many topics, this many partitions
+    in each, and three replicas of each partition."""
     view = MetadataView()
     facts = tuple(
         PartitionFacts(

@@ -1,13 +1,13 @@
-"""Measures OffsetCommit requests per second over 50 connections with one request in flight each, in
-both offset stores and in Apache Kafka 3.9.1: python benchmarks/offset_commits.py [SECONDS]
-[CONTESTANT...], where a contestant is zookeeper, kafka or apache.
+"""Measures OffsetCommit requests per second over 50 connections, each with one request in flight,
+for pybroker's two offset stores (zookeeper, kafka) and for Apache Kafka 3.9.1 (apache): python
+benchmarks/offset_commits.py [SECONDS] [CONTESTANT...].
 
 There are two loads. In the first, all connections commit for one group, each for its own partition,
 so that one coordinator does all the work. In the second, each connection commits for its own group,
 and the groups are spread over the 50 partitions of __consumer_offsets. Requests are encoded before
-the measurement; the client costs about 20 us per request. CPU time is in microseconds per request,
-first of the broker and then of its ZooKeeper. The disk has an effect: both ZooKeeper servers sync
-every transaction, while the logs are not synced.
+the measurement; the client needs about 20 us for each request. The last two figures of a line are
+the CPU time per request in microseconds, first of the broker, then of its ZooKeeper. The speed of
+the disk matters: both ZooKeeper servers sync every transaction, while the logs are not synced.
 """
 
 from __future__ import annotations
@@ -46,14 +46,17 @@ OFFSETS = {"offsets.topic.num.partitions": "50", "offsets.topic.replication.fact
 
 @dataclass
 class Run:
-    """The results of the connections of one load."""
+    """The results of all connections of one load: the time of each request in seconds, and the
+    number of failed requests."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
 
 
 class Client(asyncio.Protocol):
-    """A connection that sends its next request when the previous request is answered."""
+    """A connection that sends the next request when the previous one is answered, until the time
+    `until`. Requests that are answered after the time `since` count; times are those of
+    `time.perf_counter`."""
 
     def __init__(self, frames: list[bytes], run: Run, until: float, since: float) -> None:
         self._frames = frames
@@ -131,7 +134,8 @@ def cpu_s(processes: list[psutil.Process]) -> float:
 
 @contextlib.contextmanager
 def contestant(name: str) -> Iterator[tuple[Broker, list[psutil.Process]]]:
-    """Start a broker with the topic, and its ZooKeeper, for the block."""
+    """Start the broker of this contestant with a topic, and its ZooKeeper, for the `with` block.
+    Yield the broker, and the processes of its ZooKeeper."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path = Path(folder)
         broker: Broker

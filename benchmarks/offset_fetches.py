@@ -1,11 +1,12 @@
-"""Compares the time of an OffsetFetch whose offset is in ZooKeeper with the time of one transaction
-of the same ZooKeeper: python benchmarks/offset_fetches.py [COUNT]
+"""Compares the time of an OffsetFetch, whose offset is in ZooKeeper, with the time of one
+transaction of the same ZooKeeper: python benchmarks/offset_fetches.py [COUNT]
 
-A broker runs with its own ZooKeeper. Each of COUNT rounds has three steps: an OffsetFetch of one
-partition; an OffsetCommit of the partition, which needs at least one transaction; and a multi that
-only checks a node, the smallest transaction that ZooKeeper writes to its disk. The program sends
-the multi by its own session. The result is the ratio of the fetch to the multi. As long as a fetch
-only reads, the ratio depends little on the disk.
+The program starts a broker with its own ZooKeeper. Each of COUNT rounds has three steps: an
+OffsetFetch of one partition; an OffsetCommit of this partition, which needs at least one ZooKeeper
+transaction; and a multi that only checks a node, the smallest transaction that ZooKeeper writes to
+its disk. The program sends the multi to ZooKeeper by its own session. It prints the median of each
+step, and the ratio of the OffsetFetch to the multi. If an OffsetFetch only reads, this ratio
+depends little on the disk.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def measure(broker: PybrokerProcess, count: int) -> None:
 
 
 def _zookeeper(broker: PybrokerProcess) -> str:
-    """Return the address of the broker's own ZooKeeper, as the broker's log line says."""
+    """Return the address of the broker's own ZooKeeper, which the broker writes into its log."""
     line = next(line for line in broker.log_text.splitlines() if "] INFO zookeeper 127" in line)
     return line.split(" zookeeper ")[1].split()[0]
 

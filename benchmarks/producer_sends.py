@@ -1,12 +1,14 @@
-"""Measures how long `Producer.send` blocks the event loop, and the effect of yielding to the loop.
+"""Measures how long `Producer.send` blocks the event loop, and what yielding to the event loop
+costs.
 
     python benchmarks/producer_sends.py [--records N] [--rounds R] [--size BYTES]
 
 The program starts a broker with its own ZooKeeper on empty data. Two producers take turns: one
-yields when a batch is full, the other does not. Each sends the same records and waits until all are
-acknowledged. The program prints thousands of records per second, the longest time in which no other
-task ran, and the time until the first acknowledgement. Each figure is a median with the smallest
-and the largest value. The ratio of the two producers is computed within each round.
+yields to the event loop when a batch is full, the other does not. Each sends the same records, and
+waits until all are acknowledged. The program prints thousands of records per second, the longest
+time in which no other task ran (`held`), and the time until the first acknowledgement (`first`).
+Each figure is the median of all rounds, with the smallest and the largest value. The ratio of the
+two producers' speeds is computed within each round.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ KINDS: Final[dict[str, type[Producer]]] = {
 
 @dataclass(frozen=True)
 class Round:
-    """The result of one round: thousands of records per second, and two times in milliseconds."""
+    """The result of one round. `rate`: thousands of records per second. `held_ms`: the longest time
+    in ms in which no other task of the event loop ran. `first_ms`: the time in ms until the first
+    record was acknowledged."""
 
     rate: float
     held_ms: float
@@ -50,7 +54,7 @@ class Round:
 
 @dataclass
 class Ticker:
-    """Measures the time between two turns of the event loop."""
+    """Measures the longest time in which other tasks of the event loop could not run."""
 
     longest_s: float = 0.0
 

@@ -1,12 +1,13 @@
-"""The race with Apache Kafka: throughput, latency, memory, start times, side by side.
+"""The race of pybroker with Apache Kafka: throughput, latency, memory and start times, on the same
+machine.
 
     python benchmarks/race.py [--quick] [--rounds N] [--only MEASURE,MEASURE] [--output FOLDER]
     python benchmarks/race.py --report FILE.json [--rst]
 
-It needs Java and the jars of Apache Kafka (which `mvn` fetches once), and takes about half an
-hour. docs/performance.rst describes the method. The program itself is `benchmarks.racing`. This
-file makes it callable by its path. It keeps the folder of the benchmarks out of the module path,
-because its module `requests` would hide the library of that name.
+The program needs Java and the jars of Apache Kafka (which `mvn` fetches once), and takes about half
+an hour. docs/performance.rst describes the method. The program itself is `benchmarks.racing`; this
+file starts it, for a call by path. It removes the folder `benchmarks` from the module path, because
+its module `requests` would hide the library `requests`.
 """
 
 from __future__ import annotations

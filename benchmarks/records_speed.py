@@ -1,9 +1,10 @@
-"""Measures the speed of encoding and decoding records, compiled and in Python, in the same run.
+"""Measures the speed of encoding and decoding records, by the compiled module and in pure Python,
+in the same run.
 
     python benchmarks/records_speed.py [RECORDS]
 
-The program prints nanoseconds per record (the best of several rounds) and the ratio. Only the ratio
-can be compared with another machine.
+The program prints nanoseconds per record (the best of several rounds), and how many times faster
+the compiled module is. Only this ratio can be compared with another machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SHAPES = {
 
 
 def best_ns(action: Callable[[], object], count: int) -> float:
-    """Return the nanoseconds per record of the fastest round."""
+    """Call `action`, which processes `count` records, in several rounds. Return the nanoseconds per
+    record of the fastest round."""
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter_ns()

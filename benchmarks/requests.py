@@ -5,20 +5,22 @@
 
 PID is the broker's process; its CPU time is read from /proc. Without arguments, the program starts
 a broker for the run. With several brokers, every step runs against each broker in turn, and the
-last column is the ratio to the first broker. Only figures of the same run are comparable.
+last column is the ratio of its CPU time to that of the first broker. Only figures of the same run
+can be compared.
 
-Every second round measures the brokers in reverse order: the broker that is measured second pays
-for writing the dirty pages of the first broker. This doubles the CPU time per batched request, even
-if both brokers have the same code. A figure is the mean of all rounds; its spread is the lowest and
-the highest value.
+Every second round measures the brokers in reverse order. The reason: the broker that is measured
+second pays for writing the changed pages of the first broker to the disk. This doubles the CPU time
+per batched request, even if both brokers have the same code. A figure is the mean of all rounds,
+with the lowest and the highest value.
 
 The steps `batched`, `unbatched`, `fetch` and `poll` use 8 connections with 4 requests in flight on
 each. `batched` is Produce with acks=all and one batch of 100 records of 100 B. `unbatched` is
 Produce with one such record. `fetch` reads responses of 1 MiB. `poll` fetches at the log end
-without waiting. `wake` is the time from sending a Produce to the arrival of its record at a waiting
-consumer, at 1,000 records per second.
+without waiting. `wake` is the time from the sending of a Produce to the arrival of its record at a
+waiting consumer, 1,000 times.
 
-The requests are Produce version 7 and Fetch version 11. A missing topic is created.
+The requests are Produce version 7 and Fetch version 11. The topic `bench` is created if it does not
+exist.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Target:
-    """A broker to measure."""
+    """A broker to measure: its address, and the id of its process."""
 
     address: tuple[str, int]
     pid: int
@@ -79,7 +81,7 @@ class Cost:
 
 
 def framed(key: ApiKey, request: Message) -> bytes:
-    """Return a complete request with its size field."""
+    """Return the bytes of a request, with its size field and its header."""
     api, version = APIS[key], VERSIONS[key]
     header = encode_request_header(RequestHeader(key, version, 1, "bench"), 1)
     body = header + encode_request(api, version, request)
@@ -113,7 +115,7 @@ def fetch_frame(
 
 
 def ask(connection: socket.socket, frame: bytes) -> bytes:
-    """Return the response to one request."""
+    """Send `frame`, a request, and return the response without its size field."""
     connection.sendall(frame)
     return receive(connection)
 
@@ -141,18 +143,20 @@ def make_topic(target: Target) -> None:
 
 
 def end_of_log(target: Target, partition: int) -> int:
-    """Return the log end offset. The function appends one record, whose response has the offset."""
+    """Return the partition's log end offset. The function appends one record, whose response
+    contains the offset."""
     with target.connect() as connection:
         answer = ask(connection, produce_frame(partition, 1, b"x"))
     position = 4 + 4 + 2 + len(TOPIC) + 4 + 4
     error, offset = struct.unpack_from(">hq", answer, position)
     if error:
-        raise RuntimeError(f"the broker answered Produce with error {error}")
+        raise RuntimeError(f"the broker answered Produce with error code {error}")
     return int(offset) + 1
 
 
 class Answers:
-    """Counts complete response frames in the bytes that one connection receives."""
+    """Sends a request on one connection, and counts the complete responses in the received
+    bytes."""
 
     def __init__(self, connection: socket.socket, request: bytes) -> None:
         self.connection = connection
@@ -164,7 +168,7 @@ class Answers:
         self.connection.sendall(self._request * count)
 
     def count(self, data: memoryview) -> int:
-        """Return the number of responses that end within these bytes."""
+        """Return how many responses end within `data`, the bytes that were received next."""
         ended, position = 0, 0
         while position < len(data):
             if self._missing:
@@ -185,7 +189,8 @@ class Answers:
 def load(
     target: Target, frames: Sequence[bytes], seconds: float, under_way: int = UNDER_WAY
 ) -> Cost:
-    """Send requests repeatedly on each connection, with `under_way` requests in flight."""
+    """Send one of `frames` again and again on each of 8 connections, with `under_way` requests in
+    flight, for `seconds` seconds. Return the cost."""
     selector = selectors.DefaultSelector()
     connections = []
     for number in range(CONNECTIONS):
@@ -211,8 +216,8 @@ def load(
 
 
 def wake_up_times(target: Target, partition: int, count: int) -> list[float]:
-    """Return the sorted times from sending a record to its arrival at a waiting consumer, in
-    microseconds."""
+    """Return `count` times from the sending of a record to its arrival at a waiting consumer, in
+    microseconds, sorted."""
     offset = end_of_log(target, partition)
     frame = produce_frame(partition, 1, b"v" * 100)
     times = []
@@ -232,7 +237,7 @@ def wake_up_times(target: Target, partition: int, count: int) -> list[float]:
 
 
 def steps(target: Target, partitions: int) -> dict[str, list[bytes]]:
-    """Return the requests of each step, one request for each connection."""
+    """Return the requests of each step: step -> one request for each partition."""
     numbers = range(partitions)
     ends = [end_of_log(target, partition) for partition in numbers]
     value = b"v" * 100
@@ -261,7 +266,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def own_broker() -> Iterator[Target]:
-    """Start a broker on a free port and a temporary directory, for the block."""
+    """Start a broker on a free port, with a temporary data directory, for the `with` block."""
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "pybroker", "start", "--port", "0", "--data", data]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:

@@ -56,11 +56,11 @@ from integration_tests.broker import PybrokerProcess
 OURS: Final = "pybroker"
 APACHE: Final = "kafka"
 CONTESTANTS: Final = (OURS, APACHE)
-"""Contestant -> the name of its Spark format."""
+"""The contestants; each is the name of its Spark format, too."""
 
 PARTITIONS: Final = 4
 POOL: Final = 20_000
-"""The number of different values in a topic. A batch has room for fewer, so no value repeats within
+"""The number of different values in a topic. A batch has fewer records, so no value repeats within
 a batch."""
 KEYS: Final = 432_000
 MANY_PARTITIONS: Final = 1_000
@@ -70,7 +70,8 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound for the median ratio to Apache's connector, or for the median itself."""
+    """A bound for the median ratio of pybroker to Apache's connector (`of_ratio`), or for
+    pybroker's median itself."""
 
     sign: str
     value: float
@@ -93,7 +94,7 @@ class Metric:
 
 
 class Figures:
-    """The results by metric, contestant and round."""
+    """The figures of all rounds, by metric and contestant."""
 
     def __init__(self) -> None:
         self._found: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -102,7 +103,7 @@ class Figures:
         self._found[metric][contestant].append(figure)
 
     def lines(self) -> Iterator[list[str]]:
-        """Return a table as lines; the first line describes its content."""
+        """Return the lines of a table, each as its cells; the first line has the headings."""
         yield ["measure", "unit", "pybroker", "connector", "ratio", "goal", "met"]
         for metric, figures in self._found.items():
             ours, theirs = figures[OURS], figures[APACHE]
@@ -121,7 +122,7 @@ class Figures:
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits."""
+    """Return the number as text with three significant digits."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"
@@ -143,7 +144,8 @@ class Bench:
         return full // 20 if self.quick else full
 
     def topic(self, kind: str, codec: str, records: int) -> str:
-        """Return the topic with `records` records. The topic is created at its first use."""
+        """Return the name of a topic with `records` records of this kind of value, compressed by
+        `codec`. The topic is created at its first use."""
         name = f"{kind}-{codec}-{records}"
         if name not in self._topics:
             spark_topics.create(self.broker.bootstrap, name, PARTITIONS)
@@ -168,7 +170,8 @@ class Bench:
         return total
 
     def timed(self, do: Callable[[], object]) -> tuple[float, float]:
-        """Call `do`. Return the elapsed seconds and the CPU seconds."""
+        """Call `do`. Return the seconds that it took, and the CPU seconds of Java and the Python
+        workers."""
         os.sync()
         cpu, start = self.processor_seconds(), time.perf_counter()
         do()
@@ -176,7 +179,8 @@ class Bench:
 
 
 def fill(bootstrap: str, topic: str, kind: str, codec: str, records: int) -> None:
-    """Write records with KEYS different keys. All records of a key are in one partition."""
+    """Write `records` records with KEYS different keys to the topic. All records of a key are in
+    the same partition."""
     dice = random.Random(1)
     values = [VALUES[kind](dice, n) for n in range(POOL)]
     producer = confluent_kafka.Producer(
@@ -201,7 +205,7 @@ def fill(bootstrap: str, topic: str, kind: str, codec: str, records: int) -> Non
 
 
 def value_of_100(dice: random.Random, n: int) -> bytes:
-    """Return a value of 100 bytes, half of which cannot be compressed."""
+    """Return a value of 100 bytes, half of which cannot be compressed. `n` is not used."""
     words = b" ".join(b"%04x" % dice.randrange(4000) for _ in range(12))
     return (dice.randbytes(40) + words).ljust(100, b".")[:100]
 
@@ -229,7 +233,7 @@ def to_nowhere(frame: DataFrame) -> None:
 
 
 def in_turn(rounds: int) -> Iterator[tuple[int, str]]:
-    """Yield (round, contestant). The results of round -1 are not used."""
+    """Yield (round, contestant) for each run. Round -1 is a warm-up, whose results do not count."""
     for turn in range(-1, rounds):
         for contestant in CONTESTANTS if turn % 2 else CONTESTANTS[::-1]:
             yield turn, contestant
@@ -239,7 +243,8 @@ def race(
     bench: Bench, figures: Figures, rounds: int, title: str, goal: Goal,
     records: int, does: dict[str, Callable[[], object]],
 ) -> None:  # fmt: skip
-    """Run the work of both contestants on the records, round by round."""
+    """Measure the calls `does` (contestant -> the work on `records` records), round by round, and
+    add the records per second and the CPU time to `figures`."""
     rate = Metric(title, "records/s", goal)
     cost = Metric(f"{title}: processor time", "s/million")
     for turn, contestant in in_turn(rounds):
@@ -332,7 +337,8 @@ def memory(bench: Bench, figures: Figures, rounds: int) -> None:
 
 
 class Watch:
-    """Records the largest sum of the Python workers' own memory (USS), in bytes."""
+    """While the `with` block runs, records the largest sum of the Python workers' own memory (USS),
+    in bytes."""
 
     def __init__(self, bench: Bench) -> None:
         self.peak = 0
@@ -371,7 +377,8 @@ def cases() -> dict[str, Case]:
 
 
 def text(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table for the terminal that is also valid reStructuredText."""
+    """Return these lines of cells as a table for the terminal, which is valid reStructuredText
+    too."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     rule = " ".join("=" * max(width, 2) for width in widths)
     rows = [

@@ -1,13 +1,15 @@
 """Measures the start time of a broker, its memory when idle, and its stop time.
 
 A broker is started five times in each of three situations: with its embedded ZooKeeper on empty
-data, again on the same data, and with a running ZooKeeper. The program prints the median and the
-range in seconds, and the resident memory in MB of the broker and of its ZooKeeper.
+data, again on the same data, and beside a ZooKeeper that already runs. The program prints the
+median and the range in seconds, and the resident memory in MB of the broker and of its children
+(its ZooKeeper).
 
 Brokers with 200 and 2,000 partitions are stopped three times each. The stop time is measured from
-SIGTERM to the end of the process. All partitions have received a record since the start. The
-stopped broker runs alone, or it is one of three brokers that all have a replica of each partition
-and lead a third of the partitions. `python benchmarks/start_time.py stop` runs only this part.
+SIGTERM to the end of the process. All partitions have received a record since the broker's start.
+The stopped broker runs alone, or it is one of three brokers that all have a replica of each
+partition and each lead a third of the partitions. `python benchmarks/start_time.py stop` runs only
+this part.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ def children(pid: int) -> list[int]:
 
 
 def one_start(*arguments: str) -> tuple[float, float, float]:
-    """Return the seconds until the broker serves requests, the memory of the broker in MB, and that
-    of its children."""
+    """Start a broker with these arguments, and stop it. Return the seconds until it served
+    requests, its memory in MB, and the memory of its children in MB."""
     began = time.monotonic()
     command = [sys.executable, "-m", "pybroker", "start", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None
         if not any(STARTED.search(line) for line in broker.stdout):
-            raise SystemExit("the broker did not start")
+            raise SystemExit("the broker ended without the log line that it has started")
         seconds = time.monotonic() - began
         own = resident_mb(broker.pid)
         others = sum(resident_mb(child) for child in children(broker.pid))
@@ -76,8 +78,7 @@ async def create(bootstrap: str, partitions: int, replicas: int) -> None:
 
 
 async def lead_as_assigned(bootstrap: str) -> None:
-    """Elect the preferred leaders, so that the broker that was stopped leads its partitions
-    again."""
+    """Elect the preferred leaders. A broker that was stopped then leads its partitions again."""
     async with Admin(bootstrap) as admin:
         for error in (await admin.elect_leaders()).values():
             if error is not None:
@@ -85,7 +86,7 @@ async def lead_as_assigned(bootstrap: str) -> None:
 
 
 async def fill(bootstrap: str, partitions: int) -> None:
-    """Write one record to every partition."""
+    """Write one record to each partition of the topic."""
     async with Producer(bootstrap) as producer:
         sent = [await producer.send("t", bytes(100), partition=each) for each in range(partitions)]
         for each in sent:

@@ -1,4 +1,4 @@
-"""The command line of the race, and the order of its measures and contestants."""
+"""The command line of the race, and the order of its measures and contestants (the brokers)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DISK_BYTES_A_ROUND: Final = 7 * 10**9
 
 
 class Progress:
-    """Prints progress on standard error. The remaining time is estimated from earlier rounds of the
-    same measures."""
+    """Prints the progress of the race on standard error, with an estimate of the remaining time
+    from earlier rounds of the same measures."""
 
     def __init__(self, measures: Sequence[str], rounds: int) -> None:
         self._left = dict.fromkeys(measures, rounds)
@@ -45,7 +45,7 @@ class Progress:
         print(f"race {minutes:02d}:{seconds:02d} {text}", file=sys.stderr, flush=True)
 
     def done(self, measure: str, seconds: float) -> None:
-        """Record the end of one round of a measure."""
+        """Note that one round of `measure` has taken this many seconds, and print the progress."""
         self._left[measure] -= 1
         self._seconds[measure] = seconds
         known = sum(self._seconds.values()) / len(self._seconds)
@@ -54,7 +54,8 @@ class Progress:
 
 
 class Race:
-    """One race: several rounds of measures. Owns the results and their file."""
+    """One race: several rounds of the `chosen` measures. Owns the results and the file that stores
+    them."""
 
     def __init__(
         self, field: ContestantFactory, scale: Scale, chosen: Sequence[str], output: Path
@@ -66,8 +67,8 @@ class Race:
         self.results = Results(about_this_machine(), field.names)
 
     def run(self, rounds: int, minutes: float) -> None:
-        """Run all rounds. Once `minutes` are over, the last measures, which take the most time, get
-        no further rounds."""
+        """Run all rounds. The measures of starting and stopping, which take the most time, come
+        last. Once `minutes` are over, no further round of them begins."""
         deadline = time.monotonic() + minutes * 60
         self._progress = Progress(self._chosen, rounds)
         with contextlib.ExitStack() as stack:
@@ -96,7 +97,8 @@ class Race:
         return contestant
 
     def _warm_up_seconds(self, contestant: Contestant) -> float:
-        """Return the warm-up time: a contestant without a just-in-time compiler needs less time."""
+        """Return the seconds for which the contestant is warmed up. One without a just-in-time
+        compiler needs a quarter of the time."""
         share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
         return self._scale.warm_up_seconds * share
 
@@ -116,8 +118,9 @@ class Race:
         self._record(name, number, LONE[name](self._field, order, self._scale))
 
     def _record(self, name: str, number: int, found: Iterable[tuple[str, Figures]]) -> None:
-        """Run a measure and save its figures. If the measure fails, the failure is reported, the
-        table lacks the figure, and the race continues."""
+        """Run one round of the measure `name`, and save its figures for each contestant. If the
+        measure fails, the failure is printed, the results lack the figures, and the race
+        continues."""
         begun = time.monotonic()
         try:
             for who, figures in found:
@@ -146,7 +149,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--only",
         default="",
         metavar="MEASURE,...",
-        help="only measures with these names or beginnings of names, separated by commas:"
+        help="run only the measures whose names begin with one of these words:"
         f" {', '.join((*STANDING, *LONE))}",
     )
     parser.add_argument(
@@ -157,7 +160,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=COMMAND",
-        help="another broker; {port} and {folder} in COMMAND are replaced",
+        help="measure a further broker too, which COMMAND starts; {port} and {folder} in COMMAND"
+        " are replaced by its port and its folder",
     )
     parser.add_argument(
         "--output",
@@ -188,7 +192,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_measures(only: str) -> list[str]:
-    """Return the measures to run, in their order."""
+    """Return the measures to run, in their order: those whose name begins with a word in `only`, a
+    list separated by commas; all if it is empty."""
     known = (*STANDING, *LONE)
     wanted = [word for word in only.split(",") if word]
     unknown = [word for word in wanted if not any(name.startswith(word) for name in known)]
@@ -210,7 +215,8 @@ def further_contestants(texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_machine(folder: Path, rounds: int) -> None:
-    """End the program with the reason if the race cannot run on this machine."""
+    """Check that this machine has Java, Kafka's jars and enough space in `folder` for the race. End
+    the program with the reason if not."""
     try:
         maven.java()
         maven.class_path()
@@ -225,12 +231,13 @@ def check_machine(folder: Path, rounds: int) -> None:
 
 
 def end_by_signal(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM and SIGHUP as Ctrl-C, so that the program stops its brokers before it ends."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that the program stops its brokers before it
+    ends."""
     raise KeyboardInterrupt
 
 
 def show_report(options: argparse.Namespace) -> None:
-    """Print the report of an earlier race (`--report`)."""
+    """Print the table of an earlier race (`--report`), or put it into a document (`--into`)."""
     try:
         results = Results.load(options.report)
         if options.into is not None:
@@ -281,7 +288,7 @@ def main() -> None:
                     processes.fill_page_cache(folder)
                 race.run(options.rounds, options.minutes)
         except KeyboardInterrupt:
-            print("race: stopped; the results so far follow", file=sys.stderr)
+            print("race: stopped by a signal; the results so far follow", file=sys.stderr)
             raise SystemExit(130) from None
         except FAILURES as error:
             print(f"race: {error}", file=sys.stderr)

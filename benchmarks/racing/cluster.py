@@ -3,14 +3,18 @@ replication factor 3, acks=all and min.insync.replicas=2.
 
     python benchmarks/cluster_race.py [--rounds N] [--quick] [--only MEASURE,...]
 
-Measures: `produce-100` and `produce-1024` (MB/s, and processor seconds per GB of all three
-brokers); `latency` (time until an acknowledgement, at 1,000 records per second); `leader-kill-6`
-and `leader-kill-2` (kill -9 of a leader with session timeouts of 6 and 2 s: seconds until the first
-new acknowledgement); and `controller-kill` (kill -9 of the controller, which leads a third of 2,000
-partitions: seconds until every partition has a live leader).
+The measures are:
 
-The contestants take turns in beginning a round. The program needs Java and the jars that `mvn`
-fetches.
+- `produce-100`, `produce-1024`: records of 100 B and 1 KiB. MB/s, and the CPU seconds of all
+  three brokers per GB.
+- `latency`: the time until an acknowledgement, at 1,000 records per second.
+- `leader-kill-6`, `leader-kill-2`: kill -9 of a leader, with a ZooKeeper session timeout of 6
+  and 2 s. The seconds until the first new acknowledgement.
+- `controller-kill`: kill -9 of the controller, which leads a third of 2,000 partitions. The
+  seconds until every partition has a live leader.
+
+The two clusters begin the rounds in turn. The program needs Java, and the jars of Apache Kafka that
+`mvn` fetches.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ Figures = Mapping[str, float]
 
 
 class Cluster:
-    """Three brokers of one contestant, with their own chroot in the shared ZooKeeper."""
+    """Three brokers of one contestant (`name`), with their own chroot in the ZooKeeper that all
+    clusters share. `session_ms` is their zookeeper.session.timeout.ms."""
 
     def __init__(self, name: str, folder: Path, zookeeper: str, session_ms: int) -> None:
         self.name = name
@@ -95,8 +100,8 @@ class Cluster:
         return self.admin.list_topics(topic, timeout=20)
 
     def topic(self, partitions: int) -> str:
-        """Create a topic, and wait until every partition has a leader and all replicas are in
-        sync."""
+        """Create a topic. Wait until each partition has a leader, and all its replicas are in sync.
+        Return the topic's name."""
         self._topics += 1
         name = f"race-{self._topics}"
         created = self.admin.create_topics([NewTopic(name, partitions, BROKERS)])
@@ -125,7 +130,7 @@ class Cluster:
         wait_until(met, what=f"{self.name}: {what}")
 
     def kill(self, broker: int) -> None:
-        """Kill a broker by SIGKILL, without waiting for the failover."""
+        """Kill a broker by SIGKILL. Do not wait for the failover."""
         self.servers[broker].process.kill9()
 
 
@@ -168,12 +173,11 @@ def _require_all(cluster: Cluster, topic: str, count: int) -> None:
     ]
     consumer.close()
     if sum(ends) != count:
-        raise ClientFailed(f"{cluster.name}: of {count} messages {sum(ends)} are in the log")
+        raise ClientFailed(f"{cluster.name}: expected {count} messages in the log, not {sum(ends)}")
 
 
 class Acks:
-    """Sends records to one partition at a fixed rate, and records the times of sending and
-    acknowledgement."""
+    """Sends records to partition 0 of a topic, and stores when each was sent and acknowledged."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._producer = confluent_kafka.Producer(
@@ -192,7 +196,7 @@ class Acks:
         )
         self._topic = topic
         self.done: list[tuple[float, float]] = []
-        """(time of sending, time of acknowledgement) of each record, in seconds of
+        """(time of sending, time of acknowledgement) of each acknowledged record, in seconds of
         `time.perf_counter`."""
 
     def send(self) -> None:
@@ -211,7 +215,7 @@ class Acks:
 
     def flush(self) -> None:
         if self._producer.flush(PATIENCE_SECONDS):
-            raise ClientFailed("some records were not acknowledged")
+            raise ClientFailed(f"records were not acknowledged within {PATIENCE_SECONDS:.0f} s")
 
 
 def latency(cluster: Cluster, scale: Scale) -> Figures:
@@ -226,9 +230,9 @@ def latency(cluster: Cluster, scale: Scale) -> Figures:
 
 
 def leader_kill(cluster: Cluster, scale: Scale) -> Figures:
-    """Return the seconds until the first new acknowledgement after a leader is killed. Plain
-    requests are sent to every remaining broker every 5 ms: client libraries look for a new leader
-    only once per second, which would dominate the result."""
+    """Kill the leader of a partition, and return the seconds until the first new acknowledgement.
+    Plain Produce requests are sent to each remaining broker every 5 ms. A client library looks for
+    a new leader only once per second, which would dominate the result."""
     topic = cluster.topic(1)
     leader = cluster.metadata(topic).topics[topic].partitions[0].leader
     batch = batch_of(b"v" * 100)
@@ -286,11 +290,12 @@ MEASURES: Final = {
     "controller-kill": Measure(controller_kill),
 }
 STANDING: Final = ("produce-100", "produce-1024", "latency")
-"""Measures that share one cluster, which is warmed up before them."""
+"""The measures that share one cluster, which is warmed up before they run."""
 
 
 def warm_up(cluster: Cluster, names: Sequence[str], scale: Scale) -> None:
-    """Run loads until a just-in-time compiler has compiled the code."""
+    """Run the loads of these measures for some time, so that a just-in-time compiler compiles the
+    code of the brokers."""
     deadline = time.monotonic() + scale.warm_up_seconds * (0.25 if cluster.name == OURS else 1.0)
     while time.monotonic() < deadline:
         for name in names:
@@ -300,7 +305,7 @@ def warm_up(cluster: Cluster, names: Sequence[str], scale: Scale) -> None:
 def rounds_of(
     names: Sequence[str], rounds: int, scale: Scale, folder: Path, zookeeper: str
 ) -> Iterator[tuple[str, str, Figures]]:
-    """Yield (measure, contestant, figures) of each round."""
+    """Run all rounds of these measures. Yield (measure, contestant, figures) of each."""
     for number in range(rounds):
         order = (OURS, APACHE) if number % 2 == 0 else (APACHE, OURS)
         standing = [name for name in names if name in STANDING]

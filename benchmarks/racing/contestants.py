@@ -1,5 +1,5 @@
 """The contestants of the race: brokers with one interface to start, stop, kill and query them. Each
-contestant has its own folder and its own chroot in one ZooKeeper. Other modules contain the
+contestant has its own folder, and its own chroot in one shared ZooKeeper. Other modules contain the
 measures."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OURS: Final = "pybroker"
 APACHE: Final = "Apache Kafka"
 HEAP_MIB: Final = 1024
 SERVER_PROPERTIES: Final = {"auto.create.topics.enable": "false"}
-"""The options that both brokers get; all other options have their defaults."""
+"""The options with which both brokers are started; all other options have their defaults."""
 
 READY_SECONDS_MAX: Final = 300.0
 REQUEST_SECONDS_MAX: Final = 180.0
@@ -49,16 +49,17 @@ _METADATA_VERSION: Final = 4
 _LATEST: Final = -1
 _TOPIC_EXISTS: Final = 36
 _NO_BROKERS_YET: Final = 38
-"""INVALID_REPLICATION_FACTOR: a broker returns this error until it has read its own
-registration."""
+"""The error INVALID_REPLICATION_FACTOR. A broker returns it until it has read its own registration
+in ZooKeeper."""
 
 
 class NotReady(RuntimeError):
-    """A broker did not become ready in time."""
+    """Raised if a broker does not become ready within READY_SECONDS_MAX, or answers with an
+    error."""
 
 
 class Server(Protocol):
-    """A broker's process, with its start and stop."""
+    """The process of a broker, with the methods that start and stop it."""
 
     port: int
     data: Path
@@ -76,7 +77,8 @@ class Server(Protocol):
 
 
 class CommandServer:
-    """A program that serves Kafka's protocol on a port of 127.0.0.1 and stores no data."""
+    """A further contestant: a program that serves Kafka's protocol on a port of 127.0.0.1.
+    `command` starts it."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self.port = free_port()
@@ -110,7 +112,7 @@ class CommandServer:
 
 
 class Contestant:
-    """A broker in the race, with the operations that measures need."""
+    """A broker in the race, with the operations that the measures need."""
 
     def __init__(self, name: str, server: Server) -> None:
         self.name = name
@@ -132,14 +134,14 @@ class Contestant:
 
     @property
     def output_at_end(self) -> str | None:
-        """Return the last output lines of a broker whose process has ended unexpectedly; None while
-        it runs."""
+        """The last 2,000 characters of output of a broker whose process has ended unexpectedly;
+        None while the process runs."""
         process = self._server.process
         return None if process.running else process.output[-2000:]
 
     @property
     def target(self) -> Target:
-        """Return this broker as a target of the request benchmark."""
+        """This broker as a target of `benchmarks/requests.py`."""
         return Meter(("127.0.0.1", self._server.port), self.pid)
 
     def launch(self) -> None:
@@ -156,8 +158,8 @@ class Contestant:
         return any(item.api_key == ApiKey.CREATE_TOPICS for item in answer.api_keys)
 
     def stop(self) -> None:
-        """Stop the broker by SIGTERM, and wait for its end. With many partitions this takes
-        long."""
+        """Stop the broker by SIGTERM, and wait until its process has ended. This takes long if it
+        has many partitions."""
         process = self._server.process
         process.signal(signal.SIGTERM)
         process.wait()
@@ -176,7 +178,8 @@ class Contestant:
         return connection
 
     def new_topic(self, partitions: int = 1) -> str:
-        """Create a topic, and wait until every partition has a leader."""
+        """Create a topic (if the broker has the CreateTopics API), and wait until each of its
+        partitions has a leader. Return the topic's name."""
         name = f"race-{next(self._numbers)}"
         if self._manages_topics:
             self.create([name], partitions)
@@ -184,7 +187,7 @@ class Contestant:
         return name
 
     def create(self, names: Sequence[str], partitions: int) -> None:
-        """Create topics without waiting for their leaders."""
+        """Create topics. Do not wait for their leaders."""
         topics = [
             CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
             for name in names
@@ -197,14 +200,15 @@ class Contestant:
             codes = {topic.error_code for topic in answer.topics} - {0, _TOPIC_EXISTS}
             if codes - {_NO_BROKERS_YET}:
                 raise NotReady(
-                    f"{self.name}: the broker answered CreateTopics with the errors {codes}"
+                    f"{self.name}: the broker answered CreateTopics with the error codes {codes}"
                 )
             return None if codes else True
 
         wait_for(created, self, "it creates topics")
 
     def wait_for_leaders(self, names: Sequence[str], partitions: int) -> None:
-        """Wait until a Metadata response has a leader for every partition of the topics."""
+        """Wait until a Metadata response contains a leader for every partition of these topics.
+        Each topic has `partitions` partitions."""
 
         def led() -> bool | None:
             answer = self.metadata(names)
@@ -228,7 +232,7 @@ class Contestant:
             return connection.ask(_METADATA_VERSION, request, MetadataResponse)
 
     def end_offset(self, topic: str) -> int:
-        """Return the log end offset of partition 0."""
+        """Return the log end offset of the topic's partition 0."""
         wanted = ListOffsetsPartition(partition_index=0, timestamp=_LATEST)
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
@@ -238,30 +242,32 @@ class Contestant:
         (found,) = answer.topics[0].partitions
         if found.error_code:
             raise NotReady(
-                f"{self.name}: the broker answered ListOffsets with error {found.error_code}"
+                f"{self.name}: the broker answered ListOffsets with error code {found.error_code}"
             )
         return found.offset
 
     def start_afresh(self) -> None:
-        """Restart a broker that cannot create topics, with empty logs. Files are not deleted during
-        a race: the host of a virtual machine would take back their memory, and using it again would
-        be slow."""
+        """Give a broker that has no CreateTopics API empty logs: restart it on a new folder. A
+        broker with this API gets new topics instead. The old files stay until the race ends: if
+        they were deleted, the host of a virtual machine would take their memory back, and the
+        broker would become slow when it used this memory again."""
         if not self._manages_topics:
             self.close()
             self.start()
 
 
 class Meter(Target):
-    """A target whose processor time is measured in nanoseconds."""
+    """A target of the request benchmark whose CPU time is measured in nanoseconds."""
 
     def cpu_seconds(self) -> float:
         return processes.cpu_seconds(self.pid)
 
 
 def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what: str) -> bool:
-    """Return the first result that is not None, after trying again until then. Connection errors
-    are ignored. The pause between two attempts grows with their duration, so that the attempts
-    cause little load."""
+    """Call `condition` until it returns a result that is not None, and return this result.
+    Connection errors count as None. Each pause is four times as long as the attempt before it, so
+    that the attempts cause little load. Raises NotReady after READY_SECONDS_MAX, or if the broker
+    ends; the message says that `what` was awaited."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while (begun := time.monotonic()) < deadline:
         with contextlib.suppress(OSError, ConnectionClosed):
@@ -276,8 +282,8 @@ def wait_for(condition: Callable[[], bool | None], contestant: Contestant, what:
 
 @dataclass(frozen=True)
 class ContestantFactory:
-    """Creates the contestants with their folders and their ZooKeeper, and the additional
-    servers."""
+    """Creates the contestants of one race, each with its own folder and ZooKeeper chroot.
+    `commands` starts the further contestants, by name."""
 
     folder: Path
     zookeeper: str
@@ -289,7 +295,8 @@ class ContestantFactory:
         return [OURS, APACHE, *self.commands]
 
     def contestant(self, name: str) -> Contestant:
-        """Return a new contestant with an empty folder. The broker is not started."""
+        """Return a new contestant of this name, with an empty folder. Its broker is not started
+        yet."""
         number = next(self.numbers)
         folder = self.folder / str(number)
         zookeeper = f"{self.zookeeper}/race-{number}"
@@ -312,6 +319,6 @@ class ContestantFactory:
 
 
 def rotated(names: Sequence[str], round_number: int) -> list[str]:
-    """Return the contestants in the order of a round: each contestant begins a round in turn."""
+    """Return the names in the order of a round: each contestant begins a round in turn."""
     shift = round_number % len(names)
     return [*names[shift:], *names[:shift]]

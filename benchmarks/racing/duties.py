@@ -1,8 +1,8 @@
 """The cost of the periodic duties of one broker, for `benchmarks/growth.py --duties`.
 
-The duties for logs run in this process, on real files with one record in each partition, led here
-with two followers at the log end. Connections, groups and the metrics page are measured at a broker
-process.
+The duties for logs run in this process, on real files. Each partition has one record; this process
+leads it, and two simulated followers are at its log end. The costs of connections, of groups and of
+the metrics page are measured at a broker in its own process.
 """
 
 from __future__ import annotations
@@ -63,15 +63,18 @@ PER_RUN: Final = {
     "retention": 300.0,
     "controller's balance check": 300.0,
 }
-"""The duties measured in ms a run -> their default interval in seconds."""
+"""The duties whose time is measured in ms for each run -> their default interval in seconds."""
 ON_REQUEST: Final = ("metrics page, partitions", "metrics page, groups and their lag")
-"""Measured in ms of processor time a page."""
+"""The measures of CPU time in ms for each metrics page."""
 IDLE: Final = ("idle partitions", "idle connections", "idle groups")
-"""Measured in percent of a core more than the same broker without them."""
+"""The measures of the additional CPU time that a broker with idle partitions, connections or groups
+needs, in percent of one core."""
 
 
 def table(folder: Path, zookeeper: str, sizes: Sequence[int], seconds: float, say: Say) -> str:
-    """Measure everything at each number; `seconds` is the time of an idle figure."""
+    """Measure all duties at each number of partitions, groups and connections in `sizes`. Return a
+    table. `seconds` is the duration of the measurement of an idle broker; `say` reports
+    progress."""
     found: dict[int, Figures] = {}
     for size in sizes:
         place = folder / f"duties-{size}"
@@ -174,7 +177,8 @@ async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
 async def _run_ms(
     duty: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]]
 ) -> float:
-    """Return the median time of a run, each after `before`, in ms. The first run is not counted."""
+    """Return the median time in ms of one run of `duty`. Before each run `before` is called, whose
+    time does not count. The first run does not count either."""
     took = []
     for _ in range(RUNS + 1):
         await before()
@@ -207,7 +211,9 @@ def _controller_ms(count: int) -> float:
 
 
 def _of_broker(folder: Path, zookeeper: str, count: int, seconds: float) -> Figures:
-    """Measure the partitions last: they are there until the end."""
+    """Measure the idle costs and the metrics page at a broker, with `count` connections and groups,
+    and then at a second broker with `count` partitions. `seconds` is the duration of each
+    measurement."""
     with _broker(folder, zookeeper) as (broker, page):
         base = _idle_percent(broker, seconds)
         with _connections(broker, count):
@@ -229,7 +235,8 @@ def _of_broker(folder: Path, zookeeper: str, count: int, seconds: float) -> Figu
 
 @contextlib.contextmanager
 def _broker(folder: Path, zookeeper: str) -> Iterator[tuple[PybrokerProcess, str]]:
-    """Yield a broker with one topic, and the address of its metrics page."""
+    """Start a broker with one topic, for the `with` block. Yield the broker, and the URL of its
+    metrics page."""
     address = f"127.0.0.1:{free_port()}"
     overrides = {
         "pybroker.http.listener": address,
@@ -252,7 +259,8 @@ def _idle_percent(broker: PybrokerProcess, seconds: float, *, settle: bool = Fal
 
 
 def _page_ms(broker: PybrokerProcess, page: str) -> float:
-    """Return the processor time of a metrics page in ms, after one that is not counted."""
+    """Return the median CPU time in ms that the broker needs for a metrics page. The first page
+    does not count."""
     took = []
     for _ in range(SCRAPES + 1):
         before = processes.cpu_seconds(broker.process.pid)
@@ -281,7 +289,7 @@ def _is_created(connection: Connection, request: CreateTopicsRequest) -> bool:
 
 @contextlib.contextmanager
 def _connections(broker: PybrokerProcess, count: int) -> Iterator[None]:
-    """Hold that many connections open; each has sent one request."""
+    """Hold `count` connections open during the `with` block. Each has sent one request."""
     hello = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions, without a client id
     with contextlib.ExitStack() as stack:
         for _ in range(count):
@@ -292,7 +300,7 @@ def _connections(broker: PybrokerProcess, count: int) -> Iterator[None]:
 
 
 def _commit(broker: PybrokerProcess, groups: int) -> None:
-    """Commit an offset for each of so many groups without members."""
+    """Commit an offset for each of `groups` groups, which have no members."""
     part = OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
     topic = OffsetCommitRequestTopic(name="one-0", partitions=[part])
 

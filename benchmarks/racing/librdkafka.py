@@ -1,9 +1,9 @@
-"""Calls librdkafka, from the wheel of confluent-kafka, directly with thousands of messages per
+"""Calls librdkafka, from the wheel of confluent-kafka, directly: with thousands of messages in each
 call.
 
 The classes of confluent-kafka create a Python object for each message. This costs more than the
-broker's work for the message, so they would measure the client. This module therefore calls the
-library by ctypes; the consumer passes messages to a C function that does nothing.
+broker's work for the message, so a race would measure the client. This module therefore calls the
+library by ctypes. Its consumer passes the messages to a C function that does nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _QUEUE_FULL_PAUSE_SECONDS: Final = 0.002
 
 
 class ClientFailed(RuntimeError):
-    """The client failed during a measure."""
+    """Raised if the client fails, or does not send or receive all messages, during a measure."""
 
 
 class _Message(ctypes.Structure):
-    """rd_kafka_message_t."""
+    """A message of librdkafka, `rd_kafka_message_t` in C."""
 
     _fields_ = (
         ("err", c_int),
@@ -63,7 +63,8 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
 
 
 def library() -> ctypes.CDLL:
-    """Return the library inside the installed wheel of confluent-kafka."""
+    """Load librdkafka, the library inside the installed wheel of confluent-kafka, and declare its
+    functions. Raises ClientFailed if the wheel does not contain it."""
     folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
     found = sorted(folder.glob("librdkafka*"))
     if not found:
@@ -76,7 +77,7 @@ def library() -> ctypes.CDLL:
 
 
 class _Client:
-    """A librdkafka client and one topic."""
+    """A client of librdkafka that uses one topic. `kind` is producer or consumer."""
 
     def __init__(self, kind: int, options: Mapping[str, object], topic: str) -> None:
         self._library = library()
@@ -86,10 +87,10 @@ class _Client:
             if self._library.rd_kafka_conf_set(
                 configuration, name.encode(), str(value).encode(), error, 512
             ):
-                raise ClientFailed(f"{name}={value}: {error.value.decode()}")
+                raise ClientFailed(f"librdkafka option {name}={value}: {error.value.decode()}")
         self._handle = self._library.rd_kafka_new(kind, configuration, error, 512)
         if not self._handle:
-            raise ClientFailed(error.value.decode())
+            raise ClientFailed(f"librdkafka creates no client: {error.value.decode()}")
         self._topic = self._library.rd_kafka_topic_new(self._handle, topic.encode(), None)
 
     def __exit__(
@@ -106,7 +107,7 @@ ANY_PARTITION: Final = -1
 
 
 class Producer(_Client):
-    """Sends values to one partition of a topic, or to all partitions (ANY_PARTITION)."""
+    """Sends values to one partition of a topic, or, with ANY_PARTITION, to all of them."""
 
     def __init__(
         self,
@@ -117,8 +118,8 @@ class Producer(_Client):
         partition: int = 0,
         **options: object,
     ) -> None:
-        """Create the client. `send` takes its values from `values` in turn. `options` are
-        librdkafka's options, with underscores for dots."""
+        """Create the client. `send` sends the `values` in turn. `options` are librdkafka's options,
+        with underscores in place of dots."""
         self._partition = partition
         super().__init__(
             _PRODUCER,
@@ -142,7 +143,7 @@ class Producer(_Client):
         return self
 
     def send(self, count: int) -> None:
-        """Queue `count` messages. The call blocks while the queue is full."""
+        """Queue `count` messages. The call blocks while librdkafka's queue is full."""
         while count:
             wanted = min(count, len(self._messages))
             queued = self._library.rd_kafka_produce_batch(
@@ -153,14 +154,14 @@ class Producer(_Client):
                 time.sleep(_QUEUE_FULL_PAUSE_SECONDS)
 
     def flush(self) -> None:
-        """Wait until every message was acknowledged or has failed. The log end offset shows how
-        many messages were stored."""
+        """Wait until every queued message was acknowledged or has failed. The topic's log end
+        offset then shows how many messages were stored."""
         if self._library.rd_kafka_flush(self._handle, FLUSH_MS_MAX):
             raise ClientFailed(f"messages were not acknowledged within {FLUSH_MS_MAX} ms")
 
 
 class Consumer(_Client):
-    """Reads partition 0 of a topic, without a group."""
+    """Reads partition 0 of a topic from `offset` on, without a consumer group."""
 
     def __init__(self, bootstrap: str, topic: str, offset: int, **options: object) -> None:
         super().__init__(
@@ -190,7 +191,8 @@ class Consumer(_Client):
         super().__exit__(kind, error, traceback)
 
     def skip(self, count: int) -> int:
-        """Consume at least `count` messages. Return their number."""
+        """Read at least `count` messages, and ignore their content. Return the number of messages
+        read."""
         done, last_news = 0, time.monotonic()
         while done < count:
             got = self._library.rd_kafka_consume_callback(self._topic, 0, 100, self._ignore, None)
@@ -201,8 +203,8 @@ class Consumer(_Client):
         return done
 
     def next_arrival(self, wait_ms: int) -> float | None:
-        """Return the arrival time of the next message (seconds of `time.perf_counter`); None if no
-        message arrives."""
+        """Return the time at which the next message arrives (seconds of `time.perf_counter`); None
+        if no message arrives within `wait_ms`, or its read fails."""
         message = self._library.rd_kafka_consume(self._topic, 0, wait_ms)
         arrived = time.perf_counter()
         if not message:

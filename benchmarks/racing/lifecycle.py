@@ -1,4 +1,5 @@
-"""The measures of starting and stopping. Each measure has its own brokers with empty folders."""
+"""The measures of starting and stopping a broker. Each of them starts its own brokers in empty
+folders."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ _SETTLE_SECONDS = 3.0
 def start(
     field: ContestantFactory, names: Sequence[str], scale: Scale
 ) -> Iterator[tuple[str, Figures]]:
-    """Return the start times with one topic, and then the memory and processor time of idle
-    brokers, all measured at the same time."""
+    """Measure the start times of each contestant with one topic, one contestant after the other.
+    Then measure the memory and the CPU time of all of them while they are idle, at the same time.
+    Yield (contestant, figures)."""
     with contextlib.ExitStack() as stack:
         running, figures = [], {}
         for name in names:
@@ -44,8 +46,9 @@ def start(
 
 
 def start_times(contestant: Contestant) -> Figures:
-    """Return the seconds from the start of the process to the response: first to ApiVersions and,
-    after a restart on the same data, to Metadata with a leader for the topic. The broker keeps
+    """Return three start times in seconds. `first`: from the first start of the process until the
+    broker answers ApiVersions. `clean` and `killed`: from a restart on the same data, after SIGTERM
+    and after kill -9, until a Metadata response has a leader for the topic. The broker keeps
     running."""
     begun = time.perf_counter()
     contestant.start()
@@ -61,8 +64,8 @@ def start_times(contestant: Contestant) -> Figures:
 
 
 def seconds_until_led(contestant: Contestant, topics: Sequence[str], partitions: int) -> float:
-    """Return the seconds from the start of the process until Metadata has a leader for every
-    partition."""
+    """Start the contestant's broker. Return the seconds until a Metadata response has a leader for
+    every partition of these topics. Each topic has `partitions` partitions."""
     begun = time.perf_counter()
     contestant.launch()
     contestant.wait_for_leaders(topics, partitions)
@@ -70,7 +73,8 @@ def seconds_until_led(contestant: Contestant, topics: Sequence[str], partitions:
 
 
 def append(contestant: Contestant, topics: Sequence[str], partitions: int) -> None:
-    """Append a batch of ten records of 100 B to each partition."""
+    """Append a batch of ten records of 100 B to each of the `partitions` partitions of each
+    topic."""
     with contestant.target.connect() as connection:
         for topic in topics:
             for partition in range(partitions):
@@ -80,8 +84,8 @@ def append(contestant: Contestant, topics: Sequence[str], partitions: int) -> No
 def partitions(
     field: ContestantFactory, names: Sequence[str], scale: Scale
 ) -> Iterator[tuple[str, Figures]]:
-    """Return the times of brokers with many partitions that have some records each, one broker
-    after the other."""
+    """Measure brokers with many partitions, one broker after the other: each partition has some
+    records. Yield (contestant, figures)."""
     loads.allow_files(2 * scale.topics * scale.partitions_each)
     topics = [f"many-{number:03d}" for number in range(scale.topics)]
     each = scale.partitions_each

@@ -1,7 +1,7 @@
-"""The loads of clients on a broker. Each function runs one load and returns its result.
+"""The loads that clients put on a broker. Each function runs one load and returns its result.
 
-A load receives one running contestant and a topic. Other modules decide how often, in which order
-and against which broker a load runs.
+A load gets a running contestant and a topic. Other modules decide how often, in which order and
+against which broker a load runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONNECTIONS: Final = 8
 MEGABYTE: Final = 1_000_000
 GIGABYTE: Final = 1_000_000_000
 RATE: Final = 1000
-"""The rate of the latency loads, in messages per second."""
+"""The rate of the latency loads: messages per second."""
 
 _FETCH_HEAD: Final = struct.Struct(">iihii")  # correlation, throttle, error, session, topics
 # Partition, error, high watermark, last stable and first offset, aborted transactions, preferred
@@ -41,7 +41,8 @@ _SETTLE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class Throughput:
-    """The throughput of a stream of values. Bytes are those of the values before compression."""
+    """The throughput of a stream of values. MB and GB count the bytes of the values before
+    compression; the CPU seconds are the broker's."""
 
     mb_per_second: float
     cpu_seconds_per_gb: float
@@ -49,7 +50,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Latency:
-    """Quantiles of the latency in milliseconds."""
+    """The p50, p99 and p99.9 of a latency, in milliseconds."""
 
     p50: float
     p99: float
@@ -63,8 +64,8 @@ class Requests:
 
 
 def values(size: int) -> list[bytes]:
-    """Return values as typical services write them: JSON lines of words and numbers. The values are
-    the same in every run. Lz4 compresses them to about half their size."""
+    """Return VALUES values of `size` bytes, as typical services write them: JSON lines of words and
+    numbers. The values are the same in every run. Lz4 compresses them to about half their size."""
     source = random.Random(size)
     words = [
         "".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=source.randint(3, 9)))
@@ -80,8 +81,8 @@ def values(size: int) -> list[bytes]:
 
 
 def throughput(contestant: Contestant, cpu: float, started: float, size: int) -> Throughput:
-    """Return the throughput of `size` bytes since `started` (time.perf_counter), when the CPU time
-    was `cpu`."""
+    """Return the throughput of `size` bytes that were processed from the time `started`
+    (time.perf_counter) until now. `cpu` is the contestant's CPU time at `started`."""
     elapsed = time.perf_counter() - started
     used = processes.cpu_seconds(contestant.pid) - cpu
     return Throughput(size / elapsed / MEGABYTE, used / size * GIGABYTE)
@@ -96,7 +97,8 @@ def produce(
     codec: str,
     acks: str,
 ) -> Throughput:
-    """Send `count` messages through librdkafka, and wait for all acknowledgements."""
+    """Send `count` messages with librdkafka, and wait until all are acknowledged. The values are
+    those of `messages`, in turn."""
     options = {"compression_codec": codec, "acks": acks, "linger_ms": 5}
     with Producer(contestant.bootstrap, topic, messages, **options) as producer:
         producer.send(1)
@@ -108,14 +110,17 @@ def produce(
         result = throughput(contestant, cpu, started, count * len(messages[0]))
     written = contestant.end_offset(topic) - before
     if written != count:
-        raise ClientFailed(f"{contestant.name}: of {count} messages {written} are in the log")
+        raise ClientFailed(
+            f"{contestant.name}: expected {count} messages in the log, got {written}"
+        )
     return result
 
 
 def consume(
     contestant: Contestant, topic: str, offset: int, count: int, *, size: int, passes: int
 ) -> Throughput:
-    """Read `count` messages of `size` bytes, `passes` times, each time with a new consumer."""
+    """Read `count` messages of `size` bytes from `offset` on, `passes` times, each time with a new
+    consumer of librdkafka."""
     done = 0
     cpu, started = processes.cpu_seconds(contestant.pid), time.perf_counter()
     for _ in range(passes):
@@ -127,7 +132,9 @@ def consume(
 def requests(
     contestant: Contestant, topic: str, *, records: int, under_way: int, seconds: float
 ) -> Requests:
-    """Send Produce requests with acks=all over 8 connections, each to its own partition."""
+    """Send Produce requests with acks=all for `seconds` seconds over 8 connections, each to its own
+    partition. Each request has a batch of `records` records; each connection has `under_way`
+    requests in flight."""
     frames = [
         produce_frame(partition, records, b"v" * 100, topic=topic)
         for partition in range(CONNECTIONS)
@@ -149,9 +156,9 @@ def percentiles(seconds: Sequence[float]) -> Latency:
 
 
 def end_to_end(contestant: Contestant, topic: str, *, acks: int, seconds: float) -> Latency:
-    """Return the latency from sending a record to its arrival at a waiting consumer, by plain
-    sockets. One thread sends at fixed times, whether or not responses arrive, so that a pause of
-    the broker delays every record sent during the pause."""
+    """Return the latency from the sending of a record to its arrival at a waiting consumer, by
+    plain sockets. This thread sends at fixed times, whether responses have arrived or not. So a
+    pause of the broker delays every record that is sent during the pause."""
     frame = produce_frame(0, 1, b"v" * 100, topic=topic, acks=acks)
     with contestant.target.connect() as producer, contestant.target.connect() as consumer:
         ask(producer, frame)
@@ -175,15 +182,16 @@ def end_to_end(contestant: Contestant, topic: str, *, acks: int, seconds: float)
             if producer in ready:
                 producer.recv(65536)
             if now - begun > count / RATE + 30:
-                raise ClientFailed(f"{contestant.name}: records did not arrive")
+                raise ClientFailed(f"{contestant.name}: some records did not reach the consumer")
     skipped = int(_SETTLE_SECONDS * RATE)
     arrived = reader.arrived[:count]
     return percentiles([b - a for a, b in zip(sent, arrived, strict=True)][skipped:])
 
 
 class _Arrivals:
-    """Records the arrival times of a topic's records, in order. A Fetch is always in flight. All
-    batches have one record and the same size."""
+    """Stores when the records of a topic's partition 0 arrive at a consumer, in order. The
+    connection always has a Fetch in flight. Each batch must have one record, and `batch_bytes`
+    bytes."""
 
     def __init__(
         self, connection: socket.socket, topic: str, offset: int, batch_bytes: int
@@ -203,7 +211,8 @@ class _Arrivals:
         )
 
     def read(self) -> None:
-        """Read the received bytes. Raises if the connection is closed."""
+        """Read the bytes that have arrived. Raises ClientFailed if the broker has closed the
+        connection."""
         part = self._connection.recv(MEGABYTE)
         if not part:
             raise ClientFailed("the broker closed the consumer's connection")
@@ -223,12 +232,13 @@ class _Arrivals:
         size: int
         _, error, _, _, _, aborted, _, size = _PARTITION_HEAD.unpack_from(frame, position)
         if error or aborted > 0:
-            raise ClientFailed(f"the broker answered Fetch with error {error}")
+            raise ClientFailed(f"the broker answered Fetch with error code {error}")
         return size // self._batch_bytes
 
 
 def records_bytes(frame: bytes, topic: str) -> int:
-    """Return the size of the batch at the end of a frame that `produce_frame` made."""
+    """Return the size in bytes of the batch at the end of `frame`, a Produce request for `topic`
+    from `produce_frame`."""
     position = frame.index(topic.encode()) + len(topic) + 4 + 4
     size: int = struct.unpack_from(">i", frame, position)[0]
     return size
@@ -237,8 +247,8 @@ def records_bytes(frame: bytes, topic: str) -> int:
 def end_to_end_by_client(
     contestant: Contestant, topic: str, *, acks: str, seconds: float
 ) -> Latency:
-    """Return the latency as `end_to_end` does, but through librdkafka with linger 0. A thread
-    consumes."""
+    """Return the latency from the sending of a record to its arrival, as `end_to_end` does, but
+    with clients of librdkafka (linger.ms 0). A thread consumes."""
     count = int((seconds + _SETTLE_SECONDS) * RATE)
     sent: list[float] = []
     arrived: list[float] = []
@@ -276,8 +286,8 @@ def end_to_end_by_client(
 
 @dataclass(frozen=True)
 class IdleConnections:
-    """The cost of idle connections: the seconds to open all of them, the memory per connection in
-    KiB, and the time of a Produce while they are open."""
+    """The cost of idle connections: the seconds to open all of them, the broker's memory for each
+    in KiB, and the latency of a Produce request while they are open."""
 
     connect_seconds: float
     kib_each: float
@@ -285,7 +295,8 @@ class IdleConnections:
 
 
 def idle_connections(contestant: Contestant, topic: str, count: int) -> IdleConnections:
-    """Open connections that send a Metadata request and then nothing."""
+    """Open `count` connections that each send a Metadata request and then nothing. Measure their
+    cost."""
     allow_files(count + 1000)
     hello = framed(ApiKey.METADATA, MetadataRequest(topics=[]))
     frame = produce_frame(0, 1, b"v" * 100, topic=topic)
@@ -309,7 +320,8 @@ def idle_connections(contestant: Contestant, topic: str, count: int) -> IdleConn
 
 
 def times(connection: socket.socket, frame: bytes, count: int) -> list[float]:
-    """Return the seconds of each of `count` requests, which are sent one after the other."""
+    """Send `frame`, a request, `count` times, each time after the previous response. Return the
+    seconds until each response."""
     taken = []
     for _ in range(count):
         started = time.perf_counter()
@@ -319,7 +331,8 @@ def times(connection: socket.socket, frame: bytes, count: int) -> list[float]:
 
 
 def metadata_milliseconds(contestant: Contestant, count: int) -> float:
-    """Return the median time of a Metadata request for all topics, in milliseconds."""
+    """Return the median time in ms until the response to a Metadata request for all topics, of
+    `count` requests."""
     frame = framed(ApiKey.METADATA, MetadataRequest(topics=None))
     with contestant.target.connect() as connection:
         ask(connection, frame)
@@ -327,11 +340,10 @@ def metadata_milliseconds(contestant: Contestant, count: int) -> float:
 
 
 def allow_files(count: int) -> None:
-    """Raise the limit of open files as far as the machine allows. Child processes inherit the
-    limit.
+    """Raise the process's limit of open files as far as the machine allows. Child processes inherit
+    the limit.
 
-    Raises ClientFailed if the limit is below `count`.
-    """
+    Raises ClientFailed if the limit is still below `count`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else max(soft, count)
     if soft != wanted:

@@ -1,5 +1,5 @@
-"""The measures of running brokers: their loads, amounts and topics. `lifecycle` has the measures of
-starting and stopping."""
+"""The measures of running brokers: their loads, amounts and topics. `lifecycle.py` has the measures
+of starting and stopping a broker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from benchmarks.racing.contestants import Contestant
 from benchmarks.racing.metrics import ACKS, CODECS, SIZES, produce_name
 
 Figures = Mapping[str, float]
-"""Name of a metric within its measure -> the figure."""
+"""Name of a metric within its measure -> its value."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The amounts of each measure."""
+    """The amounts of each measure: how many messages, passes, seconds, connections and topics. The
+    keys of `messages` and `hot_passes` are the sizes of the values in bytes."""
 
     messages: Mapping[int, int] = field(default_factory=lambda: {100: 1_500_000, 1024: 300_000})
     hot_passes: Mapping[int, int] = field(default_factory=lambda: {100: 3, 1024: 3})
@@ -33,7 +34,7 @@ class Scale:
     partitions_each: int = 100
 
     def quick(self) -> Scale:
-        """Return small amounts, for a test that everything works."""
+        """Return smaller amounts, for a run that only tests that everything works."""
         return replace(
             self,
             messages={size: count // 5 for size, count in self.messages.items()},
@@ -48,7 +49,7 @@ class Scale:
 
 
 class RunningMeasures:
-    """The measures of one round against running brokers. Owns the topics of the round."""
+    """The measures of running brokers. Owns the topics that the measures of one round share."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -71,13 +72,14 @@ class RunningMeasures:
         self.runs["connections"] = self._connections
 
     def run(self, name: str, contestant: Contestant) -> Figures:
-        """Run one measure, after the kernel has written all dirty pages to the disk."""
+        """Run the measure `name` at this contestant, after the kernel has written all changed pages
+        to the disk."""
         os.sync()
         return self.runs[name](contestant)
 
     def warm_up(self, contestant: Contestant, seconds: float) -> None:
-        """Run every load in turn until the time is over, so that a just-in-time compiler has
-        compiled the code."""
+        """Run every load in turn for `seconds` seconds, so that a just-in-time compiler compiles
+        the broker's code."""
         scale = replace(
             self.scale,
             messages={size: count // 4 for size, count in self.scale.messages.items()},
@@ -95,7 +97,7 @@ class RunningMeasures:
                     return
 
     def end_round(self, contestant: Contestant) -> None:
-        """Drop the topics of the round: the next round uses new topics."""
+        """Forget the contestant's topics of this round, because the next round uses new topics."""
         for key in [key for key in self._written if key[0] == contestant.name]:
             del self._written[key]
         contestant.start_afresh()
@@ -173,7 +175,8 @@ class RunningMeasures:
 
 
 REQUEST_LOADS: Final = (("unbatched-1", 1, 1), ("unbatched-4", 1, 4), ("batched-4", 100, 4))
-"""(measure, records per request, requests in flight on each connection)."""
+"""(measure, records in each request, requests in flight on each connection) of each request
+load."""
 
 
 def latency_figures(latency: loads.Latency) -> Figures:

@@ -1,7 +1,7 @@
 """The metrics of the race with their units and goals: the rows of the report's table.
 
-A metric's key is "measure/metric". A goal is a bound for the ratio of pybroker's figure to another
-contestant's figure.
+A metric's key is "measure/metric". A goal is a bound for pybroker's figure divided by the figure of
+another contestant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ACKS: Final = ("1", "all")
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound for a ratio."""
+    """A lower bound (`at_least`) or an upper bound for a ratio of two figures."""
 
     ratio: float
     at_least: bool
@@ -38,8 +38,9 @@ BARE_PER_REQUEST: Final = Goal(0.5, at_least=True)
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table. `goal` is the goal against Apache Kafka. `bare_goal` is the goal against
-    a minimal broker that only serves the loads, if there is such a contestant."""
+    """A row of the table. `goal` is the goal for the ratio to Apache Kafka. `bare_goal` is the goal
+    for the ratio to a minimal broker that only serves the loads, if the race has such a
+    contestant."""
 
     key: str
     title: str

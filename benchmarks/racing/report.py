@@ -18,19 +18,21 @@ from benchmarks.racing.results import Results, Spread
 
 MET, MISSED = "yes", "NO"
 BEGIN, END = ".. The race's table begins.", ".. The race's table ends."
-"""The comments in a document that enclose the table to replace."""
+"""The comments before and after the table in a document, between which `put_into` replaces it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A metric with its results: figures by contestant, and pybroker's ratios by contestant."""
+    """A metric of the table with its results: each contestant's figures, and the ratios of
+    pybroker's figures to those of each other contestant, by the contestant's name."""
 
     metric: Metric
     figures: dict[str, Spread]
     ratios: dict[str, Spread]
 
     def verdict(self) -> str:
-        """Return whether the median ratio to Apache Kafka meets the goal."""
+        """Return whether the median ratio to Apache Kafka meets the goal: MET or MISSED; empty
+        without a goal or a ratio."""
         return verdict(self.metric.goal, self.ratios.get(APACHE))
 
 
@@ -41,7 +43,7 @@ def verdict(goal: Goal | None, ratio: Spread | None) -> str:
 
 
 def rows(results: Results) -> Iterator[Row]:
-    """Return the metrics that have results."""
+    """Return the rows of the table: the metrics that have results."""
     for metric in METRICS.values():
         found = {
             name: Spread.of(list(results.figures(metric.key, name).values()))
@@ -57,7 +59,7 @@ def rows(results: Results) -> Iterator[Row]:
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits."""
+    """Return the number as text with three significant digits."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}"
     digits = 1 if value >= 10 else 2 if value >= 1 else 3
@@ -81,7 +83,7 @@ def headings(results: Results) -> list[str]:
 
 
 def cells(results: Results, row: Row) -> list[str]:
-    """Return one line of the table, with a cell for each of `headings`."""
+    """Return the row as a line of the table, with a cell for each of `headings`."""
     metric = row.metric
     line = [
         metric.title,
@@ -108,8 +110,8 @@ def rounds(results: Results) -> int:
 
 
 def fewer_rounds(results: Results) -> str:
-    """Return the list of measures that have fewer rounds than the others because of the time
-    limit."""
+    """Return a text that names the measures with fewer rounds than others, because the time limit
+    was reached; empty if there are none."""
     found: dict[str, set[int]] = {}
     for sample in results.samples:
         found.setdefault(sample.measure, set()).add(sample.round)
@@ -118,7 +120,7 @@ def fewer_rounds(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """Return the description of the race: machine, versions, number of rounds."""
+    """Return a description of the race: date, machine, versions, and the number of rounds."""
     about = results.about
     return (
         f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
@@ -127,7 +129,7 @@ def summary(results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """Return the table for the terminal."""
+    """Return the report as a table for the terminal."""
     lines = [headings(results), *(cells(results, row) for row in rows(results))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
@@ -141,7 +143,7 @@ def table(results: Results) -> str:
 
 
 def rst(results: Results) -> str:
-    """Return the table for docs/performance.rst."""
+    """Return the report as a table for docs/performance.rst."""
     lines = [headings(results), *(cells(results, row) for row in rows(results))]
     return "\n".join(
         [
@@ -157,8 +159,8 @@ def rst(results: Results) -> str:
 
 
 def put_into(document: Path, results: Results) -> None:
-    """Replace the table between the two comments of a document. Raises ValueError if a comment is
-    missing."""
+    """Replace the table between the comments BEGIN and END in a document. Raises ValueError if a
+    comment is missing."""
     before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -173,8 +175,8 @@ def _list_table_row(line: Sequence[str]) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Plot a bar for each metric: the ratio to Apache Kafka with its range, and the goal as a
-    mark."""
+    """Write a plot to `path` with a bar for each metric: the ratio of pybroker to Apache Kafka with
+    its range. A mark shows the goal."""
     shown = [row for row in rows(results) if APACHE in row.ratios][::-1]
     if not shown:
         return

@@ -1,4 +1,4 @@
-"""The results of a race so far: samples in a JSON file, which is written after each measure."""
+"""The results of a race: samples in a JSON file, which the race writes after each measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from integration_tests.maven import KAFKA_VERSION
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one contestant in one round of one measure."""
+    """The figures of one contestant in one round of one measure, by metric."""
 
     measure: str
     round: int
@@ -27,14 +27,15 @@ class Sample:
 
 @dataclass
 class Results:
-    """All samples of a race, with the machine and the time of the race."""
+    """All samples of a race so far, the contestants, and the facts about the machine and the time
+    (`about`)."""
 
     about: dict[str, str]
     contestants: list[str]
     samples: list[Sample] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write the file atomically."""
+        """Write the results to the file `path` atomically."""
         content = {
             "about": self.about,
             "contestants": self.contestants,
@@ -56,7 +57,8 @@ class Results:
         return [name for name in self.contestants if name not in (OURS, APACHE)]
 
     def figures(self, key: str, contestant: str) -> dict[int, float]:
-        """Return round -> figure of a contestant for the metric "measure/metric"."""
+        """Return round -> the contestant's figure, for the metric with this key
+        ("measure/metric")."""
         measure, _, metric = key.partition("/")
         return {
             sample.round: sample.figures[metric]
@@ -67,15 +69,15 @@ class Results:
         }
 
     def ratios(self, key: str, other: str) -> list[float]:
-        """Return the ratios of pybroker's figure to another contestant's figure, in the rounds that
-        have both."""
+        """Return the ratios of pybroker's figure to the contestant `other`'s figure for the metric
+        with this key, in each round that has both."""
         ours, theirs = self.figures(key, OURS), self.figures(key, other)
         return [ours[number] / theirs[number] for number in ours if theirs.get(number)]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median, the smallest and the largest value."""
+    """The median, the smallest and the largest of several values."""
 
     median: float
     low: float
@@ -89,7 +91,7 @@ class Spread:
 
 
 def about_this_machine() -> dict[str, str]:
-    """Return the facts about this machine that a reader of the figures needs."""
+    """Return the facts about this machine that a reader of the results needs."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),

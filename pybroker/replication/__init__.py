@@ -1,2 +1,2 @@
-"""The replicas of a broker: their roles, high watermarks, ISR changes, waiting requests, and the
-copying from leaders."""
+"""The replicas of one broker: their roles, high watermarks and ISR changes, the requests that wait
+for them, and the copying of followers from their leaders."""

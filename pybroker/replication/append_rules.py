@@ -8,8 +8,9 @@ from pybroker.storage.log_config import LogConfig
 
 
 class AppendRules:
-    """Makes the rules from the topic's configuration. It keeps them per version of Produce until
-    the configuration changes, as every request needs them."""
+    """The rules that a producer's batches for one partition must obey, as `BatchRules`. They depend
+    on the topic's configuration and on the version of the Produce request. Every request needs
+    them, so the object caches them for each version until the configuration changes."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self._partition = str(topic_partition)
@@ -17,7 +18,8 @@ class AppendRules:
         self._config: LogConfig | None = None
 
     def of(self, config: LogConfig, api_version: int) -> BatchRules:
-        """Return the rules for a batch in a Produce request of that version."""
+        """Return the rules for a batch in a Produce request of version `api_version`, while the
+        topic has this configuration."""
         if config is not self._config:
             self._config = config
             self._rules.clear()

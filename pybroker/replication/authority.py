@@ -1,12 +1,12 @@
 """The authority of a leader: ordered levels that say which requests it may answer.
 
-The controller may have elected another leader without reaching this broker. Committed records stay
-valid even then, because ISR changes are conditional. So the old leader may serve committed records
-and accept appends with acks=all, which wait for the in-sync replicas. An answer that no other
-replica confirms needs a broker that hears from ZooKeeper. The log end needs the highest level: a
-new leader waits replica.lag.time.max.ms for this broker before it commits records without it. The
-new leader does not wait if the controller counted this broker as failed, as after its request for
-another leader.
+The controller may elect another leader although this broker cannot be reached. Committed records
+stay valid even then, because each ISR change is a conditional write. So the old leader may serve
+committed records, and may accept appends with acks=all, which wait for the in-sync replicas. For an
+answer that no other replica confirms, the broker must hear from ZooKeeper. The log end needs the
+highest level. After an ordinary election the new leader waits replica.lag.time.max.ms for this
+broker before it commits records without it. It does not wait if the controller counted this broker
+as failed, for example after this broker has asked for another leader.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """The level of a replica's authority; each level includes those below it. A ZooKeeper lease
-    has one of the levels NOTHING, COMMITTED and ALL."""
+    """The level of a replica's authority, in ascending order; each level includes those below it.
+    The ZooKeeper lease of a broker limits the authority of its replicas. A lease has one of the
+    levels NOTHING, COMMITTED and ALL."""
 
     NOTHING = 0
     READ = 1
     """Consumers may read committed records."""
     COMMITTED = 2
-    """Also: the leader may acknowledge a produce with acks=all."""
+    """Also: the leader may acknowledge a Produce request with acks=all."""
     ALONE = 3
-    """Also: the leader may give answers that no other replica confirms."""
+    """Also: the leader may send answers that no other replica confirms."""
     CONFIRMED = 4
-    """Also: the leader may return the log end, once ZooKeeper has confirmed the leader."""
+    """Also: the leader may return its log end, if ZooKeeper confirms for this request that it still
+    leads."""
     ALL = 5
-    """Also: the leader may return the log end."""
+    """Also: the leader may return its log end at once."""
 
 
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
@@ -51,7 +53,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "OffsetFetch": Authority.ALL,
     }
 )
-"""Request -> the authority that its answer needs."""
+"""Kind of request -> the authority that a replica needs to answer it."""
 
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
@@ -65,17 +67,19 @@ SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
         " the controller may have elected it",
     }
 )
-"""Authority of a replica -> the reason why its authority is not higher."""
+"""Authority that a replica has -> the reason why its authority is not higher. `{}` is the
+partition."""
 
 
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """Return the authority of a replica. `granted` is `Partition.granted`; `lease` is the broker's
-    lease from ZooKeeper. If no other broker can lead the partition (not `is_replicated`), any lease
-    above NOTHING suffices. `has_heard`: within replica.lag.time.max.ms each electable replica has
-    fetched as a follower, or ZooKeeper has confirmed the leader. `has_asked`: this broker has asked
-    the controller for another leader, and that leader does not wait for this broker."""
+    """Return the authority of a replica. `granted` is the authority by the controller's last
+    command, `Partition.granted`. `lease` is the level of the broker's lease from ZooKeeper. If no
+    other broker can lead the partition (not `is_replicated`), any lease above NOTHING suffices.
+    `has_heard`: within replica.lag.time.max.ms each electable replica has fetched from this
+    replica, or ZooKeeper has confirmed that it leads. `has_asked`: this broker has asked the
+    controller for another leader, and that leader would not wait for this broker."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

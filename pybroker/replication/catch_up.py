@@ -15,20 +15,24 @@ log = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """The catch-up of a broker's incomplete replicas. Used from the event loop only."""
+    """Watches the catch-up of a broker's incomplete replicas. Used from the event loop only."""
 
     def __init__(self, incomplete: Incomplete, blocking: Blocking) -> None:
         self._incomplete = incomplete
         self._blocking = blocking
         self._targets: dict[tuple[TopicPartition, int], int] = {}
-        """(partition, leader epoch) -> the leader's log end offset at the first request in that
-        epoch. The catch-up is complete once this replica has all records below that offset: they
-        include each record that was committed before it began to copy."""
+        """(partition, leader epoch) -> the log end offset that the leader returned when it was
+        first asked in that epoch. The catch-up is complete once this replica has all records below
+        that offset. They include each record that was committed before this replica began to
+        copy."""
 
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> None:
-        """Remove the `incomplete` mark of each replica in `copies` that has caught up."""
+        """Find the incomplete replicas in `copies` (the partitions that this broker follows) that
+        have caught up with their leader, and allow them to lead: remove their `incomplete` mark on
+        disk. `channel` asks the leader of these partitions for its log end. A failed check is
+        logged and repeated at the next call."""
         for key in self._incomplete.partitions:
             copy = copies.get(key)
             if copy is None or not copy.agrees:
@@ -41,6 +45,8 @@ class CatchUp:
                 if log_end >= self._targets[term]:
                     await self._blocking.run(self._incomplete.clear, key)
                     self._targets.pop(term, None)
-                    log.info("copy complete partition=%s log_end=%d", key, log_end)
+                    log.info(
+                        "copy complete partition=%s log_end=%d: this replica may lead", key, log_end
+                    )
             except (BrokerError, StorageError) as error:
-                log.warning("catch-up cannot be checked partition=%s error=%s", key, error)
+                log.warning("catch-up not checked, trying again partition=%s error=%s", key, error)

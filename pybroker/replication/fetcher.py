@@ -1,9 +1,11 @@
-"""The task that copies from one leader: it fetches all partitions in one request, and applies the
-answers one after the other. The work of a fetch is proportional to the partitions that changed.
+"""The task that copies partitions from one leader. It fetches all partitions in one request, and
+applies the answers for the partitions one after the other. The work of a fetch is proportional to
+the number of partitions that changed.
 
-After a failure the fetcher leaves out the failed partition for a pause. If the leader cannot be
-reached, the fetcher itself pauses. Each further pause is twice as long. A slow disk or a failed log
-of one partition does not delay the others.
+After the failure of one partition, the next fetches do not include this partition during a pause.
+If the leader cannot be reached, the fetcher sends no fetch during a pause. The pause doubles after
+each failure in a row. A slow disk or a failed log of one partition does not delay other
+partitions.
 """
 
 from __future__ import annotations
@@ -48,23 +50,25 @@ from pybroker.replication.truncation import Truncator
 log = logging.getLogger(__name__)
 
 _TURN_BYTES: Final = 2 * 1024 * 1024
-"""After appending this many bytes, the fetcher yields to the other tasks of the event loop."""
+"""After appending this many bytes, the fetcher lets other tasks of the event loop run."""
 _TURN_PARTITIONS: Final = 200
 _PAUSE_FIRST_S: Final = 0.02
-"""The first pause after a failure. Each further one is twice as long, up to
+"""The pause after the first failure. It doubles after each failure in a row, up to
 replica.fetch.backoff.ms."""
 _ROUND_MS_MIN: Final = 10
-"""The shortest wait at the leader, where a partition is due soon."""
+"""The shortest time that a fetch may wait at the leader for records, if the pause of a partition
+ends sooner than replica.fetch.wait.max.ms."""
 _BUSY_S: Final = 0.02
 """How long a partition is not fetched while its log is being truncated or synced."""
 _SYNC_GRACE_S: Final = 0.005
-"""How long the next fetch waits for the sync of a log, so that it reports the new log end."""
+"""The longest wait for the sync of appended records before the next fetch, so that this fetch
+reports them to the leader."""
 _GRACE_S: Final = 0.01
-"""How long a waiting fetch may still run after partitions were added: the controller may add more
-soon."""
+"""How long a fetch that waits at the leader goes on after partitions were added to the fetcher. The
+controller may add more partitions in this time; then one new fetch includes all of them."""
 _QUIET_FAILURES: Final = 4
-"""The number of failures of one partition in a row that are not logged as errors. A change of
-leaders can cause them, or a batch that the leader finds corrupt only at a second fetch."""
+"""How many failures in a row of one partition are logged only as a warning, or not at all. A change
+of leaders can cause them, or a batch that the leader finds corrupt only at a second fetch."""
 
 _OF_CHANGES: Final = frozenset(
     {
@@ -78,15 +82,15 @@ _OF_CHANGES: Final = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""The errors of a leader that has not received this follower's LeaderAndIsr yet, or has received a
-later one."""
+"""The errors of a leader that has not received the LeaderAndIsr that this follower has executed, or
+that has received a later one."""
 _PASSING: Final = _OF_CHANGES | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""Errors that are no defect of this broker: those of leader changes, and of a ZooKeeper that does
-not answer."""
+"""Errors that are no defect of this broker: those of leader changes, and those of a ZooKeeper that
+does not answer."""
 
 
 class Fetcher:
-    """Copies from one leader, from its creation until `stop`."""
+    """Copies the added partitions from the leader on one broker, from its creation until `stop`."""
 
     def __init__(
         self,
@@ -102,12 +106,12 @@ class Fetcher:
         self.leader = leader
         self.copies: dict[TopicPartition, FollowedPartition] = {}
         self._positions: dict[TopicPartition, FetchPosition] = {}
-        """The positions of the last fetch. The partitions that pause have none."""
+        """The positions in the last fetch. A partition that pauses is not in it."""
         self._changed: dict[TopicPartition, FollowedPartition] = {}
-        """The partitions whose position is determined anew before the next fetch. Each other one is
-        watched, and its next change adds it."""
+        """The partitions whose position the fetcher determines before the next fetch. Each other
+        partition is watched: its next change adds it here."""
         self._removed: list[TopicPartition] = []
-        """The partitions that left since the last fetch."""
+        """The partitions that were removed from the fetcher since the last fetch."""
         self._channel = channel
         self._truncator = truncator
         self._catch_up = catch_up
@@ -122,17 +126,19 @@ class Fetcher:
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._added = asyncio.Event()
-        """Set when partitions were added, since a waiting fetch does not include them."""
+        """Set when partitions were added. A fetch that waits at the leader does not include
+        them."""
         self._wake = asyncio.Event()
         self._syncing = False
-        """Whether appended records are not durable yet."""
+        """Whether the fetcher has appended records that are not durable yet."""
         self._failures = 0
         self._task = BackgroundTask(f"fetcher {leader}")
         self._task.start(self._run)
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Start to copy these partitions. A pause after failures of the leader ends: the controller
-        has just named the leader again."""
+        """Copy these partitions from the leader too. If the fetcher pauses because the leader
+        cannot be reached, the pause ends: the controller has just named this leader in a
+        command."""
         for partition in partitions:
             key = partition.topic_partition
             self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
@@ -141,7 +147,7 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, key: TopicPartition) -> None:
-        """Stop copying the partition. An answer that still comes is dropped."""
+        """Stop copying the partition. The fetcher ignores an answer for it that arrives later."""
         followed = self.copies.pop(key, None)
         if followed is not None:
             followed.partition.unwatch(followed)
@@ -150,7 +156,8 @@ class Fetcher:
             self._removed.append(key)
 
     def synced(self) -> None:
-        """More records of a log are durable; the next fetch reports them."""
+        """Note that the log of a copied partition was synced: end a wait of the fetcher, so that
+        the next fetch reports the new durable end to the leader."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -185,13 +192,13 @@ class Fetcher:
                 await self._leader_failed(error)
             except Exception as error:
                 # Without this task the broker would copy nothing from that leader any more.
-                log.exception("copying failed broker=%d", self.leader)
+                log.exception("copying failed, trying again leader=%d", self.leader)
                 await self._leader_failed(error)
 
     def _determine_positions(self, now: float) -> tuple[list[TopicPartition], float]:
-        """Determine the positions of the next fetch. Return the partitions whose position may
-        differ from the last fetch, and the time (loop seconds) at which the next pause ends;
-        infinity if no partition pauses."""
+        """Determine the positions of the next fetch at the time `now` (loop seconds). Return the
+        partitions whose position may differ from the last fetch, and the time (loop seconds) at
+        which the first pause of a partition ends, or infinity if no partition pauses."""
         changed, self._removed = self._removed, []
         due = math.inf
         for key, copy in list(self._changed.items()):
@@ -211,14 +218,14 @@ class Fetcher:
         return changed, due
 
     def _look_at(self, copy: FollowedPartition) -> None:
-        """Determine the position of the partition anew before the next fetch."""
+        """Determine the position of this partition before the next fetch."""
         key = copy.partition.topic_partition
         if self.copies.get(key) is copy:
             copy.partition.unwatch(copy)
             self._changed[key] = copy
 
     async def _rest(self, longest_s: float) -> None:
-        """Wait until there is work, at most `longest_s` seconds."""
+        """Wait until the fetcher has something to do, at most `longest_s` seconds."""
         try:
             async with asyncio.timeout(None if longest_s == math.inf else longest_s):
                 await self._wake.wait()
@@ -228,7 +235,9 @@ class Fetcher:
     async def _ask(
         self, changed: Sequence[TopicPartition], limits: FetchLimits
     ) -> Sequence[FetchedPartition] | None:
-        """Return the answers, or None if partitions were added meanwhile."""
+        """Fetch from the leader, and return an answer for each partition. Return None if partitions
+        were added to the fetcher while the fetch waited: the caller fetches again with them.
+        `changed` are the partitions whose position may differ from the last fetch."""
         self._counters.requests += 1
         asked = asyncio.ensure_future(self._channel.fetch(self._positions, limits, changed))
         added = asyncio.ensure_future(self._added.wait())
@@ -247,15 +256,15 @@ class Fetcher:
 
     def _reached(self) -> None:
         if self._failures:
-            log.info("leader reached again broker=%d", self.leader)
+            log.info("leader answers again leader=%d", self.leader)
         self._failures = 0
 
     async def _leader_failed(self, error: Exception) -> None:
-        """Pause after a failed request to the leader. A command of the controller ends the
-        pause."""
+        """Log a failed request to the leader, and pause. A command of the controller that names
+        this leader ends the pause."""
         self._counters.failures += 1
         if not self._failures:
-            log.warning("leader cannot be reached broker=%d error=%s", self.leader, error)
+            log.warning("fetch failed, trying again leader=%d error=%s", self.leader, error)
         pause_s = self._pause_s(self._failures)
         self._failures += 1
         await self._rest(pause_s)
@@ -265,8 +274,9 @@ class Fetcher:
         return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
 
     async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
-        """Apply each answer, and yield to other tasks now and then. Return the partitions for which
-        the fetcher has to ask for the leader's log start and log end."""
+        """Apply the leader's answer to each partition, and let other tasks run now and then. Return
+        the partitions that the leader answered with OFFSET_OUT_OF_RANGE: the caller asks for the
+        leader's log start and log end."""
         await self._begin_epochs(answers)
         now_ms = self._clock.wall_ms()
         ask_ends = []
@@ -291,8 +301,9 @@ class Fetcher:
         return ask_ends
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
-        """Make the leader epochs durable that begin with these answers: after a change of leaders
-        thousands of partitions begin one at once, and no append may wait for the disk."""
+        """Write each leader epoch to disk that begins with these answers, in threads and before the
+        records are appended. After a change of leaders thousands of partitions begin a leader epoch
+        at the same time, and otherwise each append would wait for the disk."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)
@@ -308,9 +319,9 @@ class Fetcher:
             await persist_epochs(self._blocking, logs)  # after an error the append tries it again
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Return whether the log and its epoch are still as in the request `asked`, so that its
-        answer can be applied. The log start may differ: retention moves it at any time, and the
-        leader would not repeat its answer."""
+        """Return whether the log of `copy` has the same end and leader epochs as in the request
+        `asked`, so that its answer can be applied. The log start may differ: retention moves it at
+        any time, and the leader would not repeat its answer."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

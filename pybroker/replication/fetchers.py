@@ -1,7 +1,8 @@
-"""The replica fetchers of a broker: one per source broker, started and ended as leaders change.
+"""The replica fetchers of a broker: one for each broker from which it copies. They start and end as
+leaders change.
 
-A fetch may wait at the leader for up to replica.fetch.wait.max.ms. If a partition is added
-meanwhile, the fetcher cancels that fetch and sends one with all partitions.
+A fetch may wait at the leader for up to replica.fetch.wait.max.ms. If a partition is added to the
+fetcher meanwhile, the fetcher cancels this fetch and sends a new one with all its partitions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pybroker.storage.incomplete import Incomplete
 
 
 class ReplicaFetchers:
-    """Owns the fetchers of a broker. Used from the event loop only."""
+    """Owns the replica fetchers of a broker. Used from the event loop only."""
 
     def __init__(
         self,
@@ -35,8 +36,9 @@ class ReplicaFetchers:
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` returns the channel to a broker. `incomplete` holds the incomplete replicas.
-        `losses` is None for a cluster without unclean elections."""
+        """`channel` returns the channel to the broker with an id. `incomplete` holds the broker's
+        incomplete replicas. `losses` reads and writes loss receipts; None in a cluster without
+        unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock
@@ -50,18 +52,21 @@ class ReplicaFetchers:
         self._stopped = False
 
     def listen(self, failed: Failed) -> None:
-        """Call `failed` for each replica that has to stop following."""
+        """Call `failed` with each replica that must stop following because its truncation failed,
+        and with the reason."""
         self._truncator.on_failed = failed
 
     # queries
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """The followed partitions, each with its lag."""
+        """The partitions that this broker follows. Each value contains how many offsets the
+        follower is behind its leader."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:
-        """Return whether the log is being truncated; nothing else may change it meanwhile."""
+        """Return whether this partition's log is being truncated. No other code may change the log
+        meanwhile."""
         return self._truncator.is_busy(key)
 
     @property
@@ -71,7 +76,8 @@ class ReplicaFetchers:
     # changes
 
     def follow(self, partitions: Iterable[Partition]) -> None:
-        """Follow the current leader of each partition, from the log end offset on."""
+        """Copy each partition from its current leader, beginning at the replica's log end
+        offset."""
         if self._stopped:
             return
         by_leader: dict[int, list[Partition]] = {}
@@ -88,12 +94,12 @@ class ReplicaFetchers:
             fetcher.add(followed)
 
     def leave(self, keys: Iterable[TopicPartition]) -> None:
-        """Stop copying these partitions. An answer that arrives later is ignored."""
+        """Stop copying these partitions. The fetchers ignore answers for them that arrive later."""
         for key in keys:
             self._forget(key)
 
     def end_idle(self) -> None:
-        """Stop the fetchers without partitions."""
+        """Stop each fetcher that has no partition left to copy."""
         for leader, fetcher in list(self._fetchers.items()):
             if not fetcher.copies:
                 del self._fetchers[leader]
@@ -102,17 +108,18 @@ class ReplicaFetchers:
                 task.add_done_callback(self._ending.discard)
 
     def synced(self, key: TopicPartition) -> None:
-        """Let the next fetch report the new durable end of that log."""
+        """Note that this partition's log was synced. If the broker follows the partition, the next
+        fetch reports the new durable end to the leader."""
         fetcher = self._sources.get(key)
         if fetcher is not None:
             fetcher.synced()
 
     async def settled(self, keys: Iterable[TopicPartition]) -> None:
-        """Wait until none of these logs is being truncated."""
+        """Wait until no log of these partitions is being truncated."""
         await self._truncator.settled(keys)
 
     async def stop(self) -> None:
-        """End all copying. Idempotent."""
+        """Stop all fetchers, and wait for truncations under way. Idempotent."""
         self._stopped = True
         self._sources.clear()
         fetchers, self._fetchers = list(self._fetchers.values()), {}

@@ -1,4 +1,4 @@
-"""The fetcher's state of a followed partition in one leader epoch."""
+"""The state that a fetcher keeps of a followed partition during one leader epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybroker.replication.partition import Partition
 
 
 class FollowedPartition:
-    """The state that a fetcher keeps of one partition during one leader epoch."""
+    """The state that a fetcher keeps of one followed partition during one leader epoch."""
 
     __slots__ = (
         "agrees",
@@ -27,22 +27,23 @@ class FollowedPartition:
         partition: Partition,
         on_change: Callable[[FollowedPartition], None] = lambda followed: None,
     ) -> None:
-        """`on_change` is called at the next change of the partition once it is watched."""
+        """The fetcher watches `partition` (`Partition.watch`). `on_change` is then called once, at
+        the next change of the partition."""
         self.partition = partition
         self.on_change = on_change
         self.leader_epoch = partition.leader_epoch
         self.agrees = False
-        """Whether the leader has answered a fetch at the follower's log end without an error: both
-        logs are equal below that offset."""
+        """Whether the leader has answered a fetch from the follower's log end without an error. The
+        two logs are then equal below that offset."""
         self.lag = 0
-        """How many offsets the follower was behind the leader's high watermark at the last
-        answer."""
+        """By how many offsets the follower's log end was below the leader's high watermark at the
+        leader's last answer."""
         self.failures = 0
-        """The number of failures in a row."""
+        """The number of failed attempts in a row to copy this partition."""
         self.not_before = 0.0
-        """The time (loop seconds) of the next permitted fetch."""
+        """The time (loop seconds) before which the fetcher does not fetch this partition."""
         self.told: tuple[ErrorCode, int] | None = None
-        """The failure that was logged last, and its log level."""
+        """The error that was logged last for this partition, and its log level."""
 
     def partition_changed(self) -> None:
         self.on_change(self)

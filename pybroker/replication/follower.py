@@ -1,14 +1,16 @@
 """Decides the next step of a follower after each answer of its leader. Pure functions.
 
-The log is the only state: its end and its last leader epoch determine the next fetch. A diverging
-log is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). The leader returns its largest leader
-epoch that is not above the follower's last one, and the end offset of that epoch. The follower
-truncates to the smaller end of that epoch in the two logs, and fetches again until the leader
-reports no divergence.
+The follower's log is the only state: its end and its last leader epoch determine the next fetch. A
+log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). The
+leader returns its largest leader epoch that is not above the follower's last one, and the end
+offset of this epoch. This epoch may end at another offset in the follower's log. The follower
+truncates to the smaller of the two offsets, and fetches again, until the leader no longer reports a
+difference.
 
 Records below the high watermark are committed, and the follower does not truncate them
 (`cuts_committed`), unless a loss receipt says that the controller elected a leader without them.
-Records above it may be committed as well (`may_cut_committed`): then the receipt names them.
+Records above it may be committed as well (`may_cut_committed`): the follower then writes the
+truncated offsets into the receipt.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from pybroker.ports import Buffer, FetchedPartition, FetchPosition
 BASE_OFFSET_LENGTH: Final = 8
 """The length in bytes of the base offset at the start of each batch."""
 _LEADER_EPOCH: Final = slice(12, 16)
-"""The place of the partition leader epoch in a batch."""
+"""The position of the partition leader epoch in a batch."""
 
 
 class ReplicaLog(Protocol):
-    """The properties of a log that the decisions read."""
+    """The properties of a follower's log on which the next step depends."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -43,20 +45,22 @@ class ReplicaLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the answer's records, if it has any, and adopt its high watermark and log start."""
+    """Step: append the records of the leader's answer, if it has any, and adopt the leader's high
+    watermark and log start from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Truncate the log to `offset`, then fetch again."""
+    """Step: truncate the log to the end offset `offset`, then fetch again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Discard the whole log and begin a new one at `offset`. Then append the answer's records, if
-    it has any, or fetch again. The leader's log starts at `leader_start`."""
+    """Step: discard the whole log, and begin an empty one whose first record gets `offset`. Then
+    append the records of the leader's answer, or fetch again if it has none. The leader's log
+    starts at `leader_start`."""
 
     offset: int
     leader_start: int
@@ -64,12 +68,14 @@ class StartOver:
 
 @dataclass(frozen=True, slots=True)
 class AskEnds:
-    """Ask for the leader's log start and log end; `after_ends` returns the next step."""
+    """Step: ask the leader for its log start and log end. `after_ends` returns the step that
+    follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Do not fetch the partition during a pause."""
+    """Step: do not fetch the partition for a while. The cause is `error`; `reason` explains it in
+    the log."""
 
     error: ErrorCode
     reason: str
@@ -80,15 +86,16 @@ Truncation = TruncateTo | StartOver
 
 
 def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
-    """Return the position of the next fetch from the leader of `leader_epoch`."""
+    """Return the position of a follower's next fetch from the leader of `leader_epoch`: the end,
+    the start and the latest leader epoch of the follower's log."""
     return FetchPosition(
         log.log_end_offset, log.log_start_offset, leader_epoch, last_epoch=log.latest_epoch
     )
 
 
 def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
-    """Return the step after an answer of the leader. `position` must be the same now as in the
-    request."""
+    """Return the step of a follower with this log after an answer of its leader. The log must be
+    the same as at the time of the fetch."""
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return AskEnds()
     if answer.error is not ErrorCode.NONE:
@@ -106,16 +113,16 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
 
 
 def first_epoch(records: Buffer) -> int:
-    """Return the leader epoch of the first batch; NO_EPOCH if there is none."""
+    """Return the leader epoch in the first of these batches; NO_EPOCH if `records` has no batch."""
     if len(records) < _LEADER_EPOCH.stop:
         return NO_EPOCH
     return int.from_bytes(records[_LEADER_EPOCH], "big", signed=True)
 
 
 def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:
-    """Return the step after OFFSET_OUT_OF_RANGE, given the leader's log start and log end. A
-    follower whose log end is within the leader's log pauses and fetches again: equal ends do not
-    prove equal logs."""
+    """Return the step of a follower with this log after OFFSET_OUT_OF_RANGE, given the leader's log
+    start and log end. A log end outside the leader's log leads to a truncation. If it is within the
+    leader's log, the follower pauses and fetches again: equal log ends do not prove equal logs."""
     if log.log_end_offset < leader_start:
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
@@ -124,14 +131,15 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates the log to `end`, or discards the log.
+    """Return the step that truncates a follower's log to the end offset `end`, or discards the log.
+    The leader's log starts at `leader_start`.
 
     A log that starts above `end` shares no record with the leader's log. The follower discards it
-    and begins at the leader's log start; a log that began at `end` would lack the leader's records
+    and begins at the leader's log start. If it began at `end`, it would lack the leader's records
     below `end`. The follower also discards its log if the leader's log starts at or above `end`.
-    The leader has deleted the point of divergence then, and returns the latest possible one. The
-    follower's records below it and their producer sequences may never have been in the leader's
-    log."""
+    The leader has then deleted the offset at which the logs begin to differ, and `end` is only an
+    upper limit for that offset. So the follower's records below `end`, and their producer
+    sequences, may never have been in the leader's log."""
     is_before = end < log.log_start_offset and leader_start < log.log_start_offset
     if is_before or end <= leader_start:
         return StartOver(leader_start, leader_start)
@@ -139,8 +147,8 @@ def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
 
 
 def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
-    """Return the largest offset below which the logs may be equal, if the leader's `leader_epoch`
-    ends at `leader_end`."""
+    """Return the largest offset below which this log and the leader's log may be equal, if
+    `leader_epoch` ends at the offset `leader_end` in the leader's log."""
     if leader_epoch == NO_EPOCH:
         return min(leader_end, log.log_end_offset)
     _, own_end = log.epoch_end_offset(leader_epoch)
@@ -150,8 +158,8 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 
 def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
-    """Return the offsets [start, end) of the records that the step removes and that the leader has
-    not deleted. Equal offsets: there are none."""
+    """Return the offsets [start, end) of the records that the truncation `step` removes from this
+    log and that the leader has not deleted. Equal offsets mean no record."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)
@@ -159,7 +167,8 @@ def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
 
 
 def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bool:
-    """Return whether the step removes records that are known to be committed."""
+    """Return whether the truncation `step` removes records of this log that are known to be
+    committed, because they are below this replica's high watermark."""
     start, end = cut_offsets(log, step)
     return start < min(high_watermark, end)
 
@@ -167,11 +176,12 @@ def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bo
 def may_cut_committed(
     log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
-    """Return whether the step may remove acknowledged records. `in_sync`: the replica is in the ISR
-    of the controller's last command, so its leader has all committed records.
+    """Return whether the truncation `step` may remove acknowledged records from this log.
+    `in_sync`: the replica is in the ISR of the controller's last command. Its leader then has every
+    committed record, so only the removal of records below `high_watermark` makes the result True.
 
-    For a replica outside the ISR the high watermark is only a lower bound. After a kill it comes
-    from the last checkpoint, and this replica may have led and acknowledged more records since.
-    """
+    For a replica outside the ISR, the removal of any record makes the result True. For this replica
+    `high_watermark` is only a lower bound: after a kill it comes from the last checkpoint, and the
+    replica may have led and acknowledged more records since the checkpoint."""
     start, end = cut_offsets(log, step)
     return start < end and (not in_sync or cuts_committed(log, high_watermark, step))

@@ -1,8 +1,8 @@
-"""Full log directories. Their replicas serve reads but append no records, so they yield leadership.
-They lead and follow again, without a restart, once there is free space.
+"""Full log directories. Their replicas serve reads but cannot append records, so they yield
+leadership. Once the directory has free space, they may lead and follow again, without a restart.
 
-A directory counts as full from the first write that fails for lack of space. It is no longer full
-after `QUIET_S` without a failed write, if at least `FREE_BYTES_MIN` bytes are free.
+A directory counts as full from the first write that fails for lack of space. It no longer counts as
+full once no write has failed for `QUIET_S`, and at least `FREE_BYTES_MIN` bytes are free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
-"""Longer than any pause of a follower between two attempts."""
+"""Longer than any pause of a follower between two attempts to append."""
 FREE_BYTES_MIN: Final = 4 * 1024**2
 
 
@@ -34,7 +34,7 @@ class _Full:
 
 
 class FullDisks:
-    """Makes the replicas of full log directories yield leadership, between `start` and `stop`."""
+    """Makes the replicas in full log directories yield leadership, between `start` and `stop`."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock
@@ -51,8 +51,8 @@ class FullDisks:
         begin = on_this_loop(self._begin)
 
         def refused(path: str, error: StorageError) -> None:
-            """Note a write that failed for lack of space. Called in any thread, for each such
-            write."""
+            """Note that a write in the log directory `path` failed for lack of space. Called in any
+            thread, for each write of this kind."""
             self._refused_at[path] = self._clock.monotonic()
             if path not in self._full:
                 begin(path, str(error))
@@ -61,22 +61,23 @@ class FullDisks:
         self._logs.refusals.listener = refused
 
     async def stop(self) -> None:
-        """Stop checking the directories. Idempotent."""
+        """Stop checking whether full directories have free space again. Idempotent."""
         await self._loop.stop()
 
     @property
     def full(self) -> Collection[str]:
-        """The paths of the log directories that count as full; a snapshot."""
+        """The paths of the log directories that count as full now, as a copy."""
         return list(self._full)
 
     async def free_bytes(self) -> Mapping[str, int]:
-        """Return path -> free bytes, for the log directories in use whose file system answers."""
+        """Return the free bytes of each log directory in use, by its path. A directory whose file
+        system does not answer is missing."""
         found = {}
         for path in self._logs.usable_directories:
             try:
                 found[path] = await self._blocking.run(self._logs.free_bytes, path)
             except StorageError as error:
-                log.debug("free space cannot be read path=%s error=%s", path, error)
+                log.debug("log directory's free space cannot be read path=%s error=%s", path, error)
         return found
 
     def _begin(self, path: str, reason: str) -> None:
@@ -84,8 +85,8 @@ class FullDisks:
             return
         self._full[path] = _Full(reason)
         log.error(
-            "log directory full path=%s error=%s: free space there by shorter retention, fewer"
-            " topics or a larger disk. Other in-sync replicas lead meanwhile; no restart is needed",
+            "log directory full path=%s error=%s: shorten the retention, delete topics or enlarge"
+            " the disk. Other in-sync replicas lead meanwhile; no restart is needed",
             path,
             reason,
         )
@@ -93,8 +94,8 @@ class FullDisks:
         self._loop.wake()
 
     def _mark(self, path: str) -> None:
-        """Make the replicas in the full directory yield leadership. Replicas that have left the
-        directory may lead again."""
+        """Make the replicas in the full directory `path` yield leadership. A replica that was moved
+        out of the directory may lead again."""
         full = self._full[path]
         here = {key for key in self._logs.partitions_in(path) if self._has_others(key)}
         for key in sorted(here - full.yielding):
@@ -108,7 +109,8 @@ class FullDisks:
         return partition is not None and (partition.is_replicated or not partition.is_leader)
 
     async def _look(self) -> bool:
-        """Check each full directory. Return whether some are still full."""
+        """Check whether the full directories have free space again. Return whether some are still
+        full."""
         for path in list(self._full):
             await self._look_at(path)
         return bool(self._full)
@@ -120,7 +122,7 @@ class FullDisks:
         try:
             free_bytes = await self._blocking.run(self._logs.free_bytes, path)
         except StorageError as error:
-            log.warning("free space cannot be read path=%s error=%s", path, error)
+            log.warning("full log directory cannot be checked path=%s error=%s", path, error)
             return
         quiet_s = self._clock.monotonic() - self._refused_at[path]
         if quiet_s >= QUIET_S and free_bytes >= FREE_BYTES_MIN:

@@ -1,9 +1,9 @@
-"""Syncs logs before appended records are acknowledged (flush.messages).
+"""Syncs logs before the broker acknowledges appended records (option flush.messages).
 
-An append writes to the page cache; then the log asks for a sync. Appends during a sync wait for the
-next sync, which covers all of them. A sync starts at once if the log has none running; it does not
-wait for further appends. Records below `Log.durable_end` are durable. The replica manager wakes the
-requests that wait for durable records.
+An append writes to the page cache; then the log requests a sync. Records that are appended during a
+sync wait for the log's next sync, which covers all of them. A sync starts at once if no other sync
+of the same log runs; it does not wait for further appends. Records below `Log.durable_end` are
+durable. After a sync the replica manager wakes the requests that wait for durable records.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _LANES_MAX: Final = 4
-"""The number of concurrent syncs in one log directory, each of a different log: the file system's
-journal combines them into one commit."""
+"""The maximal number of tasks that sync logs of one log directory at the same time. Each syncs a
+different log: the file system's journal combines the syncs into one commit."""
 _RETRY_S: Final = 1.0
-"""The pause after a sync that failed because the disk was full."""
+"""The pause before a sync is repeated that failed because the disk was full."""
 
 
 @dataclass(slots=True)
 class _Directory:
-    """The syncs of one log directory. Each lane is a task that syncs one log at a time. Invariant:
-    at most one lane syncs the same log. A log that asks for a sync during its sync is in both
-    `busy` and `wanted`."""
+    """The syncs in one log directory. `wanted`: logs whose sync is requested and has not begun.
+    `busy`: logs that are being synced. A log that requests a sync during its sync is in both.
+    `lanes`: the tasks that sync one log at a time; at most one of them syncs the same log."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)
@@ -40,7 +40,7 @@ class _Directory:
 
 
 class GroupCommit:
-    """Syncs the logs of `logs` between `start` and `stop`."""
+    """Syncs the logs of the log manager `logs` at their request, between `start` and `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs
@@ -54,14 +54,16 @@ class GroupCommit:
         self._logs.sync_due = self._sync_due
 
     async def stop(self) -> None:
-        """Finish all requested syncs. Afterwards each log syncs itself. Idempotent."""
+        """Finish all requested syncs. From now on each log syncs itself in its append.
+        Idempotent."""
         self._logs.sync_due = lambda _: False
         while lanes := [lane for each in self._directories.values() for lane in each.lanes]:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     def _sync_due(self, due: Flushable) -> bool:
-        """Request a sync of the log. Return False if no event loop can run the sync. Called in any
-        thread: the copy of a moved replica grows outside the event loop."""
+        """Request a sync of the log `due`. Return False if the broker's event loop does not run:
+        the log then syncs itself. Called in any thread: a log that is copied to another log
+        directory grows in a thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
@@ -76,7 +78,8 @@ class GroupCommit:
         return True
 
     def commit(self, due: Flushable) -> None:
-        """Request a sync of the log up to its current end, or further."""
+        """Request a sync of the log `due`: afterwards at least the records that it has now are
+        durable."""
         path = due.directory.rpartition("/")[0]
         directory = self._directories.get(path)
         if directory is None:
@@ -87,7 +90,8 @@ class GroupCommit:
             directory.lanes.add(lane)
 
     async def _lane(self, directory: _Directory) -> None:
-        """Sync one log after the other until no log asks for it."""
+        """Sync the requested logs of one log directory, one after the other, until no request is
+        left."""
         lane = asyncio.current_task()
         assert lane is not None
         try:
@@ -111,7 +115,9 @@ class GroupCommit:
             # A failed log directory wakes the waiting requests by itself. After a full disk the
             # sync is tried again.
             if due.failure is None:
-                log.warning("sync failed partition=%s error=%s", due.topic_partition, error)
+                log.warning(
+                    "sync failed, trying again partition=%s error=%s", due.topic_partition, error
+                )
                 asyncio.get_running_loop().call_later(_RETRY_S, self.commit, due)
             return
         self._replicas.log_synced(due)

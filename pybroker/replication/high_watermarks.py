@@ -9,8 +9,9 @@ from pybroker.replication.partition import Partition
 
 
 class HighWatermarks(Mapping[TopicPartition, int]):
-    """The current high watermark of each partition. Each access reads it from the partition, since
-    a checkpoint must not store an offset that a follower has truncated meanwhile."""
+    """The current high watermark of each partition. Each access reads it from the partition: a
+    follower may truncate its log meanwhile, and a checkpoint must not store an offset that the
+    follower no longer has."""
 
     def __init__(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         self._partitions = partitions

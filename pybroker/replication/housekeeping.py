@@ -1,8 +1,8 @@
-"""The periodic duties for the logs: checkpoints, retention, background flushes, and the removal of
-deleted files.
+"""The periodic duties for a broker's logs: checkpoints, retention, background flushes, and the
+removal of deleted files.
 
-`Housekeeping` owns one task per duty. If a duty fails, the task logs it and tries again after the
-interval; the other duties go on.
+`Housekeeping` owns one task for each duty. If a duty fails, its task logs the failure and runs the
+duty again after the interval. Other duties go on meanwhile.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 _FLUSH_CHECK_MS: Final = 1_000
-"""The interval of the search for logs that are due for a flush by flush.ms, flush.messages or
-idleness."""
+"""The interval at which the broker looks for logs to flush: by flush.ms, by flush.messages, or
+because the log has not been appended to for a while."""
 _LOGS_A_TURN: Final = 200
 """The number of logs that retention checks before it yields to the event loop."""
 
 
 class Housekeeping:
-    """Runs the periodic duties between `start` and `stop`."""
+    """Runs the periodic duties for a broker's logs between `start` and `stop`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Housekeeping:
             self._tasks.start(self._repeat(name, interval_ms / 1000, duty), name)
 
     async def stop(self) -> None:
-        """Stop all duties. Waits for a duty that runs in a thread. Idempotent."""
+        """Stop all duties. Waits for the end of a duty that runs in a thread. Idempotent."""
         await self._tasks.close()
 
     async def _repeat(
@@ -73,7 +73,7 @@ class Housekeeping:
             try:
                 await duty()
             except StorageError as error:
-                log.error("housekeeping failed duty=%s error=%s", name, error)
+                log.error("housekeeping failed, trying again duty=%s error=%s", name, error)
 
     async def _checkpoint(self) -> None:
         await _to_the_end(
@@ -100,7 +100,8 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait until `work` in a thread ends, even when cancelled: a thread cannot be stopped."""
+    """Wait until `work`, which runs in a thread, has ended. A cancellation waits too: a thread
+    cannot be stopped."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

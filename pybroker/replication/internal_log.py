@@ -1,8 +1,6 @@
-"""The log of an internal topic's partition, as its coordinator reads and appends it.
-
-An append is treated as a Produce request with acks=all: the same checks of leadership and of the
-in-sync replicas, the same purgatories.
-"""
+"""The log of an internal topic's partition, for the coordinator that reads and appends it. An
+append is treated as a Produce request with acks=all: with the same checks of leadership and of the
+in-sync replicas, and the same purgatories."""
 
 from __future__ import annotations
 
@@ -26,14 +24,15 @@ log = logging.getLogger(__name__)
 
 _ACKS_ALL: Final = -1
 _LOOK_AGAIN_S: Final = 60.0
-"""The interval at which `committed` checks the high watermark without a wake-up by the
-purgatory."""
+"""The interval at which `committed` checks the high watermark although the purgatory has not woken
+it."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 
 class InternalLog:
-    """A `PartitionLog` over one replica of this broker, for one uninterrupted leadership. The
-    leadership may have several leader epochs, and ends when another broker leads."""
+    """A `PartitionLog` over this broker's replica, for the time during which this broker leads
+    without interruption. This time may span several leader epochs. It ends when another broker
+    leads."""
 
     def __init__(
         self,
@@ -45,9 +44,9 @@ class InternalLog:
         codec: Codec = Codec.NONE,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`look` updates the broker's lease from ZooKeeper: after a pause of the process a timer
-        may fire before a request has updated it. Raises BrokerError if the broker does not lead the
-        partition."""
+        """`look` updates the level of the broker's lease from ZooKeeper. After a pause of the
+        process, a timer may fire before any request has updated the level. Raises BrokerError if
+        the broker does not lead the partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now
@@ -166,8 +165,9 @@ class InternalLog:
             )
 
     def _may(self, needed: Authority) -> bool:
-        """Return whether the replica has that authority. If the broker is about to stop, its lease
-        counts as COMMITTED: another broker may lead already, and this broker may not know yet."""
+        """Return whether the replica has at least the authority `needed`. If the broker is about to
+        stop, its lease counts as COMMITTED: another broker may lead already, and this broker may
+        not know it yet."""
         self._look()
         replicas = self._replicas
         lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease
@@ -178,7 +178,8 @@ class InternalLog:
         return replicas.authority(partition, lease, needed) >= needed
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
-        """Return the replica. Raises BrokerError if its leadership has ended or was interrupted."""
+        """Return this broker's replica, if it has at least the authority `needed`. Raises
+        BrokerError if the leadership has ended or another broker has led meanwhile."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:
@@ -194,5 +195,5 @@ class InternalLog:
     def _refused(self, error: BrokerError | StorageError) -> BrokerError:
         if isinstance(error, BrokerError):
             return error
-        log.error("append failed partition=%s error=%s", self._key, error)
+        log.error("append failed in an internal topic partition=%s error=%s", self._key, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

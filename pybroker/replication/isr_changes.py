@@ -1,13 +1,13 @@
 """Writes the ISR changes that leaders propose, and finds followers that lag.
 
-A change is a conditional write of the state node. The same multi checks that the topic exists, and
-that a broker that joins the ISR still has its incarnation (KIP-903). Only the result of a write
-ends a change. A read proves nothing, because a lagging ZooKeeper server may answer it. So the
-broker repeats the same write after a lost reply. Until the outcome is known, the leader uses the
-safer assumption: the change is stored, or it is not.
+A change is a conditional write of the partition's state node. The same multi checks that the topic
+exists, and that a broker that joins the ISR still has its incarnation (KIP-903). Only the result of
+a write decides whether the change is stored. A read proves nothing, because a lagging ZooKeeper
+server may answer it. So the broker repeats the same write after a lost reply. Until the result is
+known, the leader assumes the safer case: that the change is stored, or that it is not.
 
-Changes that are proposed while a round runs form the next round, so hundreds of partitions that
-change together share a few multis.
+The changes are written in rounds. Changes that are proposed during a round form the next round, so
+hundreds of partitions that change together share a few multis.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ _OPERATIONS_PER_MULTI_MAX: Final = 100
 _AT_ONCE_MAX: Final = 500
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
-"""The longest pause between two rounds while ZooKeeper cannot be reached. A new connection ends the
-pause."""
+"""The longest pause between two rounds of writes while ZooKeeper cannot be reached. A new
+connection to ZooKeeper ends the pause."""
 _GATHER_S: Final = 0.05
-"""Changes that are stored within this time share one notification to the controller."""
+"""How long the broker waits before it notifies the controller of a stored change. Changes that are
+stored meanwhile share the notification."""
 _PARTITIONS_A_TURN: Final = 500
 _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 
 _Led = tuple[Partition, int]
-"""A partition that this broker leads, and the version of the state node that names it leader."""
+"""A partition that this broker leads, and the version of its state node, which names this broker as
+leader."""
 LeadNow = Callable[[Sequence[Partition]], Awaitable[Collection[TopicPartition]]]
 """Asks ZooKeeper which of these partitions this broker still leads, and returns them."""
 
 _ANY_VERSION: Final = -1
 _GONE: Final = "the topic is deleted"
 _CONDITIONS_ON_WHO_JOINS: Final = 2
-"""The number of checks before the write in the multi that adds a broker to the ISR."""
+"""The number of checks before the write in a multi that adds a broker to the ISR."""
 
 
 class IsrChanges:
@@ -70,9 +72,9 @@ class IsrChanges:
         self._clock = clock
         self._metrics = metrics
         self._again: list[IsrChange] = []
-        """Changes of this round whose outcome is unknown: the next round repeats them."""
+        """The changes of the current round whose result is unknown. The next round repeats them."""
         self._reachable = asyncio.Event()
-        """Set when the connection to ZooKeeper is back."""
+        """Set when the broker is connected to ZooKeeper again."""
         self._untold = ChangedPartitions()
         self._tell_now = asyncio.Event()
         self._tasks = TaskOwner()
@@ -84,13 +86,13 @@ class IsrChanges:
         self._tasks.start(self._tell_controller(), "isr-notifications")
 
     async def stop(self) -> None:
-        """Stop all tasks. Idempotent. A change under way may or may not be stored; the next leader
+        """Stop all tasks. Idempotent. A change under way may be stored or not; the next leader
         epoch starts from the stored state."""
         await self._tasks.close()
 
     async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this broker still leads, as ZooKeeper confirms after the call
-        began. A partition without an answer from ZooKeeper is missing."""
+        """Ask ZooKeeper which of these partitions this broker still leads, and return them. A
+        partition is missing if another broker leads it, or if ZooKeeper does not answer."""
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]
@@ -102,8 +104,8 @@ class IsrChanges:
         )
 
     async def _is_unreplaced(self, asked: _Led) -> bool:
-        """Return whether the partition's state node has this version; False if ZooKeeper does not
-        answer."""
+        """Return whether the state node of the partition in `asked` still has the version in
+        `asked`. False if ZooKeeper does not answer."""
         partition, version = asked
         key = partition.topic_partition
         check = CheckOp(paths.partition_state(key), version)
@@ -125,7 +127,9 @@ class IsrChanges:
         ops: Sequence[CoordOp],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[OpResult]:
-        """Call `topic_nodes.multi`, in one request with the writes of other partitions."""
+        """Call `topic_nodes.multi`. The operations share a request to ZooKeeper with the writes for
+        other partitions. If `is_wanted` returns False just before the request, they are not
+        sent."""
         return await topic_nodes.multi(
             self._coord,
             topic,
@@ -145,7 +149,7 @@ class IsrChanges:
                 await bounded_gather(self._carry_out, changes, _AT_ONCE_MAX)
             except Exception:
                 # The task must outlive any defect: no ISR of this broker would change again.
-                log.exception("isr changes failed partitions=%d", len(changes))
+                log.exception("isr changes failed, trying again partitions=%d", len(changes))
                 self._again = changes
             if not self._again:
                 pause_s = _RETRY_S
@@ -167,8 +171,8 @@ class IsrChanges:
             await self._store(change, data)
 
     async def _verify(self, change: IsrChange) -> None:
-        """Check by a multi that the state node is unchanged. A lagging ZooKeeper server could
-        answer a plain read."""
+        """Check by a multi that the partition's state node is unchanged, as `change` requests. A
+        plain read would not suffice: a lagging ZooKeeper server could answer it."""
         check = CheckOp(paths.partition_state(change.topic_partition), change.expected_version)
         try:
             await self._multi(_topic(change), [check])
@@ -180,8 +184,9 @@ class IsrChanges:
             self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
-        """Return the node's data that the change would replace. Return None if the change cannot
-        be written now; its outcome or its repetition is noted then."""
+        """Return the content of the state node, which `change` would replace. Return None if the
+        change cannot be written now: the partition then learns the result, or the next round
+        repeats the change."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)
@@ -209,7 +214,8 @@ class IsrChanges:
         return None
 
     async def _store(self, change: IsrChange, data: bytes) -> None:
-        """Write the change, unless the partition no longer waits for it."""
+        """Write the change, unless the partition no longer waits for it. `data` is the present
+        content of the state node."""
         try:
             *_, stored = await self._multi(
                 _topic(change),
@@ -225,9 +231,10 @@ class IsrChanges:
             self._stored(change, stored.version)
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
-        """Find the reason for a refused write. If the topic exists and the state node is unchanged,
-        the check of the joining broker failed. That broker must be registered, else the controller
-        would not see its failure. It must still have the incarnation of its last fetch."""
+        """Find out why ZooKeeper refused the multi of `change`. If the topic exists and the state
+        node is unchanged, the check of the joining broker failed. That broker must be registered:
+        otherwise the controller would not notice its failure. It must also have the same
+        incarnation as at its last fetch."""
         if failure.index < 0:
             self._supersede(change, _GONE)
             return
@@ -239,8 +246,8 @@ class IsrChanges:
         partition = self._leader_of(change)
         if partition is not None:
             log.info(
-                "isr change refused partition=%s replica=%d: the broker has registered again or is"
-                " not registered",
+                "isr change refused partition=%s replica=%d: the broker of this replica is not"
+                " registered, or has registered again since its last fetch",
                 change.topic_partition,
                 change.joins,
             )
@@ -251,12 +258,14 @@ class IsrChanges:
     # outcomes
 
     def _leader_of(self, change: IsrChange) -> Partition | None:
-        """Return the partition, or None if the outcome no longer matters to it."""
+        """Return the partition that waits for the result of the change. Return None if it no longer
+        waits."""
         partition = self._replicas.partitions.get(change.topic_partition)
         return partition if partition is not None and partition.is_pending(change) else None
 
     def _found(self, change: IsrChange, state: PartitionState, version: int) -> None:
-        """Note that the state node has a later version, with this state."""
+        """Note that the state node contains `state` with this `version`, which is later than the
+        version that `change` expected."""
         meant = change.state
         if state == meant and version == change.expected_version + 1:
             self._stored(change, version)
@@ -297,7 +306,7 @@ class IsrChanges:
         if partition is not None:
             self._metrics.isr_update_failures += 1
             log.warning(
-                "isr changes end partition=%s leader_epoch=%d reason=%s",
+                "no isr changes until the next LeaderAndIsr partition=%s leader_epoch=%d reason=%s",
                 change.topic_partition,
                 change.state.leader_epoch,
                 reason,
@@ -311,7 +320,8 @@ class IsrChanges:
     ) -> None:
         key = change.topic_partition
         state_change.info(
-            "partition=%s isr=%s eligible=%s leader_epoch=%d partition_epoch=%d outcome=%s",
+            "isr changed partition=%s isr=%s eligible=%s leader_epoch=%d partition_epoch=%d"
+            " outcome=%s",
             key,
             ",".join(map(str, state.isr)),
             ",".join(map(str, state.eligible)),
@@ -323,8 +333,9 @@ class IsrChanges:
             self._tell_now.set()
 
     def _go_on(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake the waiting requests after an outcome, and propose the next change if one is
-        due."""
+        """Wake the waiting requests after the result of a change is known, and propose the
+        partition's next change if one is due. `before` is the earlier high watermark.
+        `readable_bytes` have become readable since."""
         self._replicas.high_watermark_moved(partition, before, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)
@@ -342,7 +353,7 @@ class IsrChanges:
             await self.review_all()
 
     async def review_all(self) -> None:
-        """Propose the ISR change that is due, for every partition that this broker leads."""
+        """For each partition that this broker leads, propose the ISR change that is due, if any."""
         lag_max_s, now = self._replicas.lag_max_s, self._clock.monotonic()
         for number, partition in enumerate(list(self._replicas.partitions.values())):
             if not partition.is_settled(now, lag_max_s):
@@ -365,14 +376,16 @@ class IsrChanges:
             await asyncio.sleep(_GATHER_S)
             while len(self._untold):
                 batch = self._untold.take(self._clock.monotonic())
-                log.info("isr changed partitions=%d", len(batch))
+                log.info("isr changed partitions=%d: notifying the controller", len(batch))
                 try:
                     await self._coord.create(
                         paths.ISR_CHANGE_PREFIX, encode_partitions(batch), sequence=True
                     )
                 except CoordError as error:
                     log.info(
-                        "isr change notification failed partitions=%d error=%r", len(batch), error
+                        "isr change notification failed, trying again partitions=%d error=%r",
+                        len(batch),
+                        error,
                     )
                     self._untold.put_back(batch)
                     break

@@ -1,8 +1,10 @@
-"""Decides when the leader notifies the controller of changed ISRs, and collects them in batches.
+"""Decides when the leader notifies the controller of changed ISRs, and collects the changed
+partitions in batches.
 
-The code is free of I/O; callers pass the time. The intervals are Kafka's, with one difference: the
-leader sends the first change after a quiet time at once. So clients and the admin tools see a
-single change without a delay of five seconds. Further changes follow in Kafka's batches.
+The code does no I/O; callers pass the time. The intervals are Kafka's, with one difference: if no
+ISR has changed for `QUIET_S`, the leader sends the next change at once. So clients and the admin
+tools see a single change without a delay of five seconds. The changes that follow are sent in
+batches, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from typing import Final
 from pybroker.model import TopicPartition
 
 CHECK_S: Final = 2.5
-"""The interval between two checks whether a batch is due."""
+"""The interval at which the broker checks whether a batch is due."""
 QUIET_S: Final = 5.0
-"""A batch is due this long after the last change."""
+"""A batch is due when no ISR has changed for this long."""
 DELAY_MAX_S: Final = 60.0
-"""A batch is due at the latest this long after the last batch."""
+"""A batch is due at the latest this long after the last batch was sent."""
 PARTITIONS_MAX: Final = 1_000
-"""The largest number of partitions in one notification node: about 300 KB with the longest topic
+"""The largest number of partitions in one notification: about 300 KB with the longest topic
 names."""
 
 
 class ChangedPartitions:
-    """The partitions with changed ISRs that the controller has not been notified of. Times are
+    """The partitions whose ISR has changed since the controller was last notified. Times are
     monotonic seconds."""
 
     def __init__(self) -> None:
@@ -34,8 +36,8 @@ class ChangedPartitions:
         self._last_sent_s = -math.inf
 
     def add(self, topic_partition: TopicPartition, now: float) -> bool:
-        """Note a changed partition. Return whether the change is the first after a quiet time, and
-        has to be sent at once."""
+        """Note a partition whose ISR has changed. Return whether the change has to be sent at once,
+        because no ISR had changed for `QUIET_S`."""
         is_first = not self._changed and now - self._last_change_s >= QUIET_S
         self._changed[topic_partition] = None
         self._last_change_s = now
@@ -47,7 +49,8 @@ class ChangedPartitions:
         )
 
     def take(self, now: float) -> list[TopicPartition]:
-        """Return the partitions of the next batch. They count as sent until `put_back`."""
+        """Remove and return the partitions of the next batch. They count as sent unless `put_back`
+        returns them."""
         batch = list(self._changed)[:PARTITIONS_MAX]
         for key in batch:
             del self._changed[key]
@@ -55,7 +58,7 @@ class ChangedPartitions:
         return batch
 
     def put_back(self, batch: Iterable[TopicPartition]) -> None:
-        """Add the batch again after a failed notification."""
+        """Add the partitions of a batch again after its notification failed."""
         self._changed = {**dict.fromkeys(batch), **self._changed}
         self._last_sent_s = -math.inf
 

@@ -1,10 +1,10 @@
 """The leader's view of its followers in one leader epoch, and the ISR changes that it proposes.
 
-The code is free of I/O. An ISR change takes three steps. The leader proposes the change; until its
-outcome is known, the high watermark waits for the members of the old and the new ISR. `IsrChanges`
-writes the change to the state node, on the condition of the node's version. Then it reports the
-outcome to the leader. At most one change is under way. A change ends only when its write was
-applied or can no longer be applied: a lost reply proves nothing.
+The code does no I/O. An ISR change takes three steps. First the leader proposes the change. Until
+its result is known, the high watermark waits for the members of both the old and the new ISR. Then
+`IsrChanges` writes the change to the state node, on the condition of the node's version. Last it
+reports the result to the leader. At most one change is under way. It ends only when the write was
+applied, or can no longer be applied: a lost reply proves neither.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may
 NO_INCARNATION: Final = -1
 NOBODY: Final = -1
 _LOOK_SHARE: Final = 0.4
-"""A leader without proof of its leadership for this share of replica.lag.time.max.ms checks the
-state node. The ISR is reviewed every half of that time, and the answer must arrive before the time
-ends."""
+"""A leader checks the state node when it has had no proof of its leadership for this share of
+replica.lag.time.max.ms. The leader reviews the ISR twice within that time, and ZooKeeper's answer
+must arrive before the time ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """The state of a follower as its fetch reports it. The caller has checked that the fetch has
-    the leader's epoch, and that the follower's log does not diverge below `fetch_offset`."""
+    """The state of a follower, as its fetch reports it. The caller has checked that the fetch has
+    the leader's epoch, and that the follower's log agrees with the leader's below
+    `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
@@ -40,7 +41,8 @@ class FollowerFetch:
 
 @dataclass(slots=True)
 class SessionRequests:
-    """The arrivals (monotonic s) of the requests in one fetch session of a follower."""
+    """The arrival times (monotonic seconds) of the last two requests in one fetch session of a
+    follower."""
 
     last_s: float
     last_but_one_s: float = -math.inf
@@ -51,43 +53,44 @@ class SessionRequests:
 
 @dataclass(slots=True)
 class Follower:
-    """The leader's state of one follower. Times are monotonic seconds.
+    """The leader's view of one follower. Times are monotonic seconds.
 
-    A fetch session does not name a partition again whose position is unchanged. Then each request
-    of the session counts as a fetch at the leader's log end, at the times in `session`.
+    The requests of a fetch session do not repeat a partition whose position is unchanged. Each
+    request of `session` then counts as a fetch of this partition from the leader's log end.
 
-    Invariant: caught_up_s <= fetched_s, once the follower has fetched.
-    """
+    Invariant: caught_up_s <= fetched_s, once the follower has fetched."""
 
     caught_up_s: float
-    """The last time at which the follower had all records that the leader had then."""
+    """The last time at which the follower had all records that the leader had at that time."""
     log_end: int = NO_OFFSET
-    """NO_OFFSET until the follower has fetched in this epoch."""
+    """The follower's log end offset at its last fetch; NO_OFFSET until it has fetched in this
+    leader epoch."""
     log_start: int = NO_OFFSET
     incarnation: int = NO_INCARNATION
     fetched_s: float = -math.inf
     _followed_s: float = -math.inf
     leader_end_then: int = NO_OFFSET
-    """The leader's log end offset at the last fetch."""
+    """The leader's log end offset at the follower's last fetch."""
     is_stuck: bool = False
-    """Whether the follower's last fetch repeated an offset although the leader had records
-    there."""
+    """Whether the follower's last fetch repeated the offset of the one before, although the leader
+    had records from this offset on."""
     session: SessionRequests | None = None
-    """The session whose requests count as fetches; None if none does."""
+    """The fetch session whose requests count as fetches of this partition; None if there is
+    none."""
 
     @property
     def followed_s(self) -> float:
-        """The latest time at which the follower certainly followed in this epoch: the arrival of
-        its fetch before the last one. The follower sent the last fetch after the answer to that
-        fetch, but the last fetch may have been on its way for long."""
+        """The latest time at which the follower certainly followed this leader: the arrival of its
+        last fetch but one. The follower sent its last fetch after it had the answer to that fetch.
+        The last fetch itself may have been under way for long."""
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
             return session.last_but_one_s
         return self._followed_s
 
     def end_session(self, session: SessionRequests) -> None:
-        """Requests of the session no longer count as fetches. The last one that did is the last
-        fetch at the leader's log end."""
+        """End the counting of this session's requests as fetches. The last request so far stays the
+        follower's last fetch from the leader's log end."""
         if self.session is session:
             self._followed_s = self.followed_s
             self.fetched_s = max(self.fetched_s, session.last_s)
@@ -95,8 +98,9 @@ class Follower:
             self.session = None
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Note a fetch. If its offset is at or above the leader's log end at the previous fetch,
-        the follower had caught up at the time of that fetch, however fast the log grows."""
+        """Note a fetch that arrived at the time `now`. If its offset is at or above the leader's
+        log end at the follower's previous fetch, the follower had caught up at the time of the
+        previous fetch, however fast the log grows."""
         if self.session is not None:
             self.end_session(self.session)
         if fetch.fetch_offset >= leader_end:
@@ -111,17 +115,18 @@ class Follower:
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether the follower is in sync. A follower at the leader's log end is in sync
-        regardless of its last fetch time: the leader has appended nothing since."""
+        """Return whether the follower is in sync: it is at the leader's log end, or was there
+        within the last `lag_max_s` seconds. At the log end the time of its last fetch does not
+        matter: the leader has appended nothing since."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A conditional write of `state` to the partition's state node. The conditions: the topic
-    `topic_id` still exists, the node still has `expected_version`, and the joining broker `joins`
-    (NOBODY: no broker joins) still has `incarnation`.
-    """
+    """A conditional write of `state` to the partition's state node. The conditions: the topic with
+    `topic_id` still exists, the node still has the version `expected_version`, and the broker
+    `joins`, which the change adds to the ISR, still has `incarnation`. `joins` is NOBODY if the
+    change adds no broker."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -130,15 +135,16 @@ class IsrChange:
     joins: int = NOBODY
     incarnation: int = NO_INCARNATION
     only_looks: bool = False
-    """Whether the change writes nothing, and only checks that the node still has that version."""
+    """Whether the change writes nothing, and only checks that the node still has
+    `expected_version`."""
 
 
 @dataclass(slots=True)
 class LeaderState:
-    """The leader's state in one leader epoch. `facts` contain the ISR that is known to be stored.
+    """The state of a leader in one leader epoch. `facts` contain the ISR that is known to be stored
+    in ZooKeeper.
 
-    Invariant: the replica that leads is in `facts.state.isr`, and in the ISR of every change.
-    """
+    Invariant: the leading replica is in `facts.state.isr`, and in the ISR of every change."""
 
     facts: PartitionFacts
     broker_id: int
@@ -146,27 +152,27 @@ class LeaderState:
     """The log end offset of this replica when it became the leader of this epoch."""
     followers: dict[int, Follower]
     _found_s: float
-    """The last time at which the state node is known to have had this content. At first this is
-    the time of the controller's command: if the controller elected another leader before, its next
-    command reports the election."""
+    """The last time at which the state node is known to have had the content in `facts`. At first
+    this is the time of the controller's command: if the controller had already elected another
+    leader, its next command reports the election."""
     _proposed_s: float = -math.inf
     """The time at which the pending change was proposed."""
     pending: IsrChange | None = None
     is_superseded: bool = False
-    """Whether a later leader epoch is stored. The leader then proposes no changes, keeps the
-    pending one, and waits for the controller's next command."""
+    """Whether the state node has a later leader epoch. The leader then proposes no changes, keeps
+    the pending one, and waits for the controller's next command."""
     _awaited: frozenset[int] = frozenset()
-    """The followers that are about to join the ISR."""
+    """The followers that have caught up and are about to join the ISR."""
     _counted: tuple[Follower, ...] = ()
-    """The followers whose log ends count for the high watermark."""
+    """The followers whose log ends limit the high watermark."""
     _refused: dict[int, int] = field(default_factory=dict)
-    """Broker id -> an incarnation that is known to have ended."""
+    """Broker id -> an incarnation of the broker that is known to have ended."""
     _incarnations: dict[int, int] = field(default_factory=dict)
-    """Broker id -> the incarnation of the broker's last fetch."""
+    """Broker id -> the incarnation in the broker's last fetch."""
     _doubted: set[int] = field(default_factory=set)
     """The in-sync followers that have restarted, or may have. Such a follower may have left the
-    stored ISR without this leader's knowledge, because its log was damaged. The next write of the
-    state node ends the doubt, since it is conditional on the version."""
+    stored ISR because its log was damaged, and this leader may not know it yet. The next write of
+    the state node settles this, since it depends on the node's version."""
 
     @classmethod
     def begin(
@@ -178,9 +184,9 @@ class LeaderState:
         now: float,
         before: LeaderState | None = None,
     ) -> LeaderState:
-        """Return the state at the start of an epoch. Each in-sync replica has
-        replica.lag.time.max.ms from `now` on to fetch. `before` is the state of the previous epoch
-        if this replica led in it, too."""
+        """Return the leader's state at the start of a leader epoch. Each in-sync replica has
+        replica.lag.time.max.ms from `now` (monotonic seconds) on for its first fetch. `before` is
+        the leader's state in the previous epoch, if this replica led in it too."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -202,21 +208,22 @@ class LeaderState:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica's log counts for the high watermark."""
+        """Whether the high watermark depends on the leader's log only, and on no follower's log."""
         return not self._counted
 
     @property
     def led_s(self) -> float:
-        """The latest time at which certainly no other replica led: each electable replica followed,
-        or the state node was unchanged. The stored ISR contains this replica, so a later leader
-        commits nothing without it during replica.lag.time.max.ms from its election on."""
+        """The latest time (monotonic seconds) at which certainly no other replica led. At that time
+        each electable replica followed this leader, or the state node was unchanged. The stored ISR
+        contains this replica. So a later leader commits nothing without it during the first
+        replica.lag.time.max.ms after the election."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
 
     @property
     def is_followed(self) -> bool:
-        """Whether each in-sync replica has fetched in this epoch."""
+        """Whether each in-sync follower has fetched in this leader epoch."""
         return all(
             each.log_end != NO_OFFSET
             for key, each in self.followers.items()
@@ -224,9 +231,10 @@ class LeaderState:
         )
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether `propose` certainly has nothing to do: every follower is at the leader's
-        log end and is heard, and nothing is awaited or in doubt. Most partitions are settled, so
-        the periodic review asks this first."""
+        """Return whether `propose` certainly has nothing to do. Every follower is at the leader's
+        log end and has fetched lately, none is about to join the ISR, and none may have left it.
+        Most partitions are settled, so the periodic review of the ISR calls this before
+        `propose`."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -237,8 +245,9 @@ class LeaderState:
         return now - max(self._found_s, oldest_s) <= lag_max_s * _LOOK_SHARE
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
-        """Return the new high watermark. It also waits for the followers that are about to join the
-        ISR: under load their log ends would never reach it otherwise."""
+        """Return the new high watermark; `current` if it may not advance. Followers that are about
+        to join the ISR count like its members. Otherwise the high watermark would stay ahead of
+        their log ends under load, and they could not join."""
         if not may_commit(self.facts.state, required):
             return current
         return committed_end(current, leader_end, [each.log_end for each in self._counted])
@@ -248,7 +257,8 @@ class LeaderState:
     def fetched(
         self, fetch: FollowerFetch, *, leader_end: int, now: float, lag_max_s: float
     ) -> None:
-        """Note a follower's fetch."""
+        """Note a fetch of a follower, which arrived at `now` (monotonic seconds). `leader_end` is
+        the leader's log end offset."""
         follower = self.followers[fetch.replica_id]
         follower.fetched(fetch, leader_end, now)
         if self._is_anew(fetch) and fetch.replica_id in self.maximal_isr:
@@ -261,8 +271,8 @@ class LeaderState:
     def propose_join(
         self, replica_id: int, *, high_watermark: int, required: int
     ) -> IsrChange | None:
-        """Return the proposed change that adds the follower to the ISR; None if the follower may
-        not join now."""
+        """Return the proposed change that adds the follower `replica_id` to the ISR; None if the
+        follower may not join now."""
         follower = self.followers[replica_id]
         if (
             self.pending is not None
@@ -280,10 +290,11 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Return the proposed change that is due, or None. The change removes the followers that
-        have not caught up for `lag_max_s`, or it empties the eligible replicas once the ISR has
-        `required` replicas. If neither is due, a check of the state node may be (`only_looks`): an
-        in-sync replica may have left the ISR, or may lead."""
+        """Return the proposed ISR change that is due, or None. The change removes the followers
+        that have not caught up for `lag_max_s`, or it empties the eligible replicas once the ISR
+        has `required` replicas. If neither is due, the result may be a check of the state node
+        (`only_looks`): another process may have removed a replica from the ISR, or another replica
+        may lead."""
         self._await(
             frozenset(
                 replica
@@ -323,7 +334,7 @@ class LeaderState:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """Note that the change is stored; the state node has this version now."""
+        """Note that the change is stored, and that the state node now has this version."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
@@ -331,8 +342,8 @@ class LeaderState:
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
 
     def adopt(self, state: PartitionState, version: int) -> None:
-        """Adopt the stored state of the same leader epoch. A pending change is applied in that
-        state, or can no longer be applied."""
+        """Adopt the state that the state node contains with this version, in the same leader epoch.
+        A pending change is part of that state, or can no longer be applied."""
         assert self.pending is None or version > self.pending.expected_version
         self.pending = None
         self.facts = replace(self.facts, state=state, partition_epoch=version)
@@ -343,16 +354,17 @@ class LeaderState:
         self._recount()
 
     def told(self, state: PartitionState, version: int) -> None:
-        """Adopt a state that the controller sent. If a change is under way, all followers become
-        doubted: the controller may have read the node before that change."""
+        """Adopt a partition state that the controller sent, with the version of its state node. If
+        a change is under way, the controller may have read the node before that change: each
+        in-sync follower then may have left the stored ISR, and the state node is checked."""
         if self.pending is not None:
             self._doubted.update(self._incarnations)
         self.adopt(state, version)
 
     def refused(self, change: IsrChange) -> None:
-        """Note that the change can never be applied: the joining broker has registered again, or is
-        not registered. It may join after a fetch with its new incarnation. All followers become
-        doubted, since the refusal proves nothing about the stored ISR."""
+        """Note that the change can never be applied: the joining broker has registered again since
+        its fetch, or is not registered. It may join after a fetch with its new incarnation. The
+        refusal proves nothing about the stored ISR, so the state node is checked next."""
         self.pending = None
         self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation
@@ -360,7 +372,7 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """Note that the pending check found the state node unchanged."""
+        """Note that the pending check has found the state node unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 
@@ -374,9 +386,9 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return the incarnations of the in-sync followers if no follower is doubted and no change
-        is under way; else none. The state of a later epoch was then written after these followers
-        had registered."""
+        """Return the incarnations of the in-sync followers, by broker id, whose registrations are
+        certainly older than the stored state of the next leader epoch. Return none if a follower
+        may have left the stored ISR, or if a change is under way."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

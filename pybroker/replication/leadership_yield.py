@@ -1,9 +1,9 @@
-"""Replicas of this broker that yield leadership, for example because their disk is full. They stay
-leaders until the controller elects another in-sync replica.
+"""The replicas of this broker that yield leadership, for example because their disk is full. They
+stay leaders until the controller elects another in-sync replica.
 
 The broker informs the controller in the same way as after a failed log directory: by a
-notification, and by the answer KAFKA_STORAGE_ERROR to LeaderAndIsr. The broker executes that
-LeaderAndIsr nevertheless. The controller repeats it, so it can elect a replica that joins the ISR
+notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. It executes this LeaderAndIsr
+nevertheless. The controller sends it again and again, so it can elect a replica that joins the ISR
 later.
 """
 
@@ -30,17 +30,17 @@ class LeadershipYield:
         self._clock = clock
         self._reasons: dict[TopicPartition, str] = {}
         self._over_s: dict[TopicPartition, float] = {}
-        """Replica -> the time (monotonic seconds) at which it could lead again."""
+        """Replica -> the time (monotonic seconds) from which on it may lead again."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when the controller should send LeaderAndIsr to this broker again."""
         self.leaves = False
-        """Whether this broker is about to stop, and yields every leadership."""
+        """Whether this broker is about to stop, and yields the leadership of every partition."""
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
         """Return whether this broker has asked the controller for another leader of the partition,
         and may not know the new leader yet. The result stays True for 2 * `lag_max_s` after the
-        replica may lead again: an election may still be under way in the controller, and the
-        followers' fetches may date from before."""
+        replica may lead again: the controller may still be electing a leader, and a follower's last
+        fetch may be older than the election."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -50,33 +50,34 @@ class LeadershipYield:
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:
-        """Replica -> the reason why it should not lead. Not a snapshot."""
+        """Replica -> the reason why it yields leadership. The mapping changes with the replicas."""
         return self._reasons
 
     def add(self, key: TopicPartition, reason: str) -> None:
-        """Make the replica yield leadership until `remove`, for this reason."""
+        """Make the replica yield leadership until `remove`. `reason` appears in the log."""
         if key not in self._reasons:
             log.warning("replica yields leadership partition=%s reason=%s", key, reason)
             self._reasons[key] = reason
             self.on_change()
 
     def remove(self, key: TopicPartition) -> None:
-        """Allow the replica to lead again. Idempotent."""
+        """Let the replica lead again. Idempotent."""
         if self._reasons.pop(key, None) is not None:
             log.info("replica may lead again partition=%s", key)
             self._over_s[key] = self._clock.monotonic()
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Return whether the replica may fetch from a leader. A broker that is about to stop does
-        not fetch for a replica outside the ISR: the leader would add the replica to the ISR just
-        before the broker stops."""
+        """Return whether this broker may copy a partition with this state from its leader. A broker
+        that is about to stop does not copy for a replica outside the ISR: the leader would add the
+        replica to the ISR just before the broker stops."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
-        """Return the error code for a partition after its LeaderAndIsr was executed."""
+        """Return the error code with which the broker answers a partition of LeaderAndIsr after
+        executing it: KAFKA_STORAGE_ERROR if this replica leads and should yield."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

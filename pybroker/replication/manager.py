@@ -1,7 +1,7 @@
 """The replicas of one broker: executes the controller's commands, finds partitions for requests.
 
-The broker executes one command at a time. Blocking work (creating directories, storing an epoch)
-runs in the Blocking port. Requests to other partitions are answered meanwhile.
+The broker executes one command at a time. Work that waits for the disk (creating directories,
+storing an epoch) runs in threads, and requests to other partitions are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
-"""Changes of roles and in-sync replicas, as in Kafka's logger state.change.logger."""
+"""Changes of roles and in-sync replicas are logged here, as in Kafka's state.change.logger."""
 
 _ALL: Final = 2**62
 _READ, _ALONE = Authority.READ, Authority.ALONE  # a look-up of a member is slow
@@ -67,32 +67,32 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` copy from the leaders. `exists`: whether the cluster has a partition."""
+        """`fetchers` copy from leaders. `exists`: whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
             fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = self.roles_epoch = -1
-        """`roles_epoch`: the broker epoch of the last complete series of LeaderAndIsr."""
+        """`roles_epoch`: the broker epoch in which all roles of the replicas were last received."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
-        """Called for a replica of an orphaned partition: its log end has to be reported."""
+        """Called with a replica of an orphaned partition, which then reports its log end."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
-        """Called for each partition of an internal topic whose role here may have changed."""
+        """Called for each internal topic's partition whose replica here may have a new role."""
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
-        """Called in any thread with an offset at which the log may be damaged."""
+        """Called in any thread with an offset at which a partition's log may be damaged."""
         self.lease = Authority.ALL
-        """The broker's lease from ZooKeeper: it limits the authority of replicated partitions."""
+        """The level of the broker's ZooKeeper lease: it limits the authority of its replicas."""
         self.fetches = fetches
         self.replica_fetches = Purgatory()
-        """Fetches of followers, which read up to the log end."""
+        """Fetches of followers, which may read up to the log end, that wait for data."""
         self.produces = produces
         self.deletions = Purgatory()
-        """DeleteRecords requests that wait for followers."""
+        """DeleteRecords requests that wait until followers have raised their log start."""
         self.lag_max_s = 30.0  # replica.lag.time.max.ms
         self.isr_changes: dict[TopicPartition, IsrChange] = {}
-        """Proposed changes that wait to be written; adding one sets `isr_change_wanted`."""
+        """Proposed ISR changes that `IsrChanges` must write; one sets `isr_change_wanted`."""
         self.isr_change_wanted = asyncio.Event()
         self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
@@ -104,10 +104,10 @@ class ReplicaManager:
         )
         self._partitions: dict[TopicPartition, Partition] = {}
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
-        """Topic name as on the wire -> number -> partition; without internal topics."""
+        """Topic name in bytes -> partition number -> open replica; without internal topics."""
         self._not_opened: dict[TopicPartition, str] = {}
         self._dropped: dict[TopicPartition, int] = {}
-        """Closed replica -> its high watermark, which may be above the last checkpoint."""
+        """Closed replica -> its last high watermark, which may be above the last checkpoint."""
         self._controller_epoch = -1
         self._all_roles = Everything()
         self._commands = asyncio.Lock()
@@ -115,8 +115,8 @@ class ReplicaManager:
     # for requests
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """Return the replica on this broker. Raises BrokerError: NOT_LEADER_OR_FOLLOWER if only
-        other brokers have replicas, UNKNOWN_TOPIC_OR_PARTITION if there is no such partition."""
+        """Return this broker's open replica. Raises BrokerError: KAFKA_STORAGE_ERROR if it failed,
+        NOT_LEADER_OR_FOLLOWER if only other brokers have one, else UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._partitions.get(topic_partition)
         if found is None and topic_partition in self._not_opened:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self._not_opened[topic_partition])
@@ -128,7 +128,7 @@ class ReplicaManager:
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
-        """Return the replica, if it leads. Raises as `partition`, `require_epoch` and `require`."""
+        """Return this broker's replica if it leads in `epoch` (-1: any), else raise BrokerError."""
         found = self.partition(key)
         if self.lease:
             found.require_epoch(epoch)
@@ -136,7 +136,7 @@ class ReplicaManager:
         return found
 
     def require(self, partition: Partition, needed: Authority) -> None:
-        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica has less than `needed`."""
+        """Raise BrokerError NOT_LEADER_OR_FOLLOWER if the replica's authority is below `needed`."""
         if partition.granted >= needed <= self.lease and needed <= _ALONE:
             return  # the usual case
         reached = self.authority(partition, self.lease, needed)
@@ -145,7 +145,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority, exact only up to `needed`."""
+        """Return the replica's authority under `lease`; levels above `needed` may be too high."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -154,29 +154,29 @@ class ReplicaManager:
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """The replicas of this broker that are open. Not a snapshot."""
+        """The open replicas of this broker. The mapping changes with them."""
         return self._partitions
 
     @property
     def not_opened(self) -> Mapping[TopicPartition, str]:
-        """Replica that failed or could not be opened -> the reason. Not a snapshot."""
+        """Replica that failed or could not be opened -> the reason."""
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        """Return the current partitions' high watermarks; each access reads the current value."""
+        """Return the open replicas' high watermarks; each access reads the current value."""
         return HighWatermarks(self._partitions)
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
-        """Wake fetches and produces after the high watermark advanced by `offsets`."""
+        """Wake Fetch and Produce requests: `more_bytes`, in `offsets` offsets, became readable."""
         self.fetches.progressed(key, more_bytes)
         self.produces.progressed(key, offsets)
 
     def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
-        """Wake the followers that wait for bytes, after an append to a leader's log."""
+        """Wake the fetches of followers that wait for bytes, after an append to a leader's log."""
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def log_synced(self, synced: Flushable) -> None:
-        """Wake the produces and fetches that wait for durable records, after a sync of a log."""
+        """Wake Produce and Fetch requests that wait for durable records: the log was synced."""
         key = synced.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not synced:
@@ -187,8 +187,8 @@ class ReplicaManager:
             self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Note a follower's fetch. The caller has checked its leader epoch, its offset and that the
-        logs do not diverge. Raises the errors of `Partition.follower_fetched`."""
+        """Note a follower's fetch that arrived at `now` (monotonic s). The caller has checked the
+        leader epoch and that the logs agree. Raises the errors of `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
         self.high_watermark_moved(partition, before, readable_bytes)
@@ -198,25 +198,25 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake fetches and produces after a change that made `readable_bytes` readable."""
+        """Wake Fetch and Produce requests if `readable_bytes` became readable above `before`."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
 
     def want_isr_change(self, change: IsrChange | None) -> None:
-        """Queue a proposed change for `IsrChanges`, which writes the state nodes."""
+        """Queue a proposed ISR change, if any, for `IsrChanges`, which writes the state nodes."""
         if change is not None:
             self.isr_changes[change.topic_partition] = change
             self.isr_change_wanted.set()
 
     def review_isr(self, partition: Partition) -> None:
-        """Propose the ISR change that is due now, if any, and advance the high watermark."""
+        """Propose the ISR change that is due, if any, and advance the high watermark."""
         before = partition.high_watermark
         self.want_isr_change(partition.propose_isr(self.clock.monotonic(), self.lag_max_s))
         self.high_watermark_moved(partition, before, partition.settle())
 
     async def persist_log_starts(self) -> None:
-        """Make the log starts durable. A failing disk takes its log directory offline. A full disk
+        """Write all log starts to disk. A failing disk takes its log directory offline. A full disk
         delays the log starts until the next checkpoint."""
         await self._blocking.run(self._logs.write_checkpoints, self.high_watermarks())
 
@@ -224,24 +224,24 @@ class ReplicaManager:
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """The partitions that this broker copies from other brokers, each with its lag."""
+        """The partitions that this broker follows, each with its lag behind the leader."""
         return {} if self._fetchers is None else self._fetchers.copies
 
     @property
     def busy(self) -> frozenset[TopicPartition]:
-        """Replicas whose logs are being truncated: nothing else may change these logs."""
+        """Replicas whose logs are being truncated: no other code may change these logs."""
         return frozenset() if self._fetchers is None else self._fetchers.busy
 
     def replica_failed(self, key: TopicPartition, reason: str) -> None:
-        """Answer KAFKA_STORAGE_ERROR for the replica until a command opens it again."""
+        """Close the replica, and answer KAFKA_STORAGE_ERROR until a command opens it again."""
         if self._drop(key):
             self._not_opened[key] = reason
-            log.error("replica failed partition=%s reason=%s", key, reason)
+            log.error("replica failed and is closed partition=%s reason=%s", key, reason)
             self._disturbed(key)
 
     async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
-        """Close a replica with a damaged log until a command opens it again. Waits for the command
-        under way. Raises StorageError."""
+        """Close the replica, whose log has this damage, until a command opens it again. Waits for
+        the controller's command under way. Raises StorageError."""
         async with self._commands:
             await self._let_go((key,))
             found = self._logs.log(key)
@@ -250,14 +250,14 @@ class ReplicaManager:
             self.replica_failed(key, damage.told(key))
 
     def directory_failed(self, path: str, error: StorageError) -> None:
-        """Answer KAFKA_STORAGE_ERROR for the replicas in that directory from now on."""
+        """Close the replicas in the failed log directory `path`: answer KAFKA_STORAGE_ERROR."""
         for key in self._logs.partitions_in(path):
             if self._drop(key):
                 self._not_opened[key] = f"log directory {path} has failed: {error}"
                 self._disturbed(key)
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace the log of a moved replica by its copy. Return False if not possible now."""
+        """Replace a moved replica's log by its copy. Return False if the caller must try again."""
         if self._commands.locked() or move.topic_partition in self.busy:
             return False
         if not self._logs.moves.swap(move):
@@ -271,11 +271,10 @@ class ReplicaManager:
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         """Make each replica leader or follower; return an error code for each. If the command names
-        all partitions of this broker, the directories of all other replicas become stray.
+        all partitions of this broker, the directories of other replicas are renamed to `*-stray`.
 
         Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or
-        NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a topic.
-        """
+        NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a topic."""
         async with self._commands:
             self._accept(command.controller_epoch, command.broker_epoch)
             answers: dict[TopicPartition, ErrorCode] = {}
@@ -314,12 +313,12 @@ class ReplicaManager:
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
-        """Rename the directories of replicas that are not `assigned` any more to `*-stray`. They
-        were deleted or reassigned while the broker was down."""
+        """Rename the directories of replicas that are not `assigned` to this broker to `*-stray`.
+        Their partitions were deleted or reassigned while the broker was down."""
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
-            log.warning("unassigned replicas count=%d first=%s", len(strays), strays[0])
+            log.warning("replicas renamed to stray count=%d first=%s", len(strays), strays[0])
         for key in strays:
             self._drop(key)
             self._dropped.pop(key, None)
@@ -342,8 +341,8 @@ class ReplicaManager:
 
     async def reconfigure(self, topics: Collection[str] | None) -> None:
         """Read the configuration of these topics again (None: of all topics with open replicas),
-        and apply it to their logs. Waits for the command under way, which may have read an older
-        configuration. Raises the errors of the TopicConfigReader."""
+        and apply it to their logs. First waits for the controller's command under way, which may
+        apply an older configuration. Raises the errors of the TopicConfigReader."""
         async with self._commands:
             opened = {key.topic for key in self._partitions}
             wanted = opened if topics is None else opened.intersection(topics)
@@ -358,17 +357,18 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {controller_epoch} is below the last {self._controller_epoch}",
+                f"controller epoch is {controller_epoch}, expected {self._controller_epoch}"
+                " or more",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {broker_epoch} is below this broker's {self.broker_epoch}",
+                f"broker epoch is {broker_epoch}, expected {self.broker_epoch} or more",
             )
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return the error code, or None if the command opens the replica or changes its role."""
+        """Return an error code, or None if the command opens the replica or changes its role."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -385,12 +385,12 @@ class ReplicaManager:
                 if is_orphaned(facts.state):
                     self.on_orphaned(partition)
         except BrokerError as error:
-            state_change.warning("command refused partition=%s error=%s", key, error)
+            state_change.warning("LeaderAndIsr refused partition=%s error=%s", key, error)
             return error.code
         return None if is_news else ErrorCode.NONE
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
-        """Store the error for later requests. A repeated command does not log it again."""
+        """Store the error for later requests, and log it once. Return its error code."""
         reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
@@ -399,7 +399,7 @@ class ReplicaManager:
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
-        """Assign the replica its role in one step, so that no append can come in between."""
+        """Give the replica its role by the command, in one step: no append can come in between."""
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
@@ -425,8 +425,8 @@ class ReplicaManager:
             if is_orphaned(facts.state):
                 self.on_orphaned(partition)
         state_change.info(
-            "partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d "
-            "log_start=%d log_end=%d hw=%d",
+            "replica role partition=%s role=%s leader=%d leader_epoch=%d isr=%s controller_epoch=%d"
+            " log_start=%d log_end=%d hw=%d",
             key,
             "leader" if partition.is_leader else "follower",
             facts.state.leader,
@@ -442,7 +442,7 @@ class ReplicaManager:
         return partition
 
     def _copy(self, keys: Iterable[TopicPartition]) -> None:
-        """Follow the current leaders of these partitions, all in one step."""
+        """Copy these partitions from their leaders, and stop fetchers without partitions."""
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]
@@ -477,7 +477,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _drop(self, key: TopicPartition) -> bool:
-        """Close the replica: no request can use it. Return whether it was open."""
+        """Close the replica: no request can use it any more. Return whether it was open."""
         if self._fetchers is not None:
             self._fetchers.leave((key,))
         name = key.topic.encode()

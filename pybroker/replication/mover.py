@@ -1,7 +1,7 @@
-"""Moves replicas between the log directories of this broker (KIP-113) while it serves them.
+"""Moves replicas between the log directories of this broker (KIP-113) while the broker serves them.
 
-All disk work runs in the Blocking port, one slice of one move at a time. Only the final replacement
-of the log by its copy runs on the event loop.
+All disk work runs in threads. A thread copies one part of one replica, then one part of the next.
+Only the final step, which replaces the log by its copy, runs on the event loop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pybroker.storage.moves import MoveCancelled, ReplicaMove
 log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.001
-"""The pause before another attempt to replace the log by its copy."""
+"""The pause before the next attempt to replace the log by its copy."""
 _PARTITIONS_A_TURN: Final = 200
-"""After this many partitions a request yields to the event loop."""
+"""After this many partitions a request lets other tasks of the event loop run."""
 
 
 class DirectoryUsage(NamedTuple):
-    """One replica in a DescribeLogDirs response: its directory, its size, its lag in offsets (-1:
-    unknown), and whether it is the future replica of a move."""
+    """One replica in a DescribeLogDirs response: its log directory, its size, how many offsets it
+    is behind (-1: unknown), and whether it is the copy that a move writes (Kafka's future
+    replica)."""
 
     directory: str
     topic_partition: TopicPartition
@@ -40,7 +41,7 @@ class DirectoryUsage(NamedTuple):
 
 
 class ReplicaMover:
-    """Executes the moves of replicas between `start` and `stop`."""
+    """Moves replicas to other log directories between `start` and `stop`."""
 
     def __init__(self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking) -> None:
         self._logs = logs
@@ -50,14 +51,14 @@ class ReplicaMover:
         self._turn = asyncio.Semaphore(1)
         self._resuming = BackgroundTask("resume-moves")
         self._tasks: dict[asyncio.Task[None], ReplicaMove | None] = {}
-        """Task -> the move that it executes; None for a task that handles a request."""
+        """Task -> the move that it executes; None for a task that handles a client's request."""
 
     def start(self) -> None:
-        """Resume the moves that the last run of this broker did not finish."""
+        """Resume the moves that this broker had not finished when it stopped."""
         self._resuming.start(self._resume)
 
     async def stop(self) -> None:
-        """Interrupt all moves; the next start resumes them. Idempotent."""
+        """Interrupt all moves. The next start of the broker resumes them. Idempotent."""
         await self._resuming.stop()
         tasks = list(self._tasks)
         for task, move in self._tasks.items():
@@ -73,10 +74,16 @@ class ReplicaMover:
                 async with self._changes:
                     if self._logs.moves.unfinished.pop(partition, None) is None:
                         continue  # the replica was deleted, or a client chose another directory
-                    log.info("move begins again partition=%s to=%s", partition, directory)
+                    log.info(
+                        "unfinished move begins again partition=%s to=%s", partition, directory
+                    )
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
-                log.error("move not possible partition=%s error=%s", partition, error)
+                log.error(
+                    "unfinished move not possible partition=%s error=%s: the replica is not moved",
+                    partition,
+                    error,
+                )
 
     # -- requests
 
@@ -93,17 +100,17 @@ class ReplicaMover:
     async def alter(
         self, wanted: Mapping[TopicPartition, str], exists: Callable[[TopicPartition], bool]
     ) -> Mapping[TopicPartition, BrokerError | None]:
-        """Begin to move each replica to its wanted directory; return without waiting for the end of
-        the moves. A move to a different directory is cancelled. Concurrent calls run one after
-        another in the order of the calls, so the last request for a replica decides. `exists`
-        returns whether the cluster has a partition.
+        """Begin to move each replica to the log directory in `wanted`; return without waiting for
+        the end of the moves. A move of the same replica to a different directory is cancelled.
+        Concurrent calls run one after another, in the order of the calls, so the last request for a
+        replica decides. `exists` returns whether the cluster has a partition.
 
-        Return partition -> error, None if the move is accepted. The errors:
-        INVALID_TOPIC_EXCEPTION for a topic name too long for the name of a future directory,
-        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and, if this broker has no such replica,
-        REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION. The broker then creates a later replica
-        in that directory.
-        """
+        Return partition -> error; None if the move has begun, or if the replica is in this
+        directory already. The errors: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR;
+        INVALID_TOPIC_EXCEPTION if the topic name is too long for the name of a future directory. If
+        this broker has no replica of the partition: REPLICA_NOT_AVAILABLE, or
+        UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. If the broker gets a replica of
+        it later, it creates this replica in the wanted directory."""
         errors: dict[TopicPartition, BrokerError | None] = {}
         # A disconnecting client cancels its request, but a move that has begun needs its task.
         await asyncio.shield(self._spawn(self._alter_all(wanted, exists, errors), None))
@@ -161,8 +168,8 @@ class ReplicaMover:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
-        """Return the usage of each replica of this broker, and of each copy of a move under
-        way."""
+        """Return the disk usage of each replica of this broker, and of each copy that a move
+        writes."""
         rows = []
         high_watermarks = self._replicas.high_watermarks()
         for partition, current in self._logs.all().items():
@@ -184,8 +191,8 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """Wait for the end of a move whose copy has replaced the log already, since such a move
-        cannot be cancelled."""
+        """Wait for the end of a move whose copy has already replaced the log: such a move cannot be
+        cancelled any more."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)
@@ -213,7 +220,12 @@ class ReplicaMover:
             log.info("move cancelled partition=%s to=%s", partition, move.target.path)
             await self._blocking.run(move.stay)
         except PybrokerError as error:
-            log.error("move failed partition=%s to=%s error=%s", partition, move.target.path, error)
+            log.error(
+                "move failed partition=%s to=%s error=%s: the copy is deleted",
+                partition,
+                move.target.path,
+                error,
+            )
             await self._blocking.run(moves.abandon, move)
 
     async def _slice(self, move: ReplicaMove) -> bool:
@@ -229,7 +241,7 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Remove the task, and retrieve its error: the client may have disconnected."""
+        """Remove the ended task, and retrieve its error: a client that disconnected does not."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()

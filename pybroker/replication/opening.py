@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
 TopicConfigReader = Callable[[Collection[str]], Awaitable[dict[str, LogConfig]]]
-"""Returns the effective log configuration of each topic, as stored in ZooKeeper now. The
-implementation must not use the answer of a lagging server that does not have the topic yet."""
+"""Returns the effective log configuration of each topic, as ZooKeeper stores it now. A lagging
+ZooKeeper server may not have a new topic yet; the implementation must not use its answer."""
 
 
 def cannot_exist(key: TopicPartition) -> bool:
@@ -37,13 +37,13 @@ def cannot_exist(key: TopicPartition) -> bool:
     if fault:
         topic, number = key
         state_change.warning(
-            "command refused topic=%.100r partition=%d reason=%.200s", topic, number, fault
+            "LeaderAndIsr refused topic=%.100r partition=%d reason=%.200s", topic, number, fault
         )
     return bool(fault)
 
 
 class LogOpener:
-    """Opens and creates the logs of replicas, and does not change their roles."""
+    """Opens or creates the logs of this broker's replicas. Does not change the replicas' roles."""
 
     def __init__(
         self,
@@ -59,16 +59,18 @@ class LogOpener:
         self._topic_configs = topic_configs
 
     async def configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """Return topic -> its configuration, read in one call."""
+        """Return topic -> its log configuration. All are read by one call of the
+        TopicConfigReader."""
         names = sorted(topics)
         return await self._topic_configs(names) if names else {}
 
     async def configs_of(
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
     ) -> dict[str, LogConfig]:
-        """Return topic -> its configuration. For an open replica the known configuration suffices,
-        so that the controller can depose a leader without a ZooKeeper connection. Raises
-        BrokerError NETWORK_EXCEPTION if another configuration cannot be read from ZooKeeper."""
+        """Return topic -> its log configuration, for the partitions `news` of a command. For a
+        replica in `open_here`, its present configuration suffices. So the controller can depose a
+        leader that has no ZooKeeper connection. Raises BrokerError NETWORK_EXCEPTION if the
+        configuration of another topic cannot be read from ZooKeeper."""
         known: dict[str, LogConfig] = {}
         for facts in news:
             partition = open_here.get(facts.topic_partition)
@@ -86,16 +88,18 @@ class LogOpener:
     async def open(
         self, orders: Sequence[tuple[PartitionFacts, LogConfig]]
     ) -> list[Log | PybrokerError]:
-        """Return the log of each partition, created if it is missing; or the error."""
+        """Open the log of each partition, or create it if it is missing. Return, for each
+        partition, its log or the error of opening it."""
         return await spread(self._blocking, self._open, orders)
 
     def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
-        """Open or create the log of one partition; return it, or the error. Waits for the disk.
+        """Open the log of one partition, or create it if it is missing. Return the log, or the
+        error of opening it. Waits for the disk.
 
-        A log of a deleted topic with the same name (and another topic id) is renamed to stray. A
-        damaged log neither leads nor follows if the partition has other replicas, since they have
-        the missing records. The damaged log is renamed to stray, and a new one is created, once
-        this replica is neither in sync nor eligible and another replica leads."""
+        A log of a deleted topic with the same name (and another topic id) is renamed to `*-stray`.
+        If the partition has other replicas, which have the missing records, a damaged log is not
+        opened. Once this replica is neither in sync nor eligible and another replica leads, the
+        damaged log is renamed to `*-stray`, and a new log is created."""
         facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)
@@ -105,7 +109,8 @@ class LogOpener:
         )
         if opened is not None and is_anothers:
             log.warning(
-                "log renamed to stray partition=%s topic_id=%s current_topic_id=%s",
+                "log renamed to stray partition=%s topic_id=%s current_topic_id=%s: its topic was"
+                " deleted",
                 key,
                 opened.topic_id,
                 facts.topic_id,
@@ -131,7 +136,11 @@ class LogOpener:
             return error
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
             # Wrong epochs are harmless without a follower that would truncate its log by them.
-            log.warning("epochs not checked partition=%s reason=only replica", key)
+            log.warning(
+                "leader epochs cannot be checked partition=%s: the log is used, as no other replica"
+                " exists",
+                key,
+            )
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(

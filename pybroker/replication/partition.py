@@ -1,6 +1,7 @@
 """One replica of a partition on this broker: its role, its high watermark and its log.
 
-The methods do not await. After a method made records readable, its caller wakes the purgatories.
+The methods do not await. If a method made records readable, its caller wakes the waiting
+requests.
 """
 
 from __future__ import annotations
@@ -36,10 +37,9 @@ _ANY_NUMBER: Final = 2**31
 
 
 class Partition(Watched):
-    """Owns the high watermark of its log.
+    """One replica of a partition on this broker. Owns the high watermark of its log.
 
-    Invariant: log_start_offset <= high_watermark <= log_end_offset.
-    """
+    Invariant: log_start_offset <= high_watermark <= log_end_offset."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Partition(Watched):
         self._facts: PartitionFacts | None = None
         # The next four are derived from the facts, because every request needs them.
         self.granted = Authority.NOTHING
-        """ALL if the last command made this replica the leader; READ once the broker has read in
-        ZooKeeper that another replica leads; else NOTHING."""
+        """ALL if the controller's last command made this replica the leader; READ once the broker
+        has read in ZooKeeper that another replica leads; else NOTHING."""
         self.is_replicated = False
         """Whether this replica leads and the partition has other replicas."""
         self.leading_since = NO_EPOCH
-        """The first leader epoch of this replica's uninterrupted leadership."""
+        """The leader epoch in which this replica began to lead, without interruption since."""
         self._leader: LeaderState | None = None
         self._isr_size = 0
         self._alone_up_to = 0
@@ -77,7 +77,7 @@ class Partition(Watched):
         log.changes.unsaved.add(topic_partition)
 
     def replace_log(self, log: Log) -> None:
-        """Go on with a copy of the log, from another log directory."""
+        """Use this copy of the log, in another log directory, instead of the present log."""
         self.log = log
         log.on_start_moved = self.changed
         self.changed()
@@ -95,7 +95,8 @@ class Partition(Watched):
 
     @property
     def state(self) -> PartitionState | None:
-        """The state of the controller's last command, or None before the first command."""
+        """The partition state in the controller's last command, with later ISR changes; None before
+        the first command."""
         return None if self._facts is None else self._facts.state
 
     @property
@@ -108,45 +109,49 @@ class Partition(Watched):
 
     @property
     def leader_end(self) -> int:
-        """The leader's own log end for the high watermark: the end of its durable records."""
+        """The offset up to which this log counts for the high watermark: the end of its durable
+        records."""
         return self.log.durable_end
 
     @property
     def epoch_start(self) -> int:
-        """The log end offset at the start of this leader's epoch; NO_OFFSET for a follower. A high
-        watermark below it may be lower than one that an earlier leader has returned (KIP-207)."""
+        """The log end offset of this replica when it became the leader of this epoch; NO_OFFSET for
+        a follower. While the high watermark is below it, an earlier leader may have returned a
+        higher high watermark to clients (KIP-207)."""
         return NO_OFFSET if self._leader is None else self._leader.epoch_start
 
     def low_watermark(self, live: Container[int]) -> int:
-        """Return the smallest log start offset of this replica and of the followers on `live`
-        brokers. NO_OFFSET: such a follower has not fetched in this epoch yet."""
+        """Return the smallest log start offset among this replica and the followers on `live`
+        brokers; NO_OFFSET if one of these followers has not fetched in this leader epoch yet."""
         followers = {} if self._leader is None else self._leader.followers
         starts = [each.log_start for broker, each in followers.items() if broker in live]
         return min([self.log.log_start_offset, *starts])
 
     def last_stable_offset(self) -> int:
-        """Return the offset below which every transaction is decided. It is at most the high
-        watermark, and at least the log start, even if an open transaction began before it."""
+        """Return the last stable offset: below it every transaction is committed or aborted. It is
+        at most the high watermark. It is at least the log start, even if an open transaction began
+        below the log start."""
         stable = self.log.last_stable_offset(self._high_watermark)
         return max(stable, self.log.log_start_offset)
 
     def readable_end(self, read_committed: bool) -> int:
-        """Return the offset below which a consumer of that isolation level may read."""
+        """Return the offset below which a consumer may read: the last stable offset if
+        `read_committed`, else the high watermark."""
         return self.last_stable_offset() if read_committed else self._high_watermark
 
     def batch_rules(self, api_version: int) -> BatchRules:
-        """Return the rules for a batch in a Produce request of that version."""
+        """Return the rules for a batch in a Produce request of version `api_version`."""
         return self._rules.of(self.log.config, api_version)
 
     # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Return whether these facts are new; False if they repeat the current leader epoch. Leader
-        epochs of a recreated topic (another topic id) are always new.
+        """Return whether the `facts` of a command have a new leader epoch; False if they repeat the
+        current leader epoch and leader. Leader epochs of a recreated topic (another topic id) are
+        always new.
 
         Raises BrokerError STALE_CONTROLLER_EPOCH for an older leader epoch, or for the current one
-        with another leader.
-        """
+        with another leader."""
         if facts.state.leader_epoch > self.leader_epoch:
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
@@ -156,19 +161,21 @@ class Partition(Watched):
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
             f"{self.topic_partition}: the command has leader epoch {facts.state.leader_epoch} and"
-            f" leader {facts.state.leader}, the replica is at leader epoch {self.leader_epoch}",
+            f" leader {facts.state.leader}, but the replica knows leader epoch {self.leader_epoch}",
         )
 
     def _is_repeat(self, facts: PartitionFacts) -> bool:
-        """Return whether leader epoch and leader are unchanged. The ISR may differ: the controller
-        may have read the node before this leader's own ISR change."""
+        """Return whether the `facts` of a command repeat the current leader epoch and leader. Their
+        ISR may differ: the controller may have read the state node before this leader's last
+        change."""
         assert self._facts is not None
         state = self._facts.state
         return (facts.state.leader_epoch, facts.state.leader) == (state.leader_epoch, state.leader)
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt a later version of the state node from a command with the same leader epoch, and
-        keep the followers' progress. Return the bytes that became readable, see `settle`."""
+        """Adopt a later version of the state node from a command that repeats the current leader
+        epoch. The leader still knows what its followers have fetched. Return the bytes that became
+        readable, as `settle` does."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -180,9 +187,10 @@ class Partition(Watched):
         return 0
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
-        """Lead from `now` (monotonic seconds) on, in an epoch that starts at the log end offset.
-        `check_epoch` must have returned True. The first append makes the epoch's start offset
-        durable, unless the caller has called the log's `persist_epochs` before."""
+        """Become the leader at `now` (monotonic seconds), in a leader epoch that starts at the log
+        end offset. `check_epoch` must have returned True for these facts. The first append makes
+        the epoch's start offset durable, unless the caller has called the log's `persist_epochs`
+        before."""
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
@@ -197,7 +205,7 @@ class Partition(Watched):
         self._settled()
 
     def follow(self, facts: PartitionFacts) -> None:
-        """Stop leading: another replica leads, or none."""
+        """Stop leading: by the command's `facts` another replica leads, or none."""
         assert facts.state.leader != self.broker_id
         self._facts = facts
         self._leader = None
@@ -208,8 +216,8 @@ class Partition(Watched):
     # the in-sync replicas
 
     def propose_isr(self, now: float, lag_max_s: float) -> IsrChange | None:
-        """As the leader, return the proposed ISR change that is due, see `LeaderState.propose`.
-        Return None if no change is due, or one is under way."""
+        """As the leader, return the proposed ISR change that is due (`LeaderState.propose`). Return
+        None if no change is due, or if one is under way."""
         if self._leader is None or not self.is_replicated:
             return None
         change = self._leader.propose(
@@ -222,14 +230,15 @@ class Partition(Watched):
         return change
 
     def is_settled(self, now: float, lag_max_s: float) -> bool:
-        """Return whether a review of the ISR certainly has nothing to do."""
+        """Return whether `propose_isr` certainly has no change to propose at `now` (monotonic
+        s)."""
         if self._leader is None or not self.is_replicated:
             return True
         return self._leader.is_settled(self.log.log_end_offset, now, lag_max_s)
 
     def propose_join(self, replica_id: int) -> IsrChange | None:
-        """As the leader, return the proposed change that adds the follower to the ISR; None if the
-        follower may not join now."""
+        """As the leader, return the proposed change that adds the follower `replica_id` to the ISR.
+        Return None if the follower may not join now."""
         if self._leader is None:
             return None
         change = self._leader.propose_join(
@@ -242,39 +251,40 @@ class Partition(Watched):
         return change
 
     def is_pending(self, change: IsrChange) -> bool:
-        """Return whether this leader still waits for the outcome of the change. After a command
-        with a new leader epoch it does not: that epoch starts from the stored state."""
+        """Return whether this leader still waits for the result of the change. After a command with
+        a new leader epoch it does not: the new epoch starts from the stored state."""
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """Note that the pending change is stored; the state node has this version. Return the bytes
-        that became readable, see `settle`."""
+        """Note that the pending change is stored, and that the state node now has this version.
+        Return the bytes that became readable, as `settle` does."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
-        """Adopt a change of the state node by another process in this leader epoch. Return the
-        bytes that became readable, see `settle`."""
+        """Adopt the partition state that another process has written in this leader epoch, with the
+        version of the state node. Return the bytes that became readable, as `settle` does."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Note that the pending change can never be applied. Return the bytes that became readable,
-        see `settle`."""
+        """Note that ZooKeeper can never accept the pending change. Return the bytes that became
+        readable, as `settle` does."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Note that the pending check found the state node unchanged."""
+        """Note that the pending check has found the state node unchanged."""
         assert self._leader is not None
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """Note that a later leader epoch is stored, with another leader if `is_replaced`. The
-        controller's next command ends this state."""
+        """Note that ZooKeeper stores a later leader epoch, and whether its leader is another broker
+        (`is_replaced`). This replica proposes no ISR changes until the controller's next
+        command."""
         assert self._leader is not None
         self._leader.is_superseded = True
         self.granted = Authority.READ if is_replaced else Authority.ALL
@@ -282,7 +292,7 @@ class Partition(Watched):
 
     def settle(self) -> int:
         """Advance the high watermark as far as allowed. Return the approximate number of bytes that
-        became readable, at least 1; 0 if the high watermark did not move."""
+        became readable, at least 1; return 0 if the high watermark did not advance."""
         self._recount()
         if self._leader is None:
             return 0
@@ -301,8 +311,8 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Copy the changed facts from the leader state. Return the bytes that became readable, see
-        `settle`."""
+        """Copy the changed facts from the leader state, and advance the high watermark. Return the
+        bytes that became readable, as `settle` does."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -325,19 +335,20 @@ class Partition(Watched):
     # requests of clients and followers
 
     def require_epoch(self, current_leader_epoch: int) -> None:
-        """Raise BrokerError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320) if the request
-        has another leader epoch than this replica. -1 is always accepted."""
+        """Check the leader epoch in a request (KIP-320); -1 is always accepted. Raise BrokerError
+        FENCED_LEADER_EPOCH if it is older than this replica's, UNKNOWN_LEADER_EPOCH if newer."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             raise BrokerError(
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"{self.topic_partition}: the request has leader epoch {current_leader_epoch},"
-                f" the broker is at leader epoch {self.leader_epoch}",
+                f" this broker knows leader epoch {self.leader_epoch}",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica leads and no later leader can have committed records. `now`:
-        monotonic seconds, not before the last fetch."""
+        """Return whether this replica leads, and no later leader can have committed records: it has
+        proof of its leadership within the last `lag_max_s` seconds. `now`: monotonic seconds, at or
+        after the last fetch of a follower."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -347,7 +358,7 @@ class Partition(Watched):
 
     @property
     def led_version(self) -> int | None:
-        """The version of the state node that names this replica the leader; None if this replica
+        """The version of the state node that names this replica as leader. None if this replica
         does not lead, or if no other replica can be elected."""
         has_heirs = self._leader is not None and not math.isinf(self._leader.led_s)
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
@@ -355,12 +366,11 @@ class Partition(Watched):
     def append(
         self, data: memoryview, header: BatchHeader, *, acks: int, now_ms: int
     ) -> AppendResult:
-        """Append one validated batch as the leader, and advance the high watermark as far as
+        """As the leader, append one validated batch, and advance the high watermark as far as
         allowed.
 
-        Raises BrokerError: NOT_ENOUGH_REPLICAS (acks=-1 only, nothing is written), or the error of
-        the producer state. Raises StorageError if the write fails.
-        """
+        Raises BrokerError: NOT_ENOUGH_REPLICAS (only with acks=-1; then nothing is written), or the
+        error of the producer state. Raises StorageError if the write fails."""
         assert self._leader is not None
         assert self._facts is not None
         config = self.log.config
@@ -372,7 +382,7 @@ class Partition(Watched):
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic_partition} has {len(self._facts.state.isr)} in-sync replicas, "
-                f"min.insync.replicas is {self.log.config.min_insync_replicas}",
+                f"acks=all needs {self.log.config.min_insync_replicas} (min.insync.replicas)",
             )
         result = self.log.append(
             data, header, leader_epoch=self._facts.state.leader_epoch, now_ms=now_ms
@@ -394,9 +404,9 @@ class Partition(Watched):
         return result
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
-        """As the leader, note a follower's fetch (`now`: monotonic seconds). Return the bytes that
-        became readable, see `settle`. Raises BrokerError UNKNOWN_LEADER_EPOCH for a broker without
-        a replica."""
+        """As the leader, note a follower's fetch that arrived at `now` (monotonic seconds). Return
+        the bytes that became readable, as `settle` does. Raises BrokerError UNKNOWN_LEADER_EPOCH if
+        the follower's broker has no replica of the partition."""
         leader = self._leader
         assert leader is not None
         if fetch.replica_id not in leader.followers:
@@ -411,8 +421,8 @@ class Partition(Watched):
         return self.settle()
 
     def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
-        """As the leader: until `session_ends`, each request of the session counts as a fetch of the
-        follower at the log end. The caller watches the partition."""
+        """As the leader, count each request of the follower's fetch session as its fetch from the
+        log end, until `session_ends`. The caller ends this at the next change of the partition."""
         if self._leader is not None:
             self._leader.followers[replica_id].session = session
 
@@ -421,7 +431,8 @@ class Partition(Watched):
             self._leader.followers[replica_id].end_session(session)
 
     def is_stuck(self, replica_id: int) -> bool:
-        """Return whether that follower makes no progress although the leader has more records."""
+        """Return whether this follower repeats its fetch offset although the leader has more
+        records."""
         follower = None if self._leader is None else self._leader.followers.get(replica_id)
         return follower is not None and follower.is_stuck
 
@@ -433,8 +444,8 @@ class Partition(Watched):
     def append_replicated(
         self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
     ) -> None:
-        """As a follower, append the leader's records, and adopt its high watermark and log start.
-        Raises the errors of `Log.append_replicated`."""
+        """As a follower, append the leader's records, and adopt the leader's high watermark and log
+        start. Raises the errors of `Log.append_replicated`."""
         assert self._leader is None
         if data:
             self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
@@ -446,7 +457,7 @@ class Partition(Watched):
             self.log.advance_log_start(min(leader_log_start, self.log.log_end_offset))
 
     def truncate_to(self, offset: int) -> None:
-        """As a follower, truncate the log to `offset`. Waits for the disk."""
+        """As a follower, truncate the log to the end offset `offset`. Waits for the disk."""
         assert self._leader is None
         # First, so that no concurrent checkpoint stores the old high watermark.
         self._move_high_watermark(min(self._high_watermark, offset))
@@ -466,12 +477,12 @@ class Partition(Watched):
         self.log.changes.unsaved.add(self.topic_partition)  # after the change
 
     def has_enough_replicas(self) -> bool:
-        """Return whether the ISR is large enough for acks=all."""
+        """Return whether the ISR is large enough for appends with acks=all."""
         return self._isr_size >= self._required_replicas()
 
     def may_have_enough_replicas(self) -> bool:
-        """Return whether an appended batch may still be acknowledged. While an ISR change is under
-        way, the members of both ISRs count."""
+        """Return whether a batch that was appended with acks=all may still be acknowledged. While
+        an ISR change is under way, the members of both the old and the new ISR count."""
         assert self._leader is not None
         return has_enough_replicas(
             len(self._leader.maximal_isr),

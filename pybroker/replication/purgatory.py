@@ -1,10 +1,10 @@
-"""The waiting requests: fetches that wait for data, produces with acks=all that wait for
-replication.
+"""The waiting requests: fetches that wait for data, and produce requests with acks=all that wait
+for replication.
 
-A waiting request names its partitions. The code that changes a partition calls `progressed` (bytes
-became readable) or `disturbed` (the leader changed, or the replica was closed). The wait ends after
-enough bytes, at the first disturbance, or at the deadline. The caller then reads the partitions
-again for the answer.
+A waiting request names its partitions. The code that changes a partition calls `progressed` (more
+bytes can be read) or `disturbed` (the leader changed, or the replica was closed). The wait ends
+after enough bytes, at the first call of `disturbed`, or at the deadline. The request's handler then
+reads the partitions again for the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from pybroker.model import TopicPartition
 
 KEYS_PER_TURN_MAX: Final = 1000
-"""The number of partitions that the event loop watches or forgets in about 1 ms."""
+"""The number of partitions that the event loop begins or stops to watch in about 1 ms."""
 
 
 class _Waiter:
@@ -28,24 +28,25 @@ class _Waiter:
 
 
 class Growing(Protocol):
-    """A set of partitions that may grow while a request waits for them."""
+    """A set of partitions to which partitions may be added while a request waits for them."""
 
     on_pending: Callable[[TopicPartition], None] | None
-    """Called with each partition that is added, before the change of it is told."""
+    """Called with each partition that is added, before its change is reported to the purgatory."""
 
 
 class Purgatory:
-    """All waiting requests of one kind. Used from the event loop only."""
+    """All waiting requests of one kind, for example fetches. Used from the event loop only."""
 
     def __init__(self) -> None:
         self._requests = 0
         self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
         self._entering: dict[_Waiter, set[TopicPartition]] = {}
         """Request that does not watch all its partitions yet -> the partitions that have changed
-        since the request began."""
+        since its wait began."""
         self.changes = 0
-        """The number of calls of `progressed` and `disturbed`. A caller notes the number, reads the
-        partitions, and reads them again instead of waiting if the number has grown."""
+        """The number of calls of `progressed` and `disturbed` so far. A caller notes the number
+        before it reads its partitions. If the number has grown after that, the caller reads the
+        partitions again instead of waiting."""
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -53,7 +54,7 @@ class Purgatory:
 
     @property
     def watched(self) -> int:
-        """The number of watched (partition, request) pairs."""
+        """How many partitions the waiting requests watch, counted for each request."""
         return sum(len(waiters) for waiters in self._waiters.values())
 
     async def wait(
@@ -64,9 +65,9 @@ class Purgatory:
         timeout_s: float,
         more: Growing | None = None,
     ) -> None:
-        """Wait until `missing_bytes` more bytes became readable, one of the partitions was
-        disturbed, or `timeout_s` has passed. Partitions that are added to `more` count from then
-        on."""
+        """Wait until `missing_bytes` more bytes of these partitions can be read, until one of them
+        is disturbed, or until `timeout_s` has passed. A partition that is added to `more` during
+        the wait counts from then on."""
         if timeout_s <= 0:
             return
         keys = list(partitions)
@@ -119,8 +120,8 @@ class Purgatory:
             self._waiters.setdefault(key, {})[waiter] = None
 
     async def _watch_in_turns(self, keys: Sequence[TopicPartition], waiter: _Waiter) -> None:
-        """Watch the keys after the first `KEYS_PER_TURN_MAX`. A change of a key before it is
-        watched completes the request, too."""
+        """Watch the keys after the first `KEYS_PER_TURN_MAX`, and let other tasks run in between. A
+        key that changes before the request watches it ends the wait too."""
         changed = self._entering[waiter] = set()
         try:
             for start in range(KEYS_PER_TURN_MAX, len(keys), KEYS_PER_TURN_MAX):
@@ -139,7 +140,7 @@ class Purgatory:
             changed.add(partition)
 
     def _forget(self, keys: Sequence[TopicPartition], start: int, waiter: _Waiter) -> None:
-        """Stop watching these keys, `KEYS_PER_TURN_MAX` at a time."""
+        """Stop watching the keys from index `start` on, `KEYS_PER_TURN_MAX` at a time."""
         end = start + KEYS_PER_TURN_MAX
         for key in keys[start:end]:
             waiters = self._waiters.get(key)

@@ -1,7 +1,7 @@
-"""Reads all logs slowly and repeatedly, and reports damaged ones.
+"""Reads all logs slowly and repeatedly, and reports logs with a corrupt range.
 
-The scrubber finds a flipped bit while other replicas still have the record, usually before a
-consumer reads it.
+So a changed bit is found while other replicas still have the record, and usually before a consumer
+reads it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ log = logging.getLogger(__name__)
 
 _BYTES_AT_A_TIME: Final = 256 * 1024
 _BYTES_LEAST: Final = 32 * 1024
-"""Each check counts as at least this many bytes, since a small read takes about as long."""
+"""Each check counts as at least this many bytes against the limit: a smaller read takes as long."""
 _IDLE_S: Final = 1.0
 _REST_S: Final = 30.0
-"""How long the scrubber waits when no log is due. A new log has nothing to find at first."""
+"""The longest wait of the scrubber while no log is due. Also for logs that are created meanwhile: a
+new log has few records to check."""
 _PAUSE_S: Final = 1.0
-"""The longest pause after a log, so that thousands of small logs take little time of a processor.
-All pauses of a round together take at most half of the interval."""
+"""The longest pause after checking a log, so that thousands of small logs take little processor
+time. All pauses of a round together take at most half of the interval."""
 _ALL: Final = 2**31
 """A number larger than the number of segments of any log."""
 
 
 class Scrubber:
     """Checks the logs of one broker between `start` and `stop`. It reads each log once in
-    `interval_s`, at most `bytes_per_second` in total. It checks an offset that a reader reports at
-    once."""
+    `interval_s`, and at most `bytes_per_second` in total. It checks an offset at once if a reader
+    reports it as possibly damaged."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class Scrubber:
         interval_s: float,
         found: Callable[[TopicPartition, Damage], None],
     ) -> None:
-        """`found` is called for each damaged log."""
+        """`found` is called for each log with a corrupt range. `bytes_per_second` 0: the scrubber
+        checks only offsets that readers report."""
         self._logs = logs
         self._replicas = replicas
         self._blocking = blocking
@@ -75,18 +77,18 @@ class Scrubber:
             self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Stop checking. Idempotent."""
+        """Stop checking logs. Idempotent."""
         await self._loop.stop()
         await self._task.stop()
 
     def _suspect(self, key: TopicPartition, offset: int) -> None:
-        """Let the log be checked at that offset soon, after a failed read there."""
+        """Check the partition's log at this offset soon: a read failed at it."""
         self._suspects.setdefault(key, offset)
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Check each reported offset. The log may be intact: a read also fails because of a damaged
-        index."""
+        """Check each offset at which a read has failed. The log may be intact: a damaged index also
+        makes reads fail. Return False, as nothing has to be tried again."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)
@@ -106,8 +108,8 @@ class Scrubber:
                 await asyncio.sleep(min(_REST_S, self._interval_s))
 
     def _due(self) -> list[TopicPartition]:
-        """Return the logs with records that are due for a search. Those not read for the longest
-        time come first. It looks at all logs, so it runs once for many searches."""
+        """Return the partitions whose log has records and has not been checked for `interval_s`.
+        Those not checked for the longest time come first."""
         logs = self._logs.all().items()
         read = {key: self._looked_at.get(key, -math.inf) for key, log in logs if log.size_bytes}
         self._looked_at = {key: at for key, at in read.items() if at > -math.inf}
@@ -119,10 +121,11 @@ class Scrubber:
             await self._go_through(key, place, segments)
         except (BrokerError, StorageError) as error:
             # Requests that need the disk report its failure.
-            log.warning("log cannot be scrubbed partition=%s error=%s", key, error)
+            log.warning("log cannot be read for scrubbing partition=%s error=%s", key, error)
 
     async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
-        """Check this many segments from `place` on. `_ALL` segments are checked slowly."""
+        """Check the log's next `segments` segments from `place` on (None: from its start). The
+        value `_ALL` means all segments; they are checked within the limit `bytes_per_second`."""
         is_slow = segments == _ALL
         bytes_max = _BYTES_AT_A_TIME
         if is_slow:
@@ -146,8 +149,8 @@ class Scrubber:
                 segments -= 1
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
-        """Report the damage if it is confirmed. Runs on the event loop, so that only a truncation
-        can change the log meanwhile."""
+        """Report the damage that the check `looked` has found, if it is still in the log. Runs on
+        the event loop, so that only a truncation can change the log meanwhile."""
         if key not in self._replicas.busy and scrub.is_confirmed(
             opened, looked, self._epoch_max(key)
         ):
@@ -155,7 +158,7 @@ class Scrubber:
             self._found(key, looked.damage)
 
     def _epoch_max(self, key: TopicPartition) -> int:
-        """Return the largest valid leader epoch of the log: the epoch of the replica's last
-        command."""
+        """Return the largest leader epoch that is valid in this partition's log: the epoch of the
+        last command to the replica."""
         partition = self._replicas.partitions.get(key)
         return EPOCH_MAX if partition is None else partition.leader_epoch

@@ -1,4 +1,4 @@
-"""Work that waits for the disk, spread over a few threads."""
+"""Work on many logs that waits for the disk, spread over a few threads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _THREADS: Final = 10
 
 
 async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return `work` of each item, in their order. A few threads have a share of the items each: the
-    disk serves several requests at a time."""
+    """Return the results of `work(item)`, in the order of `items`. Each of a few threads processes
+    a part of the items, because the disk serves several requests at a time."""
     share = -(-len(items) // _THREADS) or 1
 
     def some(start: int) -> list[R]:
@@ -29,8 +29,8 @@ async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T])
 
 
 async def persist_epochs(blocking: Blocking, logs: Sequence[Log]) -> list[PybrokerError | None]:
-    """Make the new leader epochs of these logs durable, so that no append has to wait for that.
-    Return the error of each log, None for success."""
+    """Write the new leader epochs of these logs to disk, so that no append has to wait for this
+    write. Return the error of each log, or None for success, in the order of `logs`."""
     return await spread(blocking, _persist_epochs, logs)
 
 

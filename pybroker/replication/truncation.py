@@ -1,5 +1,5 @@
-"""Truncates a follower's log in a thread, and keeps committed records unless a loss receipt allows
-their truncation.
+"""Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt
+allows it.
 
 No other code may change a log during its truncation: it checks `is_busy` or awaits `settled`.
 """
@@ -28,29 +28,30 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 
 _RECEIPT_WAIT_S: Final = 5.0
-"""The time limit for reading and writing a receipt. After it the partition pauses, since the
-controller's commands wait for the truncation."""
+"""The time limit for reading and writing a loss receipt. After it the partition pauses without a
+truncation, because the controller's commands wait for the truncation to end."""
 
 
 class Losses(Protocol):
-    """The loss receipts of unclean elections. Both methods may raise CoordError and
-    MalformedNode."""
+    """Reads and writes the loss receipts of unclean elections. Both methods may raise CoordError
+    and MalformedNode."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest receipt of a leader epoch above `after` and not above `up_to`; None if
-        there is none. All receipts up to the election of `up_to` are considered."""
+        """Return the newest loss receipt of the partition with a leader epoch above `after` and at
+        most `up_to`; None if it has none. The receipts of all elections up to the one of `up_to`
+        are read."""
 
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Record that this replica truncates the offsets [start, end) by the receipt of that leader
-        epoch."""
+        """Write into the loss receipt of `leader_epoch` that this replica truncates the offsets
+        [start, end)."""
 
 
 class NoLosses:
-    """The loss receipts of a cluster without unclean elections: there are none."""
+    """The loss receipts of a cluster without unclean elections, which has none."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -60,11 +61,13 @@ class NoLosses:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        raise AssertionError(f"{topic_partition}: no loss receipt exists for a truncation")
+        raise AssertionError(
+            f"{topic_partition}: a cluster without unclean elections has no loss receipts"
+        )
 
 
 Failed = Callable[[TopicPartition, str], None]
-"""Called for a replica that has to stop following, with the reason."""
+"""Called with a replica that must stop following its leader, and with the reason."""
 
 
 class Truncator:
@@ -84,7 +87,8 @@ class Truncator:
         return frozenset(self._busy)
 
     async def settled(self, keys: Iterable[TopicPartition] | None = None) -> None:
-        """Wait until none of these logs (None: none of all logs) is being truncated."""
+        """Wait until no log of these partitions is being truncated (None: no log of this
+        broker)."""
         wanted = self._busy if keys is None else [key for key in keys if key in self._busy]
         tasks = [self._busy[key] for key in wanted]
         if tasks:
@@ -93,8 +97,8 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Begin the truncation. At its end `done` is called: with None after a success, or with
-        the pause that a failure causes."""
+        """Begin the truncation `step` in a thread. At its end `done` is called: with None after a
+        success, or after a failure with the pause before the next fetch."""
         key = partition.topic_partition
         assert key not in self._busy
         task = asyncio.create_task(self._truncate(partition, step), name=f"truncate {key}")
@@ -123,7 +127,7 @@ class Truncator:
         has_cut = start < end and (replica.log_end_offset < end or start < replica.log_start_offset)
         log.log(
             logging.INFO if has_cut else logging.DEBUG,
-            "truncated partition=%s from=%d to=%d hw=%d",
+            "log truncated partition=%s from=%d to=%d hw=%d",
             partition.topic_partition,
             end,
             replica.log_end_offset,
@@ -132,9 +136,9 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Write the truncated offsets into the loss receipt that allows the truncation. Return None
-        if the truncation may begin, or a pause if it may not. Without a receipt no committed record
-        is truncated."""
+        """Write the offsets that `step` truncates into the loss receipt that allows the truncation.
+        Return None if the truncation may begin, else the pause before the next fetch. Without a
+        receipt no committed record is truncated."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)
@@ -147,7 +151,8 @@ class Truncator:
                     self.on_failed(key, self._refusal(partition, step))
                     return Pause(
                         ErrorCode.KAFKA_STORAGE_ERROR,
-                        f"a truncation to {step.offset} would remove committed records",
+                        f"a truncation to offset {step.offset} would remove committed records, and"
+                        " no loss receipt allows it",
                     )
                 if receipt is None:
                     return None  # all elections were clean: the records were never acknowledged
@@ -157,7 +162,7 @@ class Truncator:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return Pause(
                 ErrorCode.UNKNOWN_SERVER_ERROR if is_damaged else code,
-                f"the loss receipt cannot be read: {error!r}",
+                f"the loss receipt cannot be read or written: {error!r}",
             )
         log.log(
             logging.ERROR if is_committed else logging.WARNING,

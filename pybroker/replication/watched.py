@@ -1,4 +1,5 @@
-"""Watches of a partition: a fetch session looks at a partition again only after a change of it."""
+"""Lets a fetch session watch a partition: the session reads the partition again only after a
+change."""
 
 from __future__ import annotations
 
@@ -9,26 +10,27 @@ class PartitionWatcher(Protocol):
     """Waits for the next change of a partition."""
 
     def partition_changed(self) -> None:
-        """The partition has changed. The watch is over."""
+        """Called once, at the next change of the watched partition."""
 
 
 class Watched:
-    """Tells each watcher once of the next change. Used from the event loop only."""
+    """Tells each watcher of the next change, once. Used from the event loop only."""
 
     def __init__(self) -> None:
         self._watchers: dict[PartitionWatcher, None] = {}
 
     def watch(self, watcher: PartitionWatcher) -> None:
-        """Call `watcher.partition_changed` at the next change of the role, the leader epoch, the
-        in-sync replicas, the high watermark, the log start or the log end."""
+        """Call `watcher.partition_changed` once, at the next change of the replica's role, leader
+        epoch, in-sync replicas, high watermark, log start or log end."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: PartitionWatcher) -> None:
         self._watchers.pop(watcher, None)
 
     def changed(self) -> None:
-        """End all watches. Each method that changes a watched value calls this afterwards. After a
-        method that waits for the disk, its caller does so, on the event loop."""
+        """Tell all watchers of a change, and end their watches. Each method that changes a watched
+        value calls this at its end. For a method that runs in a thread, its caller calls this on
+        the event loop."""
         if self._watchers:
             watchers, self._watchers = self._watchers, {}
             for watcher in watchers:

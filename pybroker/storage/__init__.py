@@ -1,1 +1,1 @@
-"""Partitions as files: segments, indexes, checkpoints, recovery and retention."""
+"""The logs of partitions as files: segments, indexes, checkpoints, recovery and retention."""

@@ -1,8 +1,8 @@
-"""Reusable memory for reads.
+"""Reusable memory for reads of log files.
 
-Allocating a megabyte for each response costs as much as copying the megabyte. So this module keeps
-a few buffers, and reuses a buffer once no view of it is left. A `bytearray` with a view refuses to
-change its size, which shows whether it is free.
+Allocating a megabyte of memory for each response costs as much as copying a megabyte. So this
+module keeps a few buffers, and reuses a buffer once no view of it is left. A `bytearray` of which a
+view exists refuses to change its size: so the module can tell whether a buffer is free.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections import deque
 from typing import Final
 
 BUFFER_BYTES: Final = 1024**2
-"""The default of a consumer's max.partition.fetch.bytes."""
+"""The size of a reusable buffer: the default of a consumer's max.partition.fetch.bytes."""
 BUFFERS_MAX: Final = 8
-"""The number of reusable buffers. While responses to slow clients occupy all of them, further
-buffers are used once."""
+"""The number of reusable buffers. While responses to slow clients occupy all of them, each read
+gets new memory."""
 
 
 class ReadBuffers:
-    """The reusable buffers of one disk. Thread-safe."""
+    """The reusable buffers for reads from one disk. Thread-safe."""
 
     def __init__(self) -> None:
         self._buffers: deque[bytearray] = deque()
         self._lock = threading.Lock()
 
     def take(self, length: int) -> memoryview:
-        """Return a writable view of `length` bytes. The bytes are not reused while the view, or a
-        slice of it, exists."""
+        """Return a writable view of `length` bytes of memory. The memory is not reused while the
+        view, or a slice of it, exists."""
         if length > BUFFER_BYTES:
             return memoryview(bytearray(length))
         with self._lock:
@@ -44,7 +44,7 @@ class ReadBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Return whether no view of the buffer exists."""
+    """Return whether no view of this buffer exists, so that it can be reused."""
     try:
         last = buffer.pop()
     except BufferError:

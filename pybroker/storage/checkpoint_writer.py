@@ -1,4 +1,4 @@
-"""Writes the checkpoints of all log directories. `checkpointed.py` has their content."""
+"""Writes the checkpoint files of all log directories. `checkpointed.py` computes their content."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pybroker.storage.log_changes import LogChanges, take
 from pybroker.storage.log_table import LogTable
 
 HighWatermarks = Mapping[TopicPartition, int]
-"""Read at the time of writing, so that a value that has fallen meanwhile is not written as it was.
-A partition without one keeps the one in the file."""
+"""Partition -> its current high watermark. The writer reads each value when it writes, because a
+truncation may lower it meanwhile. A partition without a value keeps the value in the file."""
 
 
 class CheckpointWriter:
-    """All methods wait for the disk. On a full disk the files stay: offsets only grow, so older
-    ones hold."""
+    """Writes the checkpoint files of all usable log directories. All methods wait for the disk. If
+    a disk is full, the files keep their older values: lower offsets are valid as well."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class CheckpointWriter:
 
     def write_changed(self, high_watermarks: HighWatermarks) -> None:
         """Write the high watermarks, recovery points and log starts that have changed since the
-        last call. Waits for a call under way: it may be writing this caller's values."""
+        last call. First waits for a call in another thread, which may be writing the same
+        values."""
         with self._under_way:
             changed = take(self._changes.unsaved)
             for directory in self._table.directories.usable():
@@ -47,18 +48,21 @@ class CheckpointWriter:
                     self._changes.unsaved.update(changed)
 
     def write_directory(self, directory: LogDirectory, high_watermarks: HighWatermarks) -> None:
-        """Write the values of all partitions of a directory. Raises StorageError."""
+        """Write the high watermarks, recovery points and log starts of all partitions in
+        `directory`. Raises StorageError."""
         with self._table.lock:
             keys = {*self._table.logs, *directory.high_watermarks.offsets}
             self._write(directory, high_watermarks, keys)
 
     def write_recovery_points(self, keys: Collection[TopicPartition]) -> None:
-        """Write the recovery points of these partitions."""
+        """Write the recovery points of these partitions to the checkpoints of their log
+        directories."""
         for directory in self._table.directories.usable():
             self.attempt(directory, partial(self._write_recovery_points, directory, keys))
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
-        """Return whether everything was written. A failure is reported."""
+        """Call `write` for this directory. Return whether everything was written. A failure is
+        reported: for a full disk to `refused`, any other to `failed`."""
         try:
             write()
         except DiskFull as error:

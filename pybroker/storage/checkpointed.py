@@ -1,8 +1,9 @@
-"""The content of a directory's checkpoints, computed from its logs. Pure; `directory.py` writes it.
+"""Computes the content of a log directory's checkpoints from its logs. Pure; `directory.py` writes
+it.
 
-The checkpoints of a damaged log are not lowered, since they show up to which offset the log had
-records. With lower values the next start would take the corrupt range for a torn tail, and serve a
-shorter log.
+The checkpointed values of a damaged log are never lowered, because they show up to which offset the
+log had records. With lower values the next start would take the corrupt range for a torn tail, and
+serve a shorter log.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ Logs = Mapping[TopicPartition, Log]
 
 
 def high_watermarks(logs: Logs, known: Offsets, current: Offsets) -> dict[TopicPartition, int]:
-    """Return the high watermarks to write. `current` are those in memory, `known` those in the
-    file."""
+    """Return the high watermarks to write for these logs. `current` are the values in memory,
+    `known` the values in the file."""
     result = {}
     for key, log in logs.items():
         old = known.get(key, 0)
@@ -34,8 +35,8 @@ def recovery_points(logs: Logs, known: Offsets) -> dict[TopicPartition, int]:
 
 
 def log_starts(logs: Logs) -> dict[TopicPartition, int]:
-    """Return the log starts that are inside a segment. The other log starts follow from the names
-    of the segment files."""
+    """Return the log start of each log that starts inside a segment. The other log starts follow
+    from the names of the segment files."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

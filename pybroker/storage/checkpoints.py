@@ -1,13 +1,13 @@
-"""The small text files in which a log keeps offsets and epochs, in Kafka's format.
+"""The small text files in which a broker stores offsets and leader epochs, in Kafka's format.
 
     0                      version
     2                      number of the lines that follow
     orders 0 1042          topic, partition, offset      (offset checkpoints)
     orders 1 77
 
-The leader epoch checkpoint has the same first two lines, and then lines of `epoch start-offset`.
-The functions are pure. They raise CorruptionError for a damaged file, and the caller decides how to
-continue.
+The leader epoch checkpoint has the same first two lines. Each further line contains an epoch and
+its start offset. The functions are pure. They raise CorruptionError for a damaged file, and the
+caller decides what to do without its content.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """Return the offset of each partition. Raises CorruptionError naming `path` if `encode_offsets`
-    cannot have written the content."""
+    """Return the offset of each partition in the content `data` of a checkpoint file. Raises
+    CorruptionError, which names the file `path`, if `encode_offsets` cannot have written `data`."""
     offsets = {}
     for line in _lines(data, path):
         words = line.split(" ")
@@ -38,7 +38,7 @@ def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
             raise CorruptionError(f"{path}: expected topic, partition and offset in line {line!r}")
         offset = _number(words[2], path)
         if offset < 0:
-            raise CorruptionError(f"{path}: the offset in line {line!r} is negative")
+            raise CorruptionError(f"{path}: expected an offset from 0 on in line {line!r}")
         offsets[TopicPartition(words[0], _number(words[1], path))] = offset
     return offsets
 
@@ -48,8 +48,9 @@ def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
 
 
 def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
-    """Return the leader epochs with their start offsets. Raises CorruptionError naming `path`, also
-    if epochs do not rise or start offsets fall."""
+    """Return the leader epochs with their start offsets in the content `data` of a checkpoint file.
+    Raises CorruptionError, which names the file `path`, if `data` is malformed, if the epochs do
+    not rise from line to line, or if the start offsets fall."""
     entries: list[EpochStart] = []
     for line in _lines(data, path):
         words = line.split(" ")
@@ -60,8 +61,8 @@ def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
             entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset
         ):
             raise CorruptionError(
-                f"{path}: epoch and offset in line {line!r} do not follow epoch"
-                f" {entries[-1].epoch} at offset {entries[-1].start_offset}"
+                f"{path}: expected in line {line!r} an epoch above {entries[-1].epoch} and an"
+                f" offset from {entries[-1].start_offset} on"
             )
         entries.append(entry)
     return entries
@@ -76,10 +77,10 @@ def _lines(data: bytes, path: str) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(f"{path}: the content is not text") from error
+        raise CorruptionError(f"{path}: the content is not text in UTF-8") from error
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
-        raise CorruptionError(f"{path}: expected version {_VERSION} and a number of lines")
+        raise CorruptionError(f"{path}: expected version {_VERSION} and the number of entries")
     if _number(lines[1], path) != len(lines) - 2 or not text.endswith("\n"):
         raise CorruptionError(
             f"{path}: the file has {len(lines) - 2} entries or ends within a line,"
@@ -92,4 +93,4 @@ def _number(word: str, path: str) -> int:
     try:
         return int(word)
     except ValueError as error:
-        raise CorruptionError(f"{path}: {word!r} is not a number") from error
+        raise CorruptionError(f"{path}: expected a number instead of {word!r}") from error

@@ -1,5 +1,5 @@
-"""The periodic work on all logs: flushes of idle logs, retention, and rate-limited log lines about
-writes that a full disk refused. The manager owns the logs."""
+"""The periodic work on all logs of a broker: flushes of idle logs, retention, and rate-limited log
+lines about writes that failed because a disk was full."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pybroker.storage.log import Log
 
 log = logging.getLogger(__name__)
 _REFUSAL_LOG_MS: Final = 10_000
-"""The shortest time between two log lines, since a full disk refuses every write."""
+"""The shortest time between two of these log lines: every write to a full disk fails."""
 
 
 class Refusals:
-    """Counts the writes that a full disk refused, and logs them at a limited rate."""
+    """Counts the writes that failed because a disk was full, and logs them at a limited rate."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
         self._told_ms = -_REFUSAL_LOG_MS
         self.listener: Callable[[str, StorageError], None] = lambda path, error: None
-        """Called in any thread for each write to a log that failed because its log directory was
-        full."""
+        """Called in any thread with the path of a log directory and the error, for each write to a
+        log that failed because this directory was full."""
 
     def of_log(self, path: str, partition: TopicPartition, error: StorageError) -> None:
         self.tell(f"log partition={partition}", error)
@@ -36,7 +36,9 @@ class Refusals:
         self._count += 1
         now_ms = self._clock.wall_ms()
         if abs(now_ms - self._told_ms) >= _REFUSAL_LOG_MS:
-            log.error("write refused what=%s error=%s times=%d", what, error, self._count)
+            log.error(
+                "write refused, disk full what=%s error=%s times=%d", what, error, self._count
+            )
             self._told_ms = now_ms
             self._count = 0
 
@@ -46,17 +48,17 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Make the leader epochs durable of each log with a new log start. `starts` are the current log
-    starts, `known` those in the checkpoint. The caller writes the checkpoint afterwards, because
-    the loader uses the lower log start of epoch file and checkpoint. Waits for the disk. Raises
-    StorageError."""
+    """Write the leader epoch file of each log whose log start differs from its checkpoint. `starts`
+    are the current log starts, `known` those in the checkpoint. The caller writes the checkpoint
+    afterwards: the next start of the broker uses the lower one of the log starts in the two files.
+    Waits for the disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()
 
 
 def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
-    """Return the partitions of the usable logs with records above the recovery point."""
+    """Return the partitions of the usable logs that have records above their recovery point."""
     return [
         log.topic_partition
         for log in logs
@@ -65,8 +67,9 @@ def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
 
 
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
-    """Flush closed segments, logs that have been idle for `idle_ms`, and logs whose flush.ms or
-    flush.messages is reached. Return how many logs were flushed. Waits for the disk."""
+    """Flush the closed segments of these logs. Flush whole logs to which nothing was appended for
+    `idle_ms`, or whose flush.ms or flush.messages is reached. Return how many logs were flushed.
+    Waits for the disk."""
     touched = 0
     for log in logs:
         if log.failure is not None or log.damage is not None:
@@ -92,9 +95,10 @@ def run_retention(
     producer_id_expiration_ms: int,
     busy: Container[TopicPartition] = (),
 ) -> int:
-    """Delete the segments whose retention has ended, and the state of idle producers. Return the
-    number of deleted segments. `hw_of` returns a partition's high watermark; `busy` logs are
-    skipped. Call it on the event loop, where appends run."""
+    """Delete the segments whose retention has ended, and the state of idle producers, in these
+    logs. Return the number of deleted segments. `hw_of` returns the high watermark of a partition.
+    Logs of partitions in `busy` are not touched. The caller runs on the event loop, as appends
+    do."""
     count = 0
     for partition_log in logs:
         partition = partition_log.topic_partition
@@ -104,12 +108,12 @@ def run_retention(
             deleted = partition_log.delete_expired(now_ms, hw_of(partition))
             partition_log.producers.expire(now_ms, producer_id_expiration_ms)
         except (BrokerError, StorageError) as error:
-            log.error("retention failed partition=%s error=%s", partition, error)
+            log.error("retention failed, trying again partition=%s error=%s", partition, error)
             continue
         partition_log.changes.note(partition)  # a second chance for a note that was lost
         if deleted:
             log.info(
-                "segments deleted partition=%s count=%d log_start=%d",
+                "segments deleted by retention partition=%s count=%d log_start=%d",
                 partition,
                 deleted,
                 partition_log.log_start_offset,

@@ -1,5 +1,5 @@
-"""Deleted files that are renamed at once and removed after file.delete.delay.ms: readers may still
-use them, and an operator may restore them."""
+"""Deleted files. The broker renames a deleted file at once and removes it after
+file.delete.delay.ms: a reader may still use it, and an operator may restore it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ log = logging.getLogger(__name__)
 
 
 class PendingDeletions:
-    """The renamed files that wait for their removal. `remove` deletes one path."""
+    """The renamed files of deleted segments or partitions that wait for their removal. `remove`
+    deletes the file or directory at a path."""
 
     __slots__ = ("_remove", "_waiting")
 
@@ -30,8 +31,8 @@ class PendingDeletions:
         return any(due_ms <= now_ms for due_ms, _ in self._waiting)
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the files whose delay has passed. A file whose removal fails is removed at the
-        next start of the broker."""
+        """Remove the files whose delay has passed at the wall-clock time `now_ms`. A file that
+        cannot be removed is removed at the next start of the broker."""
         # The event loop may add paths meanwhile, so the list is replaced before it is read.
         waiting, self._waiting = self._waiting, []
         self._waiting.extend(entry for entry in waiting if entry[0] > now_ms)
@@ -39,4 +40,6 @@ class PendingDeletions:
             try:
                 self._remove(path)
             except StorageError as error:
-                log.warning("deleted file not removed path=%s error=%s", path, error)
+                log.warning(
+                    "deleted file not removed before the next start path=%s error=%s", path, error
+                )

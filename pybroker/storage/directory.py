@@ -1,6 +1,7 @@
-"""One log directory: its lock, its owner, its state after the last broker, and its checkpoints.
+"""One log directory: its lock, the broker that owns it, the state in which the last run of the
+broker left it, and its checkpoints.
 
-The module reads and writes the files that concern the whole directory. The manager owns the logs.
+The module reads and writes the files that concern the whole directory, not those of single logs.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ _PROCESS_ID_LENGTH_MAX: Final = 20
 
 
 class UnusableDirectory(StartupError):
-    """Raised if a log directory cannot be used; the broker may start with the others."""
+    """Raised if a log directory cannot be used. The broker may start with its other log
+    directories."""
 
 
 def make_durable(disk: Disk, path: str) -> None:
-    """Create the directory and its missing parents, durably. Raises StorageError."""
+    """Create the directory `path` and its missing parents, and sync them. Raises StorageError."""
     made: list[str] = []
     while not disk.exists(path):
         made.append(path)
@@ -76,7 +78,7 @@ class OffsetCheckpoint:
         self._disk = disk
         self.offsets: dict[TopicPartition, int] = {}
         self.lost = False
-        """Whether the file existed but was unreadable."""
+        """Whether the file existed, but was unreadable when it was loaded."""
 
     def load(self) -> None:
         try:
@@ -85,10 +87,11 @@ class OffsetCheckpoint:
             return
         except CorruptionError as error:
             self.lost = True
-            log.warning("checkpoint not usable reason=%r", str(error))
+            log.warning("checkpoint is damaged and is not used reason=%r", str(error))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write these offsets durably, unless the file has them already. Raises StorageError."""
+        """Replace the file durably by one with these offsets, unless it contains the same. Raises
+        StorageError."""
         if self.offsets != offsets or self.lost:
             self._disk.replace(self._path, encode_offsets(offsets))
             self.offsets = dict(offsets)
@@ -97,8 +100,9 @@ class OffsetCheckpoint:
     def update(
         self, keys: Collection[TopicPartition], wanted: Mapping[TopicPartition, int]
     ) -> None:
-        """Let the file have the wanted offsets of these partitions; a partition without one leaves
-        the file. Does as `write`."""
+        """Store the `wanted` offsets of the partitions `keys` in the file, and keep the offsets of
+        all other partitions. A partition in `keys` without a wanted offset is removed from the
+        file. Raises StorageError."""
         changed = [key for key in keys if self.offsets.get(key) != wanted.get(key)]
         if not changed and not self.lost:
             return
@@ -114,8 +118,8 @@ class OffsetCheckpoint:
         self.write(offsets)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset to at most `offset`; None removes the partition. Raises
-        StorageError."""
+        """Lower the partition's offset in the file to at most `offset`; with None, remove the
+        partition from the file. Raises StorageError."""
         known = self.offsets.get(partition)
         if known is None or (offset is not None and known <= offset):
             return
@@ -126,8 +130,8 @@ class OffsetCheckpoint:
 
 
 class LogDirectory:
-    """One log directory. A broker calls `check`, `lock` and `begin`, opens the logs, and calls
-    `end` at its stop."""
+    """One log directory. At its start a broker calls `check`, `lock` and `begin`, and then opens
+    the logs. At its stop it calls `end`."""
 
     def __init__(self, path: str, disk: Disk, foreign_names: frozenset[str] = frozenset()) -> None:
         self.path = path
@@ -137,20 +141,21 @@ class LogDirectory:
         self._boot: meta.Boot | None = None
         self._due: tuple[str, int, Family] | None = None
         self.was_clean = False
-        """Whether the last broker with this directory shut down cleanly."""
+        """Whether the last broker that used this directory wrote the clean mark at its stop."""
         self.same_boot = False
-        """Whether the last broker used the directory in the current boot of the kernel, and the
-        disk has not failed: then all written bytes are in the files, synced or not."""
+        """Whether the last broker used this directory since the machine was booted, and its disk
+        did not fail. Then all written bytes are in the files, synced or not."""
         self.lost_power = False
-        """Whether the machine was shut down or lost power since a broker used the directory."""
+        """Whether the machine was shut down or lost power since a broker last used this
+        directory."""
         self.has_failed = False
-        """Whether the disk failed under the last broker: bytes that were not synced may not be on
-        the disk, although they can be read."""
+        """Whether the disk failed while the last broker used it: bytes that were not synced may not
+        be on the disk, although they can be read."""
         self.failure: StorageError | None = None
-        """The error that took the directory offline; None while the directory is used."""
+        """The error that took the directory offline; None while the broker uses the directory."""
         self.missing: dict[TopicPartition, int] = {}
-        """Partition whose directory has disappeared from here -> its checkpointed high
-        watermark."""
+        """Partition whose directory has disappeared from this log directory -> its checkpointed
+        high watermark."""
         self.high_watermarks = OffsetCheckpoint(self._path(HIGH_WATERMARKS), disk)
         self.recovery_points = OffsetCheckpoint(self._path(RECOVERY_POINTS), disk)
         self.log_starts = OffsetCheckpoint(self._path(LOG_STARTS), disk)
@@ -159,8 +164,8 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def meta(self) -> meta.Meta | None:
-        """Return the content of `meta.properties`, None if there is no such file. Raises
-        UnusableDirectory if the file is unreadable, StartupError for another version."""
+        """Return the content of `meta.properties`; None if the file does not exist. Raises
+        UnusableDirectory if the file is unreadable, StartupError if it has another version."""
         self._require_directory()
         path = self._path(META_PROPERTIES)
         try:
@@ -189,8 +194,8 @@ class LogDirectory:
             )
 
     def require_usable(self) -> None:
-        """Check that the directory is readable and writable; changes nothing. Raises
-        UnusableDirectory."""
+        """Check that the directory is readable and writable, or does not exist yet. Changes
+        nothing. Raises UnusableDirectory."""
         if not self._disk.exists(self.path):
             return
         self._require_directory()
@@ -203,7 +208,8 @@ class LogDirectory:
         self.meta()
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Check that this broker may use the directory; changes nothing. Raises StartupError."""
+        """Check that the directory does not belong to another broker or cluster. Changes nothing.
+        Raises StartupError."""
         found = self.meta() if self._disk.exists(self.path) else None
         if found is None:
             return
@@ -220,7 +226,7 @@ class LogDirectory:
 
     def lock(self, process_id: int) -> None:
         """Lock the directory until this process ends or calls `unlock`. Raises StartupError if
-        another process holds the lock, UnusableDirectory if the file system refuses."""
+        another process holds the lock, UnusableDirectory if the file system cannot lock it."""
         if self._release is not None:
             return
         self.require_usable()
@@ -256,7 +262,8 @@ class LogDirectory:
             self._release = None
 
     def partitions(self) -> list[tuple[TopicPartition, str]]:
-        """Return each partition with a directory here, and the path of that directory."""
+        """Return each partition that has a directory in this log directory, with the path of its
+        directory."""
         if not self._disk.exists(self.path):
             return []
         found = []
@@ -267,31 +274,34 @@ class LogDirectory:
         return found
 
     def futures(self) -> list[tuple[TopicPartition, str]]:
-        """Return each partition with an unfinished move to here, and its future directory."""
+        """Return each partition with an unfinished move into this log directory, with the path of
+        its future directory, to which the log is copied."""
         if not self._disk.exists(self.path):
             return []
         parsed = [(parse_future_directory(name), name) for name in self._disk.list_dir(self.path)]
         return [(partition, self._path(name)) for partition, name in parsed if partition]
 
     def family(self) -> Family:
-        """Return the broker's log directories as listed in this one. Raises StorageError."""
+        """Return the list of all log directories of the broker that this directory stores. Raises
+        StorageError."""
         path = self._path(FAMILY)
         try:
             return meta.decode_family(self._disk.read(path), path)
         except FileNotFoundError:
             return Family()
         except CorruptionError as error:
-            log.warning("list of log directories not usable reason=%r", str(error))
+            log.warning("list of log directories is damaged and is not used reason=%r", str(error))
             return Family()
 
     def write_family(self, family: Family) -> None:
-        """Write the list of the broker's log directories. Raises StorageError."""
+        """Write the list of all log directories of the broker into this directory. Raises
+        StorageError."""
         if self.family() != family:
             self._disk.replace(self._path(FAMILY), meta.encode_family(family))
 
     def accepted_losses(self) -> list[str]:
-        """Return the lines of the operator's file of accepted losses: paths or ids of log
-        directories, and partitions. Raises StorageError."""
+        """Return the lines of the file in which the operator accepts losses. Each line is the path
+        or the id of a lost log directory, or a damaged partition. Raises StorageError."""
         try:
             text = self._disk.read(self._path(ACCEPTED_LOSS)).decode(errors="replace")
         except FileNotFoundError:
@@ -302,8 +312,8 @@ class LogDirectory:
         self._disk.unlink(self._path(ACCEPTED_LOSS))
 
     def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
-        """Read the state that the last broker left, and write the owner durably. Raises
-        StorageError."""
+        """Read the state in which the last broker left this directory. Store durably that the
+        directory belongs to this broker and cluster. Raises StorageError."""
         found = self.meta()
         content = meta.Meta(
             broker_id,
@@ -326,8 +336,8 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Mark the directory as in use, durably: without a clean stop the next start recovers its
-        logs. Raises StorageError."""
+        """Note durably that a broker uses the directory. After a stop without the clean mark, the
+        next start recovers its logs. Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -335,15 +345,15 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Mark the directory as in use, and record that the suspect replicas and accepted losses of
-        this start are settled. `family` are the remaining directories. After a full disk
-        `settle_due` tries again; until then the next start would find the same suspect replicas.
-        Raises StorageError."""
+        """Note durably that a broker uses the directory, and that the suspect replicas and accepted
+        losses of this start are settled. `family` is the list of the broker's remaining log
+        directories. If the disk is full, `settle_due` tries again later; until then the next start
+        would find the same suspect replicas. Raises StorageError."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 
     def settle_due(self) -> None:
-        """Repeat a `settle` that failed because the disk was full. Raises StorageError."""
+        """Repeat a call of `settle` that failed because the disk was full. Raises StorageError."""
         if self._due is not None:
             boot_id, incarnation, family = self._due
             self.in_use(boot_id, incarnation)
@@ -352,9 +362,9 @@ class LogDirectory:
             self._due = None
 
     def fail(self, error: StorageError) -> None:
-        """Take the directory offline because its disk has failed, and mark it for the next start if
-        the disk still permits a rename. A renamed file is the mark, since the disk may have no
-        space for a new one."""
+        """Take the directory offline because its disk has failed. If the disk still permits a
+        rename, mark the failure for the next start. The mark is a renamed file, because the disk
+        may have no space for a new one."""
         self.failure = error
         with contextlib.suppress(StorageError, FileNotFoundError):
             if self._boot is not None:
@@ -362,11 +372,11 @@ class LogDirectory:
                 self._disk.sync_dir(self.path)
 
     def _finish_leftovers(self) -> None:
-        """Remove the files of deleted topics, and log each unexpected entry."""
+        """Remove the files of deleted topics from the directory, and log each unexpected entry."""
         for name in self._disk.list_dir(self.path):
             path = self._path(name)
             if is_deleted_directory(name):
-                log.info("files of a deleted partition removed path=%s", path)
+                log.info("removing the files of a deleted partition path=%s", path)
                 self._disk.remove_tree(path)
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._disk.unlink(path)
@@ -378,15 +388,15 @@ class LogDirectory:
                 or parse_partition_directory(name)
                 or parse_future_directory(name)
             ):
-                log.warning("unexpected entry left alone path=%s", path)
+                log.warning("unexpected file or directory is not used path=%s", path)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Remove a partition from the checkpoints. Raises StorageError."""
+        """Remove the partition from all checkpoints of this directory. Raises StorageError."""
         self.lower(partition, None)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset in all checkpoints, see `OffsetCheckpoint.lower`. Raises
-        StorageError."""
+        """Lower the partition's offset in all checkpoints of this directory to at most `offset`;
+        with None, remove the partition from them. Raises StorageError."""
         for checkpoint in (self.recovery_points, self.high_watermarks, self.log_starts):
             checkpoint.lower(partition, offset)
 
@@ -396,8 +406,9 @@ class LogDirectory:
         """Lower each checkpointed offset to at most the log end in `ends`, and remove partitions
         that are not in `ends`. A higher offset would be wrong once the log has grown again.
 
-        A partition that had records and is not `anywhere` on this broker is logged and noted as
-        missing, so that no empty log replaces it. Raises StorageError."""
+        If a partition had records, and no log directory of this broker has it (it is not in
+        `anywhere`), it is logged and noted as missing: then no empty log replaces it. Raises
+        StorageError."""
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
@@ -415,8 +426,8 @@ class LogDirectory:
             checkpoint.write({k: min(value, kept[k]) for k, value in offsets if k in kept})
 
     def require_not_missing(self, partition: TopicPartition) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition is missing, since an empty log
-        would hide the loss of its acknowledged records."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition's directory has disappeared. A
+        new, empty log would hide the loss of acknowledged records."""
         if partition in self.missing:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -425,15 +436,15 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Remove a missing partition, because its topic is deleted or a copy has begun. Raises
-        StorageError."""
+        """Note that the partition's directory is no longer expected here: it has disappeared, and
+        the topic is deleted, or the copying from another broker has begun. Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Write the clean mark, after all logs are durable and closed. After a failure of the disk
-        its content is unknown, so there is no mark. With unsettled suspect replicas there is no
-        mark either, since the next start must find them."""
+        """Write the clean mark, after all logs are durable and closed. Write no mark if the disk
+        has failed: its content is unknown. Write none while suspect replicas of this start are not
+        settled: the next start must find them."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

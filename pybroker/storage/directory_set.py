@@ -1,7 +1,7 @@
 """The log directories of one broker, and which of them are usable, offline or lost.
 
-Every directory has an id (`directory.id` in `meta.properties`) and stores the ids of all. So the
-broker detects a lost directory, and does not create empty logs for its partitions.
+Each directory has an id (`directory.id` in `meta.properties`), and stores the ids of all. So the
+broker detects that a directory is lost, and does not create empty logs for its partitions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SHOWN_MAX: Final = 3
 
 class DirectorySet:
     """The log directories in log.dirs. A broker calls `lock`, `check` and `settle` at its start,
-    and `unlock` at its stop. An unusable directory is offline (`failure` has the reason) if another
-    one is usable; else the start fails."""
+    and `unlock` at its stop. If a directory cannot be used and another one can, the directory goes
+    offline (`failure` has the reason). If no directory can be used, the start fails."""
 
     def __init__(
         self, paths: Iterable[str], disk: Disk, foreign_names: frozenset[str] = frozenset()
@@ -34,10 +34,10 @@ class DirectorySet:
             LogDirectory(path, disk, foreign_names) for path in normalized(paths)
         ]
         self.lost: Mapping[str, str] = {}
-        """Id -> path of each directory that stored data of this broker and is absent."""
+        """Id -> path of each directory that stored data of this broker and is now absent."""
         self.given_up: Mapping[str, str] = {}
-        """Id -> path of each directory whose loss the operator has accepted. It is listed until its
-        replicas are out of the ISR and the eligible replicas."""
+        """Id -> path of each directory whose loss the operator has accepted. It stays here until
+        its replicas have left the ISR and the eligible replicas."""
         self._family = meta.Family()
 
     def usable(self) -> list[LogDirectory]:
@@ -48,13 +48,15 @@ class DirectorySet:
         return {each.path: each.failure for each in self.all if each.failure is not None}
 
     def find(self, path: str) -> LogDirectory | None:
-        """Return the directory with that path, offline or not; None if it is not in log.dirs."""
+        """Return the directory with this path, offline or not; None if the path is not in
+        log.dirs."""
         (wanted,) = normalized([path])
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return an error text that names the directories that are offline or lost; None if there
-        are none. `replaced`: include lost directories at whose path there is another directory."""
+        """Return an error text that names the directories that are offline or lost; None if all are
+        available. `replaced`: also name a lost directory if another directory is now at its
+        path."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -65,16 +67,17 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Remove that partition from the missing ones. Raises StorageError."""
+        """Note that no log directory is expected to contain the partition any more, although its
+        directory has disappeared. Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 
     # -- start and stop
 
     def identities(self) -> tuple[int | None, str | None]:
-        """Return broker id and cluster id from the `meta.properties` of the directories; None for
-        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
-        each other, or if no directory can be used."""
+        """Return the broker id and the cluster id that `meta.properties` of the directories
+        contain; None for an id that no file contains. Changes nothing. Raises StartupError if the
+        files contradict each other, or if no directory can be used."""
         broker_ids: dict[int, str] = {}
         cluster_ids: dict[str, str] = {}
         unusable: list[UnusableDirectory] = []
@@ -93,11 +96,12 @@ class DirectorySet:
         for what, ids in (("broker", broker_ids), ("cluster", cluster_ids)):
             if len(ids) > 1:
                 listed = ", ".join(f"{path} to {what} {id}" for id, path in ids.items())
-                raise StartupError(f"log directories do not belong together: {listed}")
+                raise StartupError(f"log directories belong to different {what}s: {listed}")
         return next(iter(broker_ids), None), next(iter(cluster_ids), None)
 
     def lock(self, process_id: int) -> None:
-        """Lock all usable directories. After a StartupError none is locked."""
+        """Lock all usable directories for this process. Raises StartupError; then none is
+        locked."""
         try:
             for directory in self.usable():
                 self.attempt(directory, lambda each: each.lock(process_id))
@@ -106,15 +110,16 @@ class DirectorySet:
             raise
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Check that all directories belong to this broker and cluster. Raises StartupError."""
+        """Check that all directories belong to this broker and cluster. A directory that cannot be
+        read or written goes offline. Raises StartupError."""
         for directory in self.usable():
             self.attempt(directory, lambda each: each.require_usable())
             if directory.failure is None:
                 directory.check(broker_id, cluster_id)
 
     def attempt(self, directory: LogDirectory, work: Callable[[LogDirectory], None]) -> None:
-        """Run a step of the start for one directory. If the step fails, the directory goes offline.
-        Raises StartupError if no other directory is usable."""
+        """Run `work`, a step of the start, for this directory. If the step fails, the directory
+        goes offline. Raises StartupError if no other directory is usable."""
         try:
             work(directory)
         except (UnusableDirectory, StorageError) as error:
@@ -122,7 +127,7 @@ class DirectorySet:
             if not others:
                 if isinstance(error, UnusableDirectory):
                     raise
-                raise StartupError(f"the logs cannot be opened: {error}") from error
+                raise StartupError(f"no log directory can be used: {error}") from error
             self._go_offline(directory, str(error))
 
     def _go_offline(self, directory: LogDirectory, reason: str) -> None:
@@ -145,12 +150,11 @@ class DirectorySet:
         return all(directory.meta() is None for directory in self.usable())
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
-        """Find the lost directories. Return path -> id of each usable directory, and the list to
-        store in all of them. Writes nothing. `expects_data`: this broker had partitions, so if all
-        directories are empty, their data is lost.
+        """Find the lost directories. Return path -> id of each usable directory, and the list of
+        directories that the caller stores in all of them. Writes nothing. `expects_data`: this
+        broker had partitions. If all directories are empty, their data is then lost.
 
-        Raises StartupError if one directory is a copy of another; StorageError.
-        """
+        Raises StartupError if one directory is a copy of another; StorageError."""
         ids = self._ids()
         known = self._newest_family()
         present = set(ids.values())
@@ -167,7 +171,7 @@ class DirectorySet:
                 held = given_up if directory.path in accepted else lost
                 held[_new_id(rng)] = directory.path
         for key, path in given_up.items():
-            log.warning("loss of a log directory accepted path=%s id=%s", path, key)
+            log.warning("loss of a log directory accepted by the operator path=%s id=%s", path, key)
         self.given_up = given_up
         self._take_back(ids, lost)
         self._keep_out_replacements(ids, lost)
@@ -187,7 +191,7 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The list to store in the directories once the accepted losses are settled."""
+        """The list of directories to store in all of them, once the accepted losses are settled."""
         return self._family
 
     def _ids(self) -> dict[str, str]:
@@ -217,33 +221,38 @@ class DirectorySet:
         return meta.Family(members, revision)
 
     def accepted(self) -> set[str]:
-        """Return the losses that the operator accepts: paths or ids of directories, and partitions.
-        Raises StorageError."""
+        """Return the losses that the operator accepts: paths or ids of log directories, and
+        partitions, as text. Raises StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Restore the id of each directory without `meta.properties` that contains partitions and
-        has the path of a lost directory."""
+        """Find a directory that contains partitions but no `meta.properties`, and has the path of a
+        lost directory. It is the lost one: give it its id again in `ids`, and remove it from
+        `lost`."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
                     ids[path] = key
                     del lost[key]
                     log.warning(
-                        "log directory without its directory.id taken back path=%s id=%s", path, key
+                        "log directory without meta.properties taken back: it has partitions and a"
+                        " known path, so it gets its directory.id again path=%s id=%s",
+                        path,
+                        key,
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """Keep an empty directory with the path of a lost one offline. It is usually a mount point
-        without its disk, and mounting the disk would hide files that were written to it."""
+        """Take an empty directory offline if it has the path of a lost one. It is usually a mount
+        point whose disk is not mounted: mounting the disk later would hide files that the broker
+        writes now."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:
                 other = next(each for each in self.usable() if each is not directory)
                 self._go_offline(
                     directory,
-                    f"the directory is empty, but stored data of this broker (directory.id"
+                    f"the directory is empty, but had data of this broker before (directory.id"
                     f" {by_path[directory.path]}): mount the disk; if the data cannot be restored,"
                     f" write the path {directory.path} into {other.path}/{ACCEPTED_LOSS}",
                 )
@@ -264,15 +273,15 @@ class DirectorySet:
             )
 
     def forget_accepted(self) -> None:
-        """Remove the operator's files of accepted losses, which apply to one start only. Raises
-        StorageError."""
+        """Remove the files in which the operator accepts losses: they apply to one start only.
+        Raises StorageError."""
         for directory in self.usable():
             directory.forget_accepted_losses()
 
 
 def _new_id(rng: Rng) -> str:
-    """Return a random id in Kafka's format. It does not begin with a dash, since tools would take
-    it for an option."""
+    """Return a random id in Kafka's format. It does not begin with a dash: tools would take it for
+    an option."""
     while True:
         text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4))
         if not text.startswith("-"):
@@ -280,5 +289,5 @@ def _new_id(rng: Rng) -> str:
 
 
 def normalized(directories: Iterable[str]) -> list[str]:
-    """Return the paths without trailing slashes and without duplicates."""
+    """Return the paths of `directories` without trailing slashes and without duplicates."""
     return list(dict.fromkeys(path.rstrip("/") or "/" for path in directories))

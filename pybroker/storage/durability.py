@@ -1,4 +1,4 @@
-"""The durable part of a log: the recovery point, when a flush is due, and the flush."""
+"""The durable part of a log: its recovery point, when a flush is due, and the flush itself."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class Durability:
-    """The state of one log's flushes. Invariant: records below `recovery_point` are durable.
+    """The flushes of one log. Invariant: records below `recovery_point` are durable.
 
     A sync runs in another thread, and the log may be truncated meanwhile. A sync that began before
     the last truncation does not move the recovery point. `syncing` is held during each sync: if two
-    syncs ran at once, the kernel would report a disk failure to only one of them.
-    """
+    syncs ran at once, the kernel would report a disk failure to only one of them."""
 
     __slots__ = (
         "_limit",
@@ -34,7 +33,7 @@ class Durability:
     )
 
     def __init__(self, recovery_point: int, settled_end: int = -1) -> None:
-        """`settled_end` is the log end at the last `settle`, -1 for never."""
+        """`settled_end` is the log end at the last call of `settle`; -1 if there was none."""
         self.recovery_point = recovery_point
         self._settled_end = settled_end
         self.syncing = threading.RLock()
@@ -46,20 +45,22 @@ class Durability:
         self._lock = threading.Lock()
 
     def is_due(self, end: int, config: LogConfig, now_ms: int) -> bool:
-        """Return whether flush.messages or flush.ms require a flush of a log that ends at
-        `end`."""
+        """Return whether flush.messages or flush.ms require a flush at the wall-clock time
+        `now_ms`, for a log with the end offset `end`."""
         unflushed = end - self.recovery_point
         return unflushed > 0 and (
             unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
         )
 
     def counted_end(self, end: int) -> int:
-        """Return the durable end of a log that ends at `end`. If flush.messages allows unsynced
-        records, they count as durable until flush.messages records wait for a sync."""
+        """Return the end of the records that count as durable, for a log with the end offset `end`.
+        If flush.messages allows unsynced records, they count as durable until flush.messages
+        records wait for a sync."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether flush.messages allows a log that ends at `end` to wait with the flush."""
+        """Return whether flush.messages allows a log with the end offset `end` to wait with its
+        flush. If so, all its records count as durable (`counted_end`)."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end
@@ -74,9 +75,9 @@ class Durability:
         *,
         indexes: bool = False,
     ) -> None:
-        """Make all appended records durable, or with `closed_only` those of closed segments;
-        `indexes` adds the indexes of the active segment. The caller holds `syncing`. Waits for the
-        disk. Raises StorageError."""
+        """Make all appended records durable; with `closed_only`, only those in closed segments.
+        `indexes`: also sync the indexes of the active segment. The caller holds `syncing`. Waits
+        for the disk. Raises StorageError."""
         begun = self._truncations
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset
@@ -98,9 +99,10 @@ class Durability:
         snapshots: SnapshotFiles,
         producers: ProducerState,
     ) -> None:
-        """Write the indexes, the producer snapshot and the epochs, and make the log durable. The
-        next start then needs no rebuild. All files are written before the first sync, so that each
-        is synced once. The caller holds `syncing`. Waits for the disk. Raises StorageError."""
+        """Write the indexes, the producer snapshot and the leader epochs of the log, and make the
+        log durable. The next start of the broker then reads them instead of rebuilding them. All
+        files are written before the first sync, so that each is synced once. The caller holds
+        `syncing`. Waits for the disk. Raises StorageError."""
         end = segments.active.next_offset
         changed = end != self._settled_end
         if changed:
@@ -112,8 +114,9 @@ class Durability:
 
     @contextmanager
     def at_most(self, end: int) -> Iterator[None]:
-        """Keep the recovery point at or below `end` while the log is truncated to `end`. Otherwise
-        a concurrent sync could raise it, and a checkpoint would include truncated records."""
+        """Keep the recovery point at or below `end` while the caller truncates the log to `end`.
+        Otherwise a concurrent sync could raise the recovery point, and a checkpoint would cover
+        truncated records."""
         self._settled_end = -1
         with self._lock:
             self._limit = end
@@ -124,14 +127,14 @@ class Durability:
             self._limit = sys.maxsize
 
     def truncated(self, end: int) -> None:
-        """Note that the log was truncated to `end`."""
+        """Note that the log was truncated to the end offset `end`."""
         with self._lock:
             self._truncations += 1
             self.recovery_point = min(self.recovery_point, end)
             self._tolerated_end = min(self._tolerated_end, end)
 
     def restart(self, offset: int) -> None:
-        """Note that the log is empty and begins at `offset`."""
+        """Note that the log was emptied, and that its next record gets `offset`."""
         with self._lock:
             self._truncations += 1
             self.recovery_point = self._tolerated_end = offset

@@ -1,7 +1,6 @@
-"""The closing of all logs at the stop of a broker: each log is synced and closed, several at a
-time.
+"""Syncs and closes all logs at the stop of a broker, several at a time.
 
-The manager writes the checkpoints and the clean mark afterwards.
+The log manager writes the checkpoints and the clean mark afterwards.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from pybroker.storage.log_table import LogTable
 
 log = logging.getLogger(__name__)
 SHARES_MAX: Final = 4
-"""The number of logs of one log directory that are closed at a time. It equals the number of
-concurrent syncs of a group commit: the file system's journal combines them into one commit."""
+"""The number of logs of one log directory that are closed at the same time. It equals the number of
+concurrent syncs while the broker runs: the file system's journal combines them into one commit."""
 
 
 class Ending:
-    """Closes the logs of `table` after their last append. Calls `failed`, from any thread, for a
-    log directory whose disk fails."""
+    """Closes the logs of `table` after their last append. If the disk of a log directory fails, it
+    calls `failed` in any thread."""
 
     def __init__(
         self, table: LogTable, disk: Disk, failed: Callable[[LogDirectory, StorageError], None]
@@ -34,13 +33,13 @@ class Ending:
         self._disk = disk
         self._failed = failed
         self.ended: set[TopicPartition] = set()
-        """The closed logs that are undamaged and durable."""
+        """The partitions whose logs were closed undamaged and durable."""
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Return all logs, divided into shares; `end` may run for each share in its own thread.
-        Makes the directory names of new logs durable by one sync per log directory. Waits for the
-        disk."""
+        """Return all logs, divided into shares. The caller may run `end` for each share in its own
+        thread. The directory names of new logs are made durable first, by one sync for each log
+        directory. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]
@@ -59,7 +58,7 @@ class Ending:
                 self._failed(self._table.home[log.topic_partition], error)
 
     def end_rest(self) -> None:
-        """Close the logs that are in no share. Waits for the disk."""
+        """Close the logs that were opened after `shares` was called. Waits for the disk."""
         self.end([log for key, log in self._table.logs.items() if key not in self._closed])
 
     def _sync_names(self, directory: LogDirectory, logs: Sequence[Log]) -> None:
@@ -78,14 +77,17 @@ class Ending:
 
 
 def _end(partition_log: Log) -> bool:
-    """Make a log durable and close it. Return whether the log is undamaged and durable. A full disk
-    leaves the log as a kill of the broker does. Waits for the disk. Raises StorageError."""
+    """Make a log durable and close it. Return whether the log is undamaged and durable. If the disk
+    is full, the log is left as a kill of the broker would leave it, and recovery repairs it at the
+    next start. Waits for the disk. Raises StorageError."""
     try:
         partition_log.close()
     except (BrokerError, StorageError) as error:
         if isinstance(error, DiskFull) or isinstance(error.__cause__, DiskFull):
             log.warning(
-                "log not closed partition=%s error=%s", partition_log.topic_partition, error
+                "disk full, log is recovered at the next start partition=%s error=%s",
+                partition_log.topic_partition,
+                error,
             )
             return False
         raise StorageError(str(error)) from error

@@ -1,8 +1,8 @@
-"""Compares the leader epochs in the epoch file with those in the batch headers, and decides which
-are right if they differ.
+"""Compares the leader epochs of a log in its epoch file with those in its batch headers, and
+decides which of them are right if they differ.
 
-No checksum covers the leader epochs in either place. With a wrong history the broker would truncate
-its own log, or its followers' logs, at the wrong offset.
+No checksum covers the leader epochs in either place. With wrong leader epochs the broker would
+truncate its own log, or its followers' logs, at the wrong offset.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """Compare the history with the batches on both sides of each epoch start, and with the last
-    batch. Return the first contradiction, None if they agree. Batches without a leader epoch are
-    ignored."""
+    """Compare the leader epochs in `history` with the batches before and after each epoch's start
+    offset, and with the last batch. Return a text about the first contradiction; None if they
+    agree. Batches without a leader epoch are ignored."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)
@@ -50,8 +50,8 @@ def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> 
 
 
 def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
-    """Return the header of the batch that contains the offset; None if there is no such batch, or
-    it is unreadable."""
+    """Return the header of the batch that contains the offset; None if no batch contains it, or if
+    the batch is unreadable."""
     try:
         for segment in segments.from_offset(offset):
             position = segment.locate(offset)
@@ -64,8 +64,8 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Return whether the leader epoch of the batch agrees with the history. Batches without a
-    leader epoch and offsets outside the history agree."""
+    """Return whether the leader epoch of the batch with this header agrees with `history`. A batch
+    without a leader epoch, below the log start or outside the history agrees."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -75,16 +75,17 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Return whether the history has an epoch that begins inside the batch. That is impossible,
-    except for the first epoch of a log that starts inside the batch."""
+    """Return whether an epoch of `history` begins inside the batch. This is impossible, except for
+    the first epoch of a log that starts inside the batch."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)
 
 
 class Verdict(NamedTuple):
-    """The leader epochs to use. `corrupt_header` is the first batch whose leader epoch is corrupt,
-    or may be; the log counts as damaged from that batch on."""
+    """The leader epochs to use for a log. `corrupt_header` is the first batch whose leader epoch is
+    corrupt, or may be; the log counts as damaged from that batch on. None: no batch is
+    suspected."""
 
     history: EpochHistory
     corrupt_header: Damage | None
@@ -92,7 +93,8 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Consecutive batches of one leader epoch."""
+    """Consecutive batches of one leader epoch: the first one's offset, file and position, and their
+    count."""
 
     epoch: int
     start_offset: int
@@ -106,14 +108,14 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Return the leader epochs to use, from the headers of all batches and the epoch file. `filed`
-    is the content of the file, None if it is unusable. The file is durable before the first batch
-    of an epoch is written. Raises CorruptionError.
+    """Decide which leader epochs of a log to use: those in the epoch file (`filed`; None if the
+    file is unusable) or those in the headers of all batches. The file was made durable before the
+    first batch of each epoch was written. Raises CorruptionError.
 
-    Leader epochs never fall from batch to batch, so a batch before which they fall is corrupt. If
-    a single batch contradicts the file, either may be corrupt. If several batches contradict the
-    file, the file is corrupt. The file is also corrupt if an epoch in it begins inside a batch.
-    """
+    Leader epochs never fall from batch to batch. So where they fall, a batch is corrupt. If a
+    single batch contradicts the file, either may be corrupt. If several batches contradict the
+    file, the file is corrupt. The file is also corrupt if one of its epochs begins inside a
+    batch."""
     runs: list[_Run] = []
     odd: list[_Run] = []
     is_file_corrupt = filed is None
@@ -137,7 +139,7 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
         whole = [run for run in runs if run.start_offset < corrupt.start_offset]
         reason = (
             f"the batch at offset {corrupt.start_offset} has leader epoch {corrupt.epoch},"
-            " out of order"
+            " although leader epochs must not fall from batch to batch"
         )
         return Verdict(_history(whole), corrupt.damage(reason))
     if not odd:
@@ -165,8 +167,8 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the single batch whose removal leaves epochs that never fall. If there is none, return
-    the first run with a higher epoch than a later run."""
+    """Return the single batch without which the epochs never fall. If there is none, return the
+    first run whose epoch is higher than that of a later run."""
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):
         if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):

@@ -1,4 +1,4 @@
-"""The leader epochs of one log and their file, `leader-epoch-checkpoint`."""
+"""The leader epochs of one log, and the file that stores them, `leader-epoch-checkpoint`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pybroker.storage.filename import LEADER_EPOCHS
 
 
 class HasEnd(Protocol):
-    """The property of a log that `EpochFile` reads."""
+    """The property of a log on which `EpochFile` depends: its log end offset."""
 
     @property
     def log_end_offset(self) -> int: ...
 
 
 class EpochFile:
-    """The leader epochs of one log. Changes stay in memory until `persist` writes them, in any
-    thread."""
+    """The leader epochs of one log. Changes stay in memory until `persist`, in any thread, writes
+    them to the file."""
 
     __slots__ = (
         "_changes",
@@ -51,30 +51,33 @@ class EpochFile:
         self._durable_changes = 0
         self._precedes: str | None = None
         self.last_recorded = NO_EPOCH
-        """The epoch of the last `record`: a repeated `record` of this epoch changes nothing."""
+        """The leader epoch in the last call of `record`. A repeated call with this epoch changes
+        nothing."""
 
     @property
     def changed(self) -> bool:
-        """Whether `persist` has work: the history may differ from the file, or another file is to
-        be synced first."""
+        """Whether `persist` has something to do: the epochs in memory may differ from the file, or
+        the file of `comes_after` must be synced."""
         return self._precedes is not None or self._changes != self._durable_changes
 
     def comes_after(self, path: str) -> None:
         """Make the next `persist` first sync the file at `path`, in the same directory. The log
-        calls `persist` before it writes a batch, so after a power loss no batch exists without the
+        calls `persist` before it writes a batch. So after a power loss no batch exists without the
         content of that file."""
         self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:
-        """Note that a batch of `epoch` is about to be written at `start_offset`."""
+        """Note that the log is about to write a batch of the leader epoch `epoch` at
+        `start_offset`."""
         if epoch > self.history.latest_epoch:
             self.assign(epoch, start_offset)
         self.last_recorded = epoch
 
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
-        """Wrap the write of batches of several epochs: after a failure, remove epochs that begin
-        beyond the log end. Otherwise no batch of an earlier epoch could follow."""
+        """Wrap a write of batches of several leader epochs to `log`. If the write fails, the epochs
+        of unwritten batches are removed. Otherwise no batch of a lower epoch could follow in the
+        log."""
         try:
             yield
         except (BrokerError, StorageError):
@@ -100,8 +103,8 @@ class EpochFile:
         self._changes += 1
 
     def persist(self) -> None:
-        """Make all changes durable, including those that another thread is writing. Waits for the
-        disk. Raises StorageError."""
+        """Write the leader epochs to the file durably, if they have changed. Also covers changes
+        that another thread is writing now. Waits for the disk. Raises StorageError."""
         with self._lock:
             if not self.changed:
                 return

@@ -1,6 +1,7 @@
-"""The leader epochs of a log with their start offsets (KIP-101), which determine each truncation.
+"""The leader epochs of a log with their start offsets (KIP-101). They determine the offset of each
+truncation.
 
-The module does no I/O; `checkpoints.py` has the file format.
+The module does no I/O; `checkpoints.py` defines the file format.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ EPOCH_MAX: Final = 2**31 - 1
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch and its first offset. The epoch may have no records."""
+    """A leader epoch and its first offset. A log may have no record of the epoch."""
 
     epoch: int
     start_offset: int
 
 
 class EpochHistory:
-    """The leader epochs of one log. Invariant: epochs and start offsets rise strictly."""
+    """The leader epochs of one log. Invariant: both the epochs and their start offsets rise
+    strictly."""
 
     __slots__ = ("_entries",)
 
@@ -38,12 +40,13 @@ class EpochHistory:
 
     @property
     def latest_epoch(self) -> int:
-        """The largest epoch, NO_EPOCH if there is none."""
+        """The largest leader epoch; NO_EPOCH if the history is empty."""
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Let `epoch` begin at `start_offset`. Remove later epochs, and epochs that begin at or
-        after that offset. Return whether the history changed."""
+        """Let the leader epoch `epoch` begin at `start_offset`. Remove larger epochs, and epochs
+        that begin at or after this offset. Return whether the history changed; False if `epoch` is
+        already the last one."""
         if self._entries and self._entries[-1].epoch == epoch:
             return False
         kept = [
@@ -59,11 +62,12 @@ class EpochHistory:
         self._entries = list(other.entries)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known epoch that is at most `epoch`, and its end offset (KIP-279).
+        """Return the largest known leader epoch that is at most `epoch`, and the offset at which it
+        ends (KIP-279).
 
         If `epoch` is larger than all known epochs, or no epoch is known, return (-1, -1). If
-        `epoch` is smaller than all known epochs, return `epoch` and the start of the first one.
-        """
+        `epoch` is smaller than all known epochs, return `epoch` and the start offset of the first
+        known one."""
         entries = self._entries  # another thread may replace the list
         if epoch < 0 or not entries or epoch > entries[-1].epoch:
             return UNDEFINED
@@ -72,22 +76,23 @@ class EpochHistory:
         return (entries[after - 1].epoch if after else epoch, end)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`, NO_EPOCH if it is unknown."""
+        """Return the leader epoch of the record at `offset`; NO_EPOCH if it is unknown."""
         entries = self._entries
         after = bisect.bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[after - 1].epoch if after else NO_EPOCH
 
     def truncate_end(self, end_offset: int) -> bool:
-        """Remove the epochs that begin at `end_offset` or later. Return whether the history
-        changed."""
+        """Remove the leader epochs that begin at `end_offset` or later, as the log is truncated to
+        it. Return whether the history changed."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Let the history begin at `start_offset`: remove the epochs that end there or before, and
-        move the start of the epoch at that offset. Return whether the history changed."""
+        """Let the history begin at `start_offset`, the new log start: remove the leader epochs that
+        end at or below it, and let the epoch that contains it begin there. Return whether the
+        history changed."""
         covering = bisect.bisect_right(
             self._entries, start_offset, key=lambda entry: entry.start_offset
         )

@@ -1,9 +1,9 @@
-"""The names of all files and directories in a log directory; only this module builds and parses
+"""The names of all files and directories in a log directory. Only this module builds and parses
 them.
 
-The layout is Kafka's. A log directory contains one directory per partition, `<topic>-<partition>`,
-with segment files named after their base offset, and a few files for all partitions. The functions
-do no I/O.
+The layout is Kafka's. A log directory contains one directory for each partition,
+`<topic>-<partition>`, whose segment files are named after their base offset. It also contains a few
+files about all partitions. The functions do no I/O.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 INCOMPLETE: Final = "pybroker.incomplete"
 DAMAGED: Final = "pybroker.damaged"
-"""A file in the directory of a damaged log. It describes the corrupt range; the broker does not use
-the replica."""
+"""A file in the directory of a damaged log. It describes the corrupt range, and keeps the broker
+from using the replica."""
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 BOOT: Final = "pybroker.boot"
 FAILED: Final = "pybroker.failed"
-"""A file in a log directory whose disk failed since the last start: records that were not synced
-may be in memory only."""
+"""A file in a log directory whose disk failed during the last run of the broker. Records that were
+not synced may then be in memory only."""
 FAMILY: Final = "pybroker.directories"
 ACCEPTED_LOSS: Final = "pybroker.accept-loss"
-"""A file that the operator writes. It lists accepted losses: lost log directories, by path or id,
-and damaged partitions."""
+"""A file that the operator writes to accept losses. Each line names a lost log directory, by its
+path or id, or a damaged partition."""
 MOVED_HERE: Final = "pybroker.moved"
-"""A file in a partition's directory that is the copy of a move. It names the log directory of the
-original, which may have been removed already."""
+"""A file in the directory of a log that was copied from another log directory. It names the log
+directory of the original log, which may have been removed already."""
 OUTDATED: Final = "pybroker.outdated"
-"""A file in one of the two directories of a move: the log in the other one was truncated since."""
+"""A file in the directory of a log that was moved, or of its copy: this one is out of date, because
+the other one was truncated later."""
 MOVING_AWAY: Final = "pybroker.moving"
-"""A file in a partition's directory that is the original of a move. It names the log directory of
-the copy, which may be in use already."""
+"""A file in the directory of a log that is moved to another log directory. It names the log
+directory of the copy, which the broker may already use instead."""
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
@@ -60,7 +61,7 @@ DIRECTORY_FILES: Final = frozenset(
         CLEANER_OFFSETS,
     }
 )
-"""The files that a log directory may contain beside the directories of partitions."""
+"""The files in a log directory that are not directories of partitions."""
 
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -73,7 +74,7 @@ DELETED_DIRECTORY: Final = "delete"
 STRAY_DIRECTORY: Final = "stray"
 FUTURE_DIRECTORY: Final = "future"
 DAMAGED_DIRECTORY: Final = "damaged-stray"
-"""The purpose of a damaged log's directory. It ends like Kafka's `stray`, so that Kafka ignores the
+"""The end of the name of a damaged log's directory. It ends in `-stray`, so that Kafka ignores the
 directory."""
 NAME_LENGTH_MAX: Final = 255
 
@@ -83,7 +84,7 @@ _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9]\d*)")
 
 
 class SegmentFile(enum.Enum):
-    """The kinds of files that are named after an offset."""
+    """The kinds of files that are named after an offset, by their file name extension."""
 
     LOG = "log"
     INDEX = "index"
@@ -103,7 +104,7 @@ def segment_file(offset: int, kind: SegmentFile) -> str:
 
 
 def parse_segment_file(name: str) -> ParsedName | None:
-    """Return offset and kind, or None if `name` is not the name of a segment's file."""
+    """Return the offset and the kind in the name of a segment's file; None for any other name."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -111,8 +112,8 @@ def parse_segment_file(name: str) -> ParsedName | None:
 
 
 def corrupt_file(segment_name: str, position: int, number: int) -> str:
-    """Return the name of the file for bytes that recovery cuts off a segment at `position`.
-    `number` distinguishes several such files, from 0."""
+    """Return the name of the file that keeps the bytes which recovery removes from a segment file
+    at `position`. `number` counts such files of the same position from 0."""
     return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
 
 
@@ -121,7 +122,7 @@ def partition_directory(topic_partition: TopicPartition) -> str:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """Return the partition, or None if `name` is not the name of a partition's directory."""
+    """Return the partition to which a directory of this name belongs; None for any other name."""
     match = _PARTITION.fullmatch(name)
     if match is None or _MARKED_DIRECTORY.fullmatch(name):
         return None
@@ -129,25 +130,27 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return the name of a partition's directory that is not in use. The purposes:
+    """Return a name for a partition's directory that the broker does not use as a log. The
+    purposes:
 
     - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
     - STRAY_DIRECTORY: the files belong to a deleted topic of the same name.
     - DAMAGED_DIRECTORY: the log is damaged, and the broker copies the partition anew.
     - FUTURE_DIRECTORY: the copy of a move; only if `can_have_future`.
 
-    As in Kafka, a long topic name is cut so that the result has at most 255 characters."""
+    `unique` distinguishes several directories of a partition. As in Kafka, a long topic name is cut
+    so that the result has at most 255 characters."""
     suffix = f"-{topic_partition.partition}.{unique.hex}-{purpose}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(suffix)] + suffix
 
 
 def can_have_future(topic_partition: TopicPartition) -> bool:
-    """Return whether the name of the FUTURE_DIRECTORY has space for the whole topic name."""
+    """Return whether the partition's FUTURE_DIRECTORY can have the whole topic name in its name."""
     return len(str(topic_partition)) + len(f".{'0' * 32}-future") <= NAME_LENGTH_MAX
 
 
 def parse_future_directory(name: str) -> TopicPartition | None:
-    """Return the partition of a FUTURE_DIRECTORY; None for any other name."""
+    """Return the partition in the name of a FUTURE_DIRECTORY; None for any other name."""
     match = _FUTURE.fullmatch(name)
     return None if match is None else parse_partition_directory(match[1])
 

@@ -1,8 +1,8 @@
 """The `Disk` of a real process: the only module of the log that calls the operating system.
 
-Files are opened at their first use. The open descriptors are in an LRU cache of bounded size, so a
-broker may have more segments than descriptors. A file with unsynced content keeps its descriptor,
-because only this descriptor is certain to report a failed write at a later sync.
+A file is opened at its first use. The open descriptors are in an LRU cache of bounded size, so a
+broker may have more segments than the process may have descriptors. A file with unsynced content
+keeps its descriptor: only this descriptor certainly reports a failed write at a later sync.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from pybroker.storage.buffers import ReadBuffers
 
 HANDLES_DEFAULT: Final = 4096
 SMALL_BYTES: Final = 16 * 1024
-"""Reads up to this size are copied, so that they do not occupy a large buffer."""
+"""The result of a read up to this size is copied, so that it does not occupy a large buffer."""
 _FILE_MODE: Final = 0o644
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""The errors of a full disk or of exhausted system limits: the operation may be tried again."""
+"""The errors of a full disk, or of exhausted limits of the system: the operation may succeed
+later."""
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
@@ -44,8 +45,9 @@ def _reported(operation: str, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reported_write(operation: str, path: str) -> Iterator[None]:
-    """Raise DiskFull for a full disk, StorageError for other failures of the operation. Not for a
-    sync of acknowledged bytes: after a failed sync the content of the disk is unknown."""
+    """Wrap an operation that writes. Raises DiskFull for a full disk, StorageError for any other
+    failure. Not for a sync of acknowledged bytes: after a failed sync the content of the disk is
+    unknown."""
     try:
         yield
     except OSError as error:
@@ -54,8 +56,8 @@ def _reported_write(operation: str, path: str) -> Iterator[None]:
 
 
 def _is_in_memory(device: int) -> bool:
-    """Return whether the file system with that number (st_dev) is in memory, so that a read never
-    waits. Return False if the operating system does not report the type."""
+    """Return whether the file system with the device number `device` (st_dev) is in memory, so that
+    a read never waits for a disk. Return False if the operating system does not report its type."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text(errors="replace").splitlines()
@@ -70,7 +72,7 @@ def _is_in_memory(device: int) -> bool:
 
 
 class _Handles:
-    """The LRU cache of open descriptors. Thread-safe."""
+    """The LRU cache of open file descriptors. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -78,7 +80,7 @@ class _Handles:
         self._open: OrderedDict[SystemFile, None] = OrderedDict()
 
     def acquire(self, file: SystemFile) -> int:
-        """Return the descriptor of `file`, which stays open until `release`."""
+        """Return the descriptor of `file`, opened if necessary. It stays open until `release`."""
         with self._lock:
             if file.descriptor < 0:
                 if file.closed:
@@ -105,7 +107,8 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """Close surplus descriptors, after a file was synced."""
+        """Close the descriptors that exceed the capacity: a synced file needs its descriptor no
+        more."""
         with self._lock:
             self._evict()
 
@@ -126,7 +129,8 @@ class _Handles:
 
 
 class SystemFile:
-    """A `File` of the operating system. Any thread may read; one thread at a time may write."""
+    """A `File` of the operating system. Any thread may read it; only one thread at a time may
+    write."""
 
     __slots__ = (
         "__weakref__",
@@ -254,8 +258,8 @@ class SystemFile:
 
 
 class SystemDisk:
-    """The `Disk` of a real process. `handles_max` bounds the descriptors of files that have no
-    changes to make durable."""
+    """The `Disk` of a real process. At most `handles_max` descriptors stay open, apart from those
+    of files with unsynced content."""
 
     def __init__(
         self,
@@ -264,7 +268,8 @@ class SystemDisk:
         clock: Clock | None = None,
         syncs: TimeMeter | None = None,
     ) -> None:
-        """`syncs` receives the time that each sync took, by `clock`. It must be thread-safe."""
+        """`syncs` receives the duration of each sync in seconds, measured by `clock`. It must be
+        thread-safe."""
         self._clock = clock
         self._syncs = syncs
         self._handles = _Handles(handles_max)
@@ -272,14 +277,14 @@ class SystemDisk:
         self._in_memory: dict[int, bool] = {}
 
     def is_in_memory(self, device: int) -> bool:
-        """Return whether the file system with that number is in memory. The answer is cached; only
-        file systems without RWF_NOWAIT need it."""
+        """Return whether the file system with the device number `device` is in memory. The answer
+        is cached. It matters only for file systems that do not support RWF_NOWAIT."""
         if device not in self._in_memory:
             self._in_memory[device] = _is_in_memory(device)
         return self._in_memory[device]
 
     def sync_data(self, descriptor: int) -> None:
-        """Make a file's content durable. Raises OSError."""
+        """Make the content of the open file `descriptor` durable. Raises OSError."""
         if self._clock is None or self._syncs is None:
             os.fdatasync(descriptor)
             return

@@ -1,8 +1,8 @@
-"""A file of fixed-size entries, sorted by their first field: the base of the offset index and the
-time index.
+"""A file of fixed-size entries that are sorted by their first field. The offset index and the time
+index are made of it.
 
-New entries collect in memory and are written in groups. So a broker with many partitions avoids
-small writes, and does not keep whole indexes in memory. A crash may lose the entries in memory: the
+New entries are collected in memory and written in groups. So a broker with many partitions avoids
+small writes, and does not keep whole indexes in memory. A crash may lose the entries in memory; the
 index can be rebuilt from the log.
 """
 
@@ -16,16 +16,15 @@ from pybroker.ports import Buffer, Disk, File
 from pybroker.storage.reading import fetch
 
 TAIL_BYTES: Final = 4096
-"""The number of bytes that collect in memory before they are written."""
+"""The number of bytes that are collected in memory before they are written to the file."""
 _BLOCK_BYTES: Final = 4096
-"""A binary search reads its remaining range at once when the range is this small."""
+"""A binary search reads its remaining range at once when the range has at most this many bytes."""
 
 
 class IndexTable:
-    """A sorted table in a file, with entries of `entry.size` bytes. Invariant: keys never fall.
+    """A sorted table in a file. `entry` is the format of an entry. Invariant: keys never fall.
 
-    Methods with `cached_only` raise NotCached instead of waiting for the disk.
-    """
+    A method with `cached_only` raises NotCached if it would have to wait for the disk."""
 
     __slots__ = ("_changes", "_disk", "_entry", "_file", "_state", "_synced", "path")
 
@@ -44,7 +43,7 @@ class IndexTable:
         self._synced = -1
 
     def trust(self) -> None:
-        """Treat the content of the file as durable, because the log was closed cleanly."""
+        """Treat the content of the file as durable, because the broker closed it cleanly."""
         self._synced = self._changes
 
     def _loaded(self) -> tuple[int, bytearray]:
@@ -64,7 +63,7 @@ class IndexTable:
         return self._file
 
     def is_whole(self) -> bool:
-        """Return whether the file exists and consists of whole entries."""
+        """Return whether the file exists and contains no partial entry."""
         if not self._disk.exists(self.path):
             return False
         return self._disk.size(self.path) % self._entry.size == 0
@@ -78,17 +77,18 @@ class IndexTable:
         return len(self) * self._entry.size
 
     def append(self, *fields: int) -> None:
-        """Add an entry, in memory."""
+        """Add an entry with these fields, in memory. `spill` writes it to the file."""
         _, tail = self._loaded()
         tail += self._entry.pack(*fields)
 
     @property
     def tail_is_full(self) -> bool:
-        """Whether enough entries are in memory for a `spill`."""
+        """Whether so many entries are in memory that the caller should call `spill`."""
         return len(self._state[1]) >= TAIL_BYTES
 
     def spill(self) -> None:
-        """Write the entries that are only in memory, and create the file if it is missing."""
+        """Write the entries that are only in memory to the file. Create the file if it does not
+        exist."""
         written, tail = self._loaded()
         if tail:
             self._opened().append(bytes(tail))
@@ -98,7 +98,7 @@ class IndexTable:
             self._opened()
 
     def get(self, number: int, *, cached_only: bool = False) -> tuple[int, ...]:
-        """Return the entry with that number, counted from 0."""
+        """Return the fields of entry `number`, counted from 0."""
         written, tail = self._loaded()
         size = self._entry.size
         if number >= written:
@@ -106,15 +106,16 @@ class IndexTable:
         return self._entry.unpack(self._read(number, 1, cached_only))
 
     def _read(self, number: int, count: int, cached_only: bool) -> Buffer:
-        """Return `count` entries of the file. Raises StorageError. Raises CorruptionError if the
-        file was removed or truncated meanwhile."""
+        """Return the bytes of `count` entries in the file, from entry `number` on. Raises
+        StorageError. Raises CorruptionError if the file was removed or truncated since it was
+        loaded."""
         file = self._file
         if file is None:
             file = self._file = self._disk.open(self.path)
         size = self._entry.size
         data = fetch(file, number * size, count * size, cached_only=cached_only)
         if len(data) < count * size:
-            raise CorruptionError(f"{self.path}: the file ends before entry {number + count}")
+            raise CorruptionError(f"{self.path}: expected {number + count} index entries or more")
         return data
 
     def last(self, *, cached_only: bool = False) -> tuple[int, ...] | None:
@@ -122,8 +123,8 @@ class IndexTable:
         return self.get(count - 1, cached_only=cached_only) if count else None
 
     def floor(self, key: int, *, field: int = 0, cached_only: bool = False) -> int:
-        """Return the number of the last entry whose `field` is at most `key`; -1 if there is none.
-        The entries must be sorted by that field, too."""
+        """Return the number of the last entry whose field `field` is at most `key`; -1 if there is
+        none. The entries must be sorted by this field as well."""
         written, tail = self._loaded()
         size = self._entry.size
         unpack = self._entry.unpack_from
@@ -144,8 +145,8 @@ class IndexTable:
         return low + self._search(block, len(block) // size, key, field)
 
     def _search(self, block: Buffer, count: int, key: int, field: int) -> int:
-        """Return the number of the last of `count` entries whose `field` is at most `key`, or
-        -1."""
+        """Return the index of the last of the `count` entries in `block` whose field `field` is at
+        most `key`; -1 if there is none."""
         unpack = self._entry.unpack_from
         size = self._entry.size
         low, high = 0, count
@@ -158,7 +159,7 @@ class IndexTable:
         return low - 1
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Remove all entries but the first `count` ones."""
         written, tail = self._loaded()
         if count >= written:
             self._state = (written, tail[: (count - written) * self._entry.size])
@@ -168,21 +169,21 @@ class IndexTable:
         self._state = (count, bytearray())
 
     def clear(self) -> None:
-        """Remove all entries, including a partial one at the end of the file."""
+        """Remove all entries, also a partial one at the end of the file."""
         if self._file is not None or self._disk.exists(self.path):
             self._opened().truncate(0)
             self._changes += 1
         self._state = (0, bytearray())
 
     def sync(self) -> None:
-        """Make the written entries durable."""
+        """Make the entries in the file durable. Entries that are only in memory are not written."""
         changes = self._changes
         if self._synced != changes:
             self._opened().sync()
             self._synced = changes
 
     def close(self) -> None:
-        """Close the file. Entries that are only in memory are lost."""
+        """Close the file. Entries that are only in memory are not written."""
         if self._file is not None:
             self._file.close()
             self._file = None

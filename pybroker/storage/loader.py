@@ -1,8 +1,8 @@
 """Creates the log of a new partition, and opens the log of an existing one from its files.
 
-Opening removes the files of an interrupted deletion, and logs unknown files without changing them.
-It rebuilds indexes, producer state and leader epochs that are missing or damaged. `recovery.py`
-decides which batches are valid.
+Opening removes the files that an interrupted deletion has left, and logs unknown files without
+changing them. It rebuilds indexes, producer state and leader epochs that are missing or damaged.
+`recovery.py` decides which batches are valid.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The facts about a log before it is opened. None: the checkpoint has no value.
+    """The known facts about a log before it is opened. A value of None is not in the checkpoint.
 
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
     - `same_boot`: all written bytes are in the files, since the machine is still up.
-    - `lost_power`: the machine was shut down or lost power since a broker wrote here.
+    - `lost_power`: the machine was shut down or lost power since a broker wrote to this log.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
-    - `checks_all`: batches below the recovery point are checked, too.
+    - `checks_all`: recovery also checks the batches below the recovery point.
     """
 
     clean: bool = False
@@ -78,8 +78,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened log, whether its batches were checked, and how many bytes of a torn tail were
-    cut."""
+    """The result of opening a log: the log, whether recovery checked its batches, and how many
+    bytes of a torn tail recovery cut off."""
 
     log: Log
     recovered: bool
@@ -96,8 +96,9 @@ def create_log(
     first_offset: int = 0,
     log_start_offset: int = 0,
 ) -> Log:
-    """Return a new, empty log, and create its directory. `first_offset` is above 0 for the copy of
-    a log that begins there."""
+    """Create the directory of a new, empty log, and return the log. `first_offset` is the offset of
+    its first record. It is above 0 if the log is the copy of one that begins at this offset. The
+    log start is the larger one of `first_offset` and `log_start_offset`."""
     # The first sync of a segment makes the directory's name durable. A power loss before that sync
     # may remove the directory; the broker handles that at its start.
     disk.make_dirs(directory)
@@ -125,12 +126,13 @@ def open_log(
     *,
     now_ms: int,
 ) -> Opened:
-    """Open the log in `directory`, after recovery if it needs one. Raises StorageError."""
+    """Open the log in `directory`. If it was not closed cleanly, recovery checks it first. Raises
+    StorageError."""
     try:
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
     except CorruptionError as error:
         # A batch below the recovery point is corrupt; a full check finds the first corrupt one.
-        log.warning("log is checked from its beginning path=%s reason=%s", directory, error)
+        log.warning("corrupt batch, checking the whole log path=%s reason=%s", directory, error)
         known = replace(known, checks_all=True)
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
 
@@ -144,8 +146,8 @@ def _open(
     known: Known,
     now_ms: int,
 ) -> Opened:
-    """Open the log once. Raises StorageError, and CorruptionError for an unchecked corrupt
-    batch."""
+    """Open the log, and check only the batches that `known` requires. Raises StorageError. Raises
+    CorruptionError if another batch turns out to be corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -196,7 +198,7 @@ def _open(
 
 
 class _Loader:
-    """The state of opening one log."""
+    """The steps and the state of opening one log."""
 
     def __init__(self, directory: str, config: LogConfig, disk: Disk, known: Known) -> None:
         self._directory = directory
@@ -212,7 +214,7 @@ class _Loader:
         self.recovered = False
         self.cut_bytes = 0
         self.corrupt_header: Damage | None = None
-        """The first batch whose leader epoch is corrupt, or may be."""
+        """The first batch whose leader epoch is corrupt, or may be; None if there is none."""
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
@@ -230,20 +232,20 @@ class _Loader:
                 if name.endswith(_LEFTOVERS):
                     self._disk.unlink(path)
                 elif name not in _KNOWN_FILES and not name.endswith(CORRUPT_SUFFIX):
-                    log.warning("unexpected file left alone path=%s", path)
+                    log.warning("unexpected file in a log is not used path=%s", path)
             elif found.kind is SegmentFile.SNAPSHOT:
                 snapshots.append(found.offset)
             elif found.kind is not _LOG and found.offset not in bases:
-                log.info("index without a segment removed path=%s", path)
+                log.info("removing an index without a segment path=%s", path)
                 self._disk.unlink(path)
         self._names = frozenset(names)
         self._bases = sorted(bases)
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Replace each segment that is not entirely durable by a copy. After a failed sync the
-        kernel may mark pages as clean that never reached the disk. Those pages can be read while
-        they are in memory, but another sync of the same file does not write them."""
+        """Replace each segment file that is not entirely durable by a copy. After a failed sync the
+        kernel may treat bytes as written that never reached the disk. They can be read while they
+        are in memory, but another sync of the same file does not write them."""
         durable = self._known.recovery_point or 0
         # After a power loss the directory of a new log may exist without its files.
         for base, end in zip(self._bases, [*self._bases[1:], None], strict=False):
@@ -273,8 +275,8 @@ class _Loader:
         return segments
 
     def find_end(self) -> recovery.Recovered:
-        """Find the log end: in the last segment if the log was closed cleanly, else by recovery.
-        If the operator accepts a loss, recovery cuts the log at the known corrupt header."""
+        """Find the log end: in the last segment if the log was closed cleanly, else by recovery. If
+        the operator accepts a loss, recovery cuts the log at the batch in `corrupt_header`."""
         self._read_epochs()
         known = self._known
         segments = self._segments()
@@ -287,7 +289,7 @@ class _Loader:
                 end = segments[-1].next_offset
                 if end == known.recovery_point or known.recovery_point is None:
                     return recovery.Recovered(tuple(segments))
-                fault = f"the log ends at {end}, its recovery point is {known.recovery_point}"
+                fault = f"the log ends at {end}, expected {known.recovery_point} (recovery point)"
             except CorruptionError as error:
                 fault = str(error)
             log.warning(
@@ -316,16 +318,17 @@ class _Loader:
         return found
 
     def _gapless_from(self, recovery_point: int) -> int:
-        """Return the offset above which segments must follow each other without a gap. Compaction
-        leaves gaps, but syncs its segments before they replace others. So compaction did not cause
-        a gap above the recovery point after a power loss."""
+        """Return the offset above which segments must follow each other without a gap. It is 0 for
+        a topic without compaction. Compaction leaves gaps, but syncs its segments before they
+        replace others. So a gap above the recovery point after a power loss does not come from
+        compaction."""
         if not self._config.compacts:
             return 0
         return recovery_point if self._known.lost_power else sys.maxsize
 
     def _look_at(self, position: int, header: BatchHeader) -> str | None:
-        """Check the leader epoch of a batch with a correct checksum. Return the reason to reject
-        the batch, None to accept it."""
+        """Check the leader epoch of a batch whose checksum is correct. Return the reason to reject
+        the batch; None to accept it."""
         if self.corrupt_header is not None and header.base_offset == self.corrupt_header.offset:
             return self.corrupt_header.reason
         epoch, end = self._agreed
@@ -348,7 +351,8 @@ class _Loader:
         return None
 
     def read(self, found: recovery.Recovered) -> tuple[Segments, int, EpochHistory, bool]:
-        """Return the segments, the log start, and the results of `epochs`."""
+        """Return the segments that recovery has found, the log start, the leader epochs, and
+        whether the leader epoch file must be rewritten."""
         # A killed broker may have created a segment without a sync of its name.
         are_durable = not self.recovered
         segments = Segments(
@@ -359,22 +363,25 @@ class _Loader:
         return segments, log_start, *self.epochs(segments, log_start)
 
     def _known_start(self) -> int:
-        """Return the lower one of the log starts in the checkpoint and in the epoch file. The epoch
-        file is written before the checkpoint, so a higher log start in the checkpoint is a flipped
-        bit. Retention would delete records below it."""
+        """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
+        The epoch file is written before the checkpoint. So a higher log start in the checkpoint is
+        a changed bit, and retention would delete records below it."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start
         first = self._filed.entries[0].start_offset
         if first < start:
             log.warning(
-                "log start of the leader epochs taken path=%s start=%d", self._directory, first
+                "log start taken from the epoch file, it is below the checkpoint path=%s start=%d",
+                self._directory,
+                first,
             )
         return min(start, first)
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
-        """Return the damage of the log. A header that may be corrupt is ignored if recovery found
-        damage, or if the operator accepts the loss."""
+        """Return the damage of the log: what recovery has found, or the corrupt header, whichever
+        begins first; None if there is no damage. A header that only may be corrupt does not count
+        if recovery has found damage. No header counts if the operator accepts the loss."""
         corrupt = self.corrupt_header
         if corrupt is None or self._known.accepts_loss:
             return found.damage
@@ -395,8 +402,9 @@ class _Loader:
             self._fault = str(error)
 
     def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
-        """Return the leader epochs, and whether the epoch file must be rewritten. The epochs come
-        from the file if no checked batch contradicts it, else from `epoch_check.judge`."""
+        """Return the leader epochs of the log, and whether the epoch file must be rewritten. The
+        epochs come from the file if no checked batch contradicts it, else from
+        `epoch_check.judge`."""
         history, fault = self._filed, self._fault
         if history is not None and fault is None:
             fault = epoch_check.contradiction(history, segments, log_start)
@@ -424,8 +432,9 @@ class _Loader:
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
-        """Add the epochs below the first one in the file. They are missing there if the log start
-        had moved and its checkpoint was not written. Return whether the history changed."""
+        """Add to `history` the leader epochs of batches below its first epoch. The epoch file lacks
+        them if the log start had moved, and its checkpoint was not written. Return whether the
+        history changed."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False
@@ -444,8 +453,8 @@ class _Loader:
         return history.entries != known
 
     def known_damage(self) -> Damage | None:
-        """Return the damage that the scrubber found while the log was in use, None if there is no
-        mark."""
+        """Return the damage that the scrubber had found while an earlier run of the broker used the
+        log. It is in the file `pybroker.damaged`; None without this file."""
         path = f"{self._directory}/{DAMAGED}"
         if self._known.accepts_loss:
             self._disk.unlink(path)
@@ -459,5 +468,7 @@ class _Loader:
         try:
             return meta.decode_partition_metadata(self._disk.read(path), path)
         except CorruptionError as error:
-            log.warning("topic id cannot be read path=%s error=%s", path, error)
+            log.warning(
+                "topic id of a log cannot be read and is unknown path=%s error=%s", path, error
+            )
             return None

@@ -30,7 +30,7 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 class Log:
     """One partition's log. Invariants: log start <= log end; recovery point <= log end; records
-    below it are durable. After a disk failure the methods raise KAFKA_STORAGE_ERROR."""
+    below the recovery point are durable. After a disk failure methods raise KAFKA_STORAGE_ERROR."""
 
     def __init__(self, topic_partition: TopicPartition, parts: LogParts, owner: LogOwner) -> None:
         self.topic_partition = topic_partition
@@ -56,13 +56,13 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset of the next record; in a damaged log, the end of the readable records."""
+        """The offset of the next record; in a damaged log, the end of its readable records."""
         return self.segments.active.next_offset
 
     @property
     def durable_end(self) -> int:
-        """The log end for acknowledgements and the high watermark: records below it are as durable
-        as flush.messages requires."""
+        """The log end for acknowledgements and the high watermark: the records below it are as
+        durable as flush.messages requires."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.next_offset
         return self._durability.counted_end(self.log_end_offset)
@@ -86,7 +86,7 @@ class Log:
 
     @property
     def latest_epoch(self) -> int:
-        """The latest leader epoch of the log, -1 if there is none."""
+        """The latest leader epoch of the log; -1 if it has none."""
         return self.epoch_file.history.latest_epoch
 
     @property
@@ -95,7 +95,7 @@ class Log:
 
     @property
     def failure(self) -> StorageError | None:
-        """The error that ended the use of the log; None while it is usable."""
+        """The error that ended the use of the log; None while the log is usable."""
         return self._failure
 
     def set_config(self, config: LogConfig) -> None:
@@ -114,9 +114,9 @@ class Log:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append one validated batch as the leader. `data` is exactly the batch, and gets offset
-        and leader epoch in place; `header` is the header as received. After a BrokerError nothing
-        is written: the codes of `ProducerState.check`, KAFKA_STORAGE_ERROR."""
+        """As the leader, append one validated batch, exactly `data`; its offset and leader epoch
+        are set in place. `header` is the batch's header as received. Raises BrokerError with a code
+        of `ProducerState.check`, or KAFKA_STORAGE_ERROR; then nothing is written."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -156,12 +156,11 @@ class Log:
         return tuple.__new__(AppendResult, result)  # faster than AppendResult(...)
 
     def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
-        """Append the batches that the leader of `epoch_max` sent, unchanged, with their offsets and
-        epochs. A partial batch at the end is ignored.
+        """As a follower, append unchanged the batches that the leader of epoch `epoch_max` sent,
+        with their offsets and leader epochs. A partial batch at the end of `data` is ignored.
 
         Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum, and for offsets or epochs that do
-        not follow the log; KAFKA_STORAGE_ERROR.
-        """
+        not follow the log; KAFKA_STORAGE_ERROR."""
         self._check_usable()
         batches = lookup.checked_batches(data, self.log_end_offset, self.latest_epoch, epoch_max)
         if not batches:
@@ -182,7 +181,7 @@ class Log:
         self._after_append(now_ms)
 
     def _write_run(self, view: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
-        """Write consecutive batches of `view` and update the producer state."""
+        """Write the batches `run` (position in `view`, header), and update the producer state."""
         if not run:
             return
         start, end = run[0][0], run[-1][0] + run[-1][1].size
@@ -201,7 +200,7 @@ class Log:
                 self._remember(header, header.base_offset, now_ms, marker)
 
     def _make_room(self, batch: Appended, first_offset: int, now_ms: int) -> Segment:
-        """Return the segment for a batch that may exceed the limits of the active segment."""
+        """Return the active segment, or a new one if `batch` exceeds the active one's limits."""
         if self._segment_roll.is_due(self.segments.active, batch, self.config, now_ms, 0):
             self._start_segment(first_offset, now_ms)
         active = self.segments.active
@@ -209,7 +208,7 @@ class Log:
         return active
 
     def _cut_back(self, error: StorageError) -> BrokerError:
-        """Return the error to raise after a failed write to the active segment."""
+        """Undo the write that failed with `error`. Return the error that the caller raises."""
         try:
             # No batch may follow a partial write that the disk could not undo.
             self.segments.active.file.truncate(self.segments.active.size)
@@ -249,14 +248,14 @@ class Log:
             raise self.damage.as_error(self.topic_partition)
 
     def fail(self, error: StorageError) -> BrokerError:
-        """End the use of the log, because its disk has failed. Return the error to raise."""
+        """End the use of the log: its disk has failed. Return the error that the caller raises."""
         if self._failure is None:
             self._failure = error
             self._owner.failed(self.topic_partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def release(self, reason: str = "it is deleted") -> None:
-        """Close the files. Each later call raises BrokerError KAFKA_STORAGE_ERROR."""
+        """Close the files. Each later call of a method raises BrokerError KAFKA_STORAGE_ERROR."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
         self.segments.close()
 
@@ -290,14 +289,13 @@ class Log:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches from the one with `offset` on, all below `upper_offset`, at most
-        `max_bytes` in total; b"" if there is none.
+        """Return whole batches from the one that contains `offset` on, below `upper_offset`, at
+        most `max_bytes` in total; b"" if there is no such batch.
 
         With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
         With `cached_only` None means that the read would wait for the disk: call again without
-        `cached_only` in the Blocking port. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE
-        or KAFKA_STORAGE_ERROR, also from the corrupt range of a damaged log on.
-        """
+        `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, or
+        KAFKA_STORAGE_ERROR (also from the corrupt range of a damaged log on)."""
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
             raise self.damage.as_error(self.topic_partition)
@@ -321,51 +319,51 @@ class Log:
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
-        """Return offset, timestamp and leader epoch of the first record with a timestamp of at
-        least `timestamp_ms`; None if there is none below `upper_offset`. May wait for the disk.
+        """Return offset, timestamp and leader epoch of the first record whose timestamp is at least
+        `timestamp_ms`; None if no record below `upper_offset` is that late. May wait for the disk.
         Raises BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
     def offset_of_max_timestamp(self, upper_offset: int) -> tuple[int, int, int] | None:
         """Return offset, timestamp and leader epoch of the first record with the largest timestamp
-        (KIP-734); None if there is none below `upper_offset`. Raises BrokerError."""
+        (KIP-734); None if no record is below `upper_offset`. Raises BrokerError."""
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset, up to `high_watermark`, below which all transactions are completed."""
+        """Return the last stable offset, which is at most `high_watermark`."""
         unstable = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions in [from_offset, to_offset), by first offset."""
+        """Return aborted transactions with records in [from_offset, to_offset), oldest first."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset)
 
     # -- leader epochs
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`, -1 if it is unknown."""
+        """Return the leader epoch of the record at `offset`; -1 if it is unknown."""
         return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `epoch` and its end, see `EpochHistory.end_offset`."""
+        """Return the largest epoch up to `epoch` and its end offset (`EpochHistory.end_offset`)."""
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch at `start_offset`. The first append of that epoch makes its start
-        durable, unless `persist_epochs` has been called before."""
+        """Begin a leader epoch at `start_offset`. The first append of this epoch makes its start
+        durable, unless the caller calls `persist_epochs` before."""
         self.epoch_file.assign(epoch, start_offset)
 
     def persist_epochs(self) -> None:
-        """Make the epochs durable if they have changed. Waits for the disk."""
+        """Write the leader epochs to their file if they have changed. Waits for the disk."""
         with lookup.reported():
             self.epoch_file.persist()
 
     # -- truncating
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the batch that contains `offset`, and all later ones. Waits for the disk. Raises
-        BrokerError KAFKA_STORAGE_ERROR."""
+        """Remove the batch that contains `offset`, and all later batches. Waits for the disk.
+        Raises BrokerError KAFKA_STORAGE_ERROR."""
         self._check_usable()
         if offset >= self.log_end_offset:
             self.epoch_file.truncate_end(self.log_end_offset)  # an epoch without a record
@@ -387,7 +385,7 @@ class Log:
         self._owner.lower(self.topic_partition, end)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records, also of a damaged log; the next record gets `offset`. Blocks."""
+        """Remove all records, even of a damaged log. The next record gets `offset`. Blocks."""
         if self._failure is not None:
             self._check_usable()
         with self._cutting(0):
@@ -404,7 +402,7 @@ class Log:
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Wrap the removal of all records from `offset` on; no other thread flushes meanwhile."""
+        """Wrap the removal of all records from `offset` on: no other thread flushes meanwhile."""
         with self.changes.noted(self.topic_partition), self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
             self._segment_roll.room = NO_ROOM
@@ -415,9 +413,9 @@ class Log:
                     raise self.fail(StorageError(str(error))) from error
 
     def advance_log_start(self, offset: int) -> None:
-        """Stop serving records below `offset`; the next retention deletes their segments. The new
-        log start survives a restart once the manager has written its checkpoints. Raises
-        BrokerError OFFSET_OUT_OF_RANGE beyond the log end."""
+        """Raise the log start: records below `offset` are not served, and retention deletes their
+        segments. The change survives a restart once the manager has written its checkpoints. Raises
+        BrokerError OFFSET_OUT_OF_RANGE if `offset` is above the log end."""
         if offset > self.log_end_offset:
             raise self._out_of_range(offset)
         if offset > self.log_start_offset:
@@ -428,7 +426,7 @@ class Log:
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
         """Delete the segments whose retention has ended; if not `by_age`, only those below the log
-        start. Return their number. `remove_doomed` removes the files after file.delete.delay.ms."""
+        start. Return their number. Their files remain until `remove_doomed` removes them."""
         if self._failure is not None or self.damage is not None:
             return 0
         segments = self.segments.all
@@ -453,7 +451,7 @@ class Log:
         return count
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove the files of deleted segments whose delay has passed. Waits for the disk."""
+        """Remove the files of deleted segments after file.delete.delay.ms. Waits for the disk."""
         try:
             if self._failure is None:
                 self.segments.remove_doomed(now_ms)
@@ -474,14 +472,14 @@ class Log:
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
         """Make all appended records durable and raise the recovery point; with `closed_only` only
         the records of closed segments. Waits for the disk; any thread may call it. Raises
-        BrokerError KAFKA_STORAGE_ERROR. A full disk leaves the log usable. After another failure
+        BrokerError KAFKA_STORAGE_ERROR. A full disk leaves the log usable. After any other failure
         the content of the disk is unknown, and the log is unusable."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producer state, sync each file once, and close the files. Only
-        close a failed or damaged log. Idempotent. Raises the errors of `flush`."""
+        """Write the indexes and the producer state, sync each file once, and close the files. A
+        failed or damaged log is only closed. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self._producers
             with self._making_durable():

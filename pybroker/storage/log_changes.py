@@ -1,10 +1,11 @@
-"""Which logs changed since the periodic duties last looked at them.
+"""Notes which logs have changed since a periodic duty last read them.
 
-A duty looks only at the noted logs, so its cost is proportional to the changes, not to the number
-of logs. The order keeps a change from being lost: the log changes first and is noted second; the
-duty removes the note first and reads the log second. So a change during the duty is read or noted
-again. A note only asks for a look: a superfluous one costs that look. Retention notes every log, so
-a missing note delays a duty by log.retention.check.interval.ms at most.
+A duty reads only the noted logs, so its work is proportional to the changes, not to the number of
+logs. The order keeps a change from being lost: first the log changes, then it is noted. The duty
+first removes the note, then reads the log. So if the log changes meanwhile, the duty reads the
+change, or the log is noted again. A superfluous note only makes the duty read the log in vain.
+Retention notes every log, so a missing note delays a duty by at most
+log.retention.check.interval.ms.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from pybroker.model import TopicPartition
 
 
 class LogChanges:
-    """The notes of all logs of a broker. Each set may be changed from any thread: adding,
-    discarding and copying are atomic."""
+    """The notes about the changed logs of a broker, a set for each periodic duty. Any thread may
+    change a set: adding, discarding and copying are atomic."""
 
     __slots__ = ("doomed", "unflushed", "unsaved")
 
     def __init__(self) -> None:
         self.unflushed: set[TopicPartition] = set()
-        """Logs that may have records above their recovery point."""
+        """The logs that may have records above their recovery point."""
         self.unsaved: set[TopicPartition] = set()
-        """Partitions whose values in the checkpoints may be outdated."""
+        """The partitions whose values in the checkpoint files may be out of date."""
         self.doomed: set[TopicPartition] = set()
-        """Logs that may have deleted files on the disk."""
+        """The logs that may have files of deleted segments on the disk."""
 
     def note(self, partition: TopicPartition) -> None:
-        """Let every duty look at the partition."""
+        """Note the partition's log for every periodic duty."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)
 
     @contextmanager
     def noted(self, partition: TopicPartition) -> Iterator[None]:
-        """Wrap a change of the log: it is noted afterwards, also if it fails midway."""
+        """Wrap a change of the partition's log: the log is noted afterwards, also after a
+        failure."""
         try:
             yield
         finally:
@@ -45,7 +47,7 @@ class LogChanges:
 
 
 def take(noted: set[TopicPartition]) -> set[TopicPartition]:
-    """Remove and return all notes, before the logs are read."""
+    """Remove all notes from the set and return them. The caller reads the logs afterwards."""
     taken = noted.copy()
     noted.difference_update(taken)
     return taken

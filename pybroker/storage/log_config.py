@@ -1,6 +1,6 @@
 """The configuration of one partition's log: the options of its topic as typed values.
 
-`config/topic_config.py` declares and validates the options; this module converts
+`config/topic_config.py` declares and validates the options. This module converts the text values of
 `message.timestamp.type` and `compression.type` to enums.
 """
 
@@ -15,14 +15,14 @@ from pybroker.records.batch import TimestampType
 from pybroker.records.compression import Codec
 
 NEVER: Final = 2**63 - 1
-"""Kafka's value for "no limit" in options of times and counts."""
+"""Kafka's value for "no limit" in options that are a time or a count."""
 UNLIMITED: Final = -1
-"""Kafka's value for "no limit" in options of retention."""
+"""Kafka's value for "no limit" in the retention options."""
 _TIMESTAMP_TYPES: Final[Mapping[str, TimestampType]] = {
     "CreateTime": TimestampType.CREATE_TIME,
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
-"""The value of `message.timestamp.type` -> the type."""
+"""Value of the option `message.timestamp.type` -> its enum."""
 _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
     "producer": None,
     "uncompressed": Codec.NONE,
@@ -31,12 +31,12 @@ _STORED_CODECS: Final[Mapping[str, Codec | None]] = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-"""The value of `compression.type` -> the codec; None keeps the producer's codec."""
+"""Value of the option `compression.type` -> its codec; None keeps the producer's codec."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig(TopicConfig):
-    """The configuration of one log. `LogConfig()` has Kafka's defaults."""
+    """The configuration of one partition's log. `LogConfig()` has Kafka's defaults."""
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -44,5 +44,5 @@ class LogConfig(TopicConfig):
 
     @property
     def stored_codec(self) -> Codec | None:
-        """The codec for stored batches; None keeps the producer's codec."""
+        """The codec with which the broker stores batches; None keeps the producer's codec."""
         return _STORED_CODECS[self.compression_type]

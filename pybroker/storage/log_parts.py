@@ -1,4 +1,5 @@
-"""The values that a log uses and returns: its parts, append results, damage, and its owner."""
+"""The values that a log uses and returns: its parts, the result of an append, its damage, and its
+owner."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class AppendResult(NamedTuple):
-    """The offsets of an appended batch. `duplicate`: the batch was already in the log at these
-    offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic uses
-    LogAppendTime."""
+    """The offsets of an appended batch. `duplicate`: a retry; the log already had the batch at
+    these offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic uses
+    LogAppendTime. `log_start_offset` is that of the log."""
 
     first_offset: int
     last_offset: int
@@ -34,12 +35,13 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first corrupt range of a log: the bytes at `position` in the file `path` are not as
-    written, and later bytes are valid or were durable. Records below `offset` can be served.
+    """The first corrupt range of a log: the bytes at `position` in the file `path` are not as they
+    were written, and later bytes are valid, or had been synced. Readers still get the records below
+    `offset`.
 
-    `is_whole`: all records are intact, and only a leader epoch is wrong: the one in a batch header,
-    or, with `is_doubt`, possibly the one in the epoch file. The only replica of a partition may
-    ignore such damage."""
+    `is_whole`: all records are intact, and only a leader epoch is wrong: that in a batch header,
+    or, with `is_doubt`, possibly that in the epoch file. If a partition has only one replica, this
+    replica may ignore such damage."""
 
     offset: int
     path: str
@@ -49,7 +51,8 @@ class Damage:
     is_whole: bool = False
 
     def encode(self) -> bytes:
-        """Return the content of the file `pybroker.damaged`, which marks the log as damaged."""
+        """Return this damage as content of the file `pybroker.damaged`, which marks a log as
+        damaged."""
         fields = {
             "offset": self.offset,
             "path": self.path,
@@ -60,8 +63,8 @@ class Damage:
 
     @staticmethod
     def decode(data: bytes, path: str) -> Damage:
-        """Return the damage in the file `pybroker.damaged`. If the file is unreadable, the damage
-        begins at offset 0."""
+        """Return the damage that the content `data` of the file `pybroker.damaged` describes. If
+        the content is unreadable, the damage begins at offset 0. `path` is the path of the file."""
         try:
             fields = json.loads(data)
             return Damage(
@@ -71,13 +74,13 @@ class Damage:
                 str(fields["reason"]),
             )
         except (ValueError, KeyError, TypeError):
-            return Damage(0, path, 0, "the file that describes the damage is unreadable")
+            return Damage(0, path, 0, "the log is damaged, and its file pybroker.damaged too")
 
     def told(self, topic_partition: TopicPartition) -> str:
         return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"
 
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
-        """Return the error for reads from the corrupt range on."""
+        """Return the error for a reader that reads from the corrupt range on, or for an append."""
         return BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"{self.told(topic_partition)}; to accept the loss of all records from that offset on,"
@@ -88,7 +91,7 @@ class Damage:
 
 @dataclass(slots=True)
 class LogParts:
-    """The parts from which `loader.py` builds a log."""
+    """The parts from which `loader.py` makes a log: its files, and the state read from them."""
 
     directory: str
     disk: Disk
@@ -101,15 +104,15 @@ class LogParts:
     recovery_point: int
     damage: Damage | None = None
     unreachable: tuple[Segment, ...] = ()
-    """The segments after the first corrupt range of a damaged log."""
+    """The segments of a damaged log after its first corrupt range; readers cannot reach them."""
     settled_end: int = -1
-    """The log end if the log was closed cleanly and has not changed since, else -1."""
+    """The log end if the log was closed cleanly and has not changed since; else -1."""
     epochs_changed: bool = False
-    """Whether the leader epochs differ from those in the file."""
+    """Whether the leader epochs in `epochs` differ from those in the epoch file."""
 
 
 class Flushable(Protocol):
-    """The properties and methods of a log that group commit uses."""
+    """The properties and methods of a log that the group commit uses."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
@@ -132,15 +135,16 @@ class Flushable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """The callbacks of a log to its manager.
+    """The callbacks of a log to the log manager.
 
-    - `lowering`: called before a truncation, since checkpoints beyond that offset must be lowered
-      first. Called again after the truncation, for checkpoints written meanwhile.
+    - `lowering`: called before a truncation with its offset, to lower higher values in the
+      checkpoint files. Called again after the truncation, for checkpoints written meanwhile.
     - `failed`: called after a failure that ends the use of the log.
-    - `refused`: called after a failure that left the log usable.
-    - `sync_due`: requests a flush soon, because of flush.messages. If it returns False, the log
+    - `refused`: called after a write that failed and left the log usable, on a full disk.
+    - `sync_due`: asks for a flush soon, because of flush.messages. If it returns False, the log
       flushes itself.
-    - `changes`: the log notes its changes there, for the periodic duties."""
+    - `changes`: the log notes its changes there, for the periodic duties.
+    """
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
     failed: Callable[[TopicPartition, StorageError], None] = lambda partition, error: None
@@ -150,15 +154,17 @@ class LogOwner:
     changes: LogChanges = field(default_factory=LogChanges)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Call `lowering`. Raises BrokerError KAFKA_STORAGE_ERROR."""
+        """Call `lowering` with these arguments. Raises BrokerError KAFKA_STORAGE_ERROR if it
+        fails."""
         try:
             self.lowering(partition, offset)
         except StorageError as error:
             raise self.refuse(partition, error) from error
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
-        """Report a failed operation that left the log unchanged, and return the error to raise. A
-        full disk leaves the log usable; a broken or read-only disk takes its directory offline."""
+        """Report an operation that failed with `error` and left the log unchanged. Return the error
+        to raise. After a full disk the log stays usable. A broken or read-only disk takes its log
+        directory offline."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -1,5 +1,5 @@
-"""The table of a broker's logs and their log directories, shared by the manager and the moves
-between directories."""
+"""The table of a broker's logs and their log directories. The log manager and the moves between log
+directories share it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from pybroker.storage.log import Log
 
 
 class LogTable:
-    """The logs of a broker, and the log directory (`home`) of each.
+    """The logs of a broker, and the log directory (`home`) of each log.
 
-    Invariant: `logs` and `home` have the same partitions. `lock` is held around changes of both and
-    of the checkpoints, since several threads may wait for the disk. No thread takes `lock` while it
-    holds a log's own lock.
-    """
+    Invariant: `logs` and `home` have the same partitions. A thread that changes them or the
+    checkpoints holds `lock`, because several threads do so. No thread takes `lock` while it holds a
+    log's own lock."""
 
     def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:
         self.directories = directories
@@ -37,7 +36,8 @@ class LogTable:
     def within(
         self, directory: LogDirectory, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Log]:
-        """Return the logs in one log directory; with `keys`, only the logs of these partitions."""
+        """Return the logs in this log directory, by partition; with `keys`, only those of these
+        partitions."""
         with self.lock:
             return {
                 key: self.logs[key]
@@ -48,10 +48,10 @@ class LogTable:
     def choose(
         self, partition: TopicPartition, requested: LogDirectory | None
     ) -> LogDirectory | None:
-        """Return the log directory for a new partition. A directory with files of the partition
-        from an earlier attempt comes first, since a partition must not be in two directories. Next
-        comes the `requested` one, then the one with the fewest partitions. Return None if all have
-        failed."""
+        """Return the log directory for the log of a new partition. The first choice is a directory
+        with files of the partition from an earlier attempt, because a partition must not be in two
+        directories. The second is the `requested` one, the third the directory with the fewest
+        partitions. Return None if all log directories have failed."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):
@@ -65,8 +65,8 @@ class LogTable:
         return uuid.UUID(bytes=self.rng.randbytes(16))
 
     def rename_away(self, log: Log, directory: LogDirectory, purpose: str) -> str:
-        """Rename the directory of an unused log by `purpose`. Return the new path. Raises
-        StorageError."""
+        """Rename the directory of a log that is no longer used, so that its name shows the
+        `purpose` (a suffix of `filename.py`). Return the new path. Raises StorageError."""
         name = marked_directory(log.topic_partition, self.unique(), purpose)
         path = f"{directory.path}/{name}"
         self.disk.rename(log.directory, path)

@@ -1,7 +1,8 @@
 """Lookups in the segments of a log: records by offset and by timestamp, aborted transactions, the
 producer state. No function changes the records of a log.
 
-The functions may raise StorageError and CorruptionError, except those decorated with `reported`.
+The functions may raise StorageError and CorruptionError. Those decorated with `reported` raise
+BrokerError instead.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 from pybroker.storage.txn_index import AbortedTransaction
 
 DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
-"""The largest decompressed size of a batch whose records are read. Clients limit batches to about a
-megabyte before compression; a far larger batch is an attack on the broker's memory."""
+"""The largest size after decompression of a batch whose records the broker decodes. Clients limit a
+batch to about a megabyte before compression. A far larger batch is an attack on the broker's
+memory."""
 
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Convert StorageError and CorruptionError to BrokerError KAFKA_STORAGE_ERROR."""
+    """Decorate a function that reads a log: convert StorageError and CorruptionError to BrokerError
+    KAFKA_STORAGE_ERROR."""
     try:
         yield
     except (StorageError, CorruptionError) as error:
@@ -38,23 +41,23 @@ def reported() -> Iterator[None]:
 
 
 def unreadable(error: StorageError | CorruptionError) -> BrokerError:
-    """Return the error for a reader: CORRUPT_MESSAGE for damaged bytes, KAFKA_STORAGE_ERROR for a
-    failed disk."""
+    """Return the error for a reader, instead of `error`: CORRUPT_MESSAGE for damaged bytes,
+    KAFKA_STORAGE_ERROR for a failed disk."""
     is_corrupt = isinstance(error, CorruptionError)
     code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
     return BrokerError(code, str(error))
 
 
 def out_of_range(key: TopicPartition, offset: int, start: int, end: int) -> BrokerError:
-    """Return the error for an offset outside the log."""
+    """Return the error for a request with an `offset` outside the log from `start` to `end`."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"{key}: offset {offset} is not between the log start {start} and the log end {end}",
+        f"{key}: expected an offset from {start} (log start) to {end} (log end), got {offset}",
     )
 
 
 def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
-    """Return the transaction marker in a control batch, None for any other batch."""
+    """Return the transaction marker in a control batch; None for any other batch."""
     if not header.is_control:
         return None
     records = decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -64,11 +67,12 @@ def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
 def checked_batches(
     data: Buffer, expected: int, epoch: int, epoch_max: int
 ) -> list[tuple[int, BatchHeader]]:
-    """Return position and header of each whole batch in `data`, which the leader sent.
+    """Return the position in `data` and the header of each whole batch that the leader sent in
+    `data`.
 
     Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, for offsets that do not rise from
-    `expected` on, and for leader epochs that fall, or are not between `epoch` and `epoch_max`.
-    """
+    `expected` on, and for leader epochs that fall, or that are not between `epoch` and
+    `epoch_max`."""
     try:
         batches = list(iter_headers(data))
     except CorruptionError as error:
@@ -103,8 +107,9 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """Return whole batches of one segment, see `Log.read`. The reader calls again for the next
-    segment."""
+    """Return whole batches of one segment, from the one that contains `offset` on and below
+    `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again for the
+    next segment. None: with `cached_only`, the read would wait for the disk."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -127,7 +132,8 @@ def read(
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch, see `Log.offset_for_timestamp`."""
+    """Return offset, timestamp and leader epoch of the first record from the log start on whose
+    timestamp is at least `timestamp_ms`; None if no such record is below `upper_offset`."""
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
             break
@@ -149,7 +155,8 @@ def offset_for_timestamp(
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch, see `Log.offset_of_max_timestamp`."""
+    """Return offset, timestamp and leader epoch of the first record with the largest timestamp,
+    among the records from the log start to `upper_offset`; None if there are none."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
@@ -179,9 +186,9 @@ def offset_of_max_timestamp(
 
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Yield offset and timestamp of each record of a batch. For a batch that is too large to
-    decompress, yield only its base offset with its largest timestamp. A reader that begins at the
-    base offset misses no record."""
+    """Yield the offset and the timestamp of each record in the batch at `position`. For a batch
+    that is too large to decompress, yield only its base offset with its largest timestamp: a reader
+    that begins at the base offset misses no record."""
     batch = segment.file.pread(position, header.size)
     try:
         yield from record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -195,7 +202,8 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tup
 def aborted_transactions(
     segments: Segments, from_offset: int, to_offset: int
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions in an offset range, see `Log.aborted_transactions`."""
+    """Return the aborted transactions that have records from `from_offset` up to `to_offset`,
+    ordered by their first offset."""
     found = []
     for segment in segments.from_offset(from_offset):
         for entry in segment.transactions.entries():
@@ -207,8 +215,8 @@ def aborted_transactions(
 
 
 def end_without(segments: Segments, offset: int) -> int:
-    """Return the log end after the removal of the batch that contains `offset` and of all later
-    batches."""
+    """Return the log end that results if the batch that contains `offset`, and all later batches,
+    are removed."""
     segment = segments.from_offset(offset)[0]
     try:
         position = segment.locate(offset)
@@ -222,9 +230,10 @@ def end_without(segments: Segments, offset: int) -> int:
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
-    """Return the producer state at the log end, from the newest snapshot up to `snapshot_max` and
-    the batches after it. A crash may have removed aborted transactions above `snapshot_max` from
-    the index; the replay of these batches adds them again."""
+    """Return the producer state at the log end: the newest snapshot at an offset up to
+    `snapshot_max`, updated by the batches after it. A crash may have removed aborted transactions
+    above `snapshot_max` from the transaction index; reading these batches adds them again.
+    `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle."""
     first, end = segments.first.base_offset, segments.active.next_offset
     loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
     start, state = loaded if loaded is not None else (first, ProducerState())

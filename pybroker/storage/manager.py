@@ -1,8 +1,8 @@
 """All logs of a broker and their log directories, from start to shutdown.
 
-Methods that wait for the disk say so; callers run them in the Blocking port, several at a time.
-`opening.py` opens the logs at the start, `directory_set.py` finds the usable directories, and
-`chores.py` has the periodic work.
+The docstring of a method says if it waits for the disk; callers run it in a thread, several at a
+time. `opening.py` opens the logs at the start, `directory_set.py` finds the usable directories, and
+`chores.py` does the periodic work.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from pybroker.storage.relocation import Relocations
 
 log = logging.getLogger(__name__)
 FLUSH_IDLE_MS_DEFAULT: Final = 15_000
-"""The time without appends after which a log is flushed. With a check every 10 s, a record is
-durable 30 s after the last append."""
+"""The time without appends after which a log is flushed. The broker checks this every second, so a
+record is durable at the latest 16 s after the last append."""
 
 FailureListener = Callable[[str, StorageError], None]
 """Called in any thread with the path of a log directory that has failed, and the error."""
@@ -55,10 +55,9 @@ def _nobody(log: Flushable) -> bool:
 
 
 class LogManager:
-    """Owns the log directories from `lock` to `shutdown`, and every `Log` in them.
+    """Owns the log directories of a broker, and every `Log` in them, from `lock` to `shutdown`.
 
-    Invariant: a partition is in one directory only.
-    """
+    Invariant: the log of a partition is in one log directory only."""
 
     def __init__(
         self,
@@ -74,9 +73,9 @@ class LogManager:
         on_failure: Callable[[str, StorageError], None] | None = None,
         foreign_names: Iterable[str] = (),
     ) -> None:
-        """`on_failure` is called once for each directory whose disk fails; the partitions of that
-        directory answer KAFKA_STORAGE_ERROR from then on. `foreign_names` are entries of a log
-        directory that other components own."""
+        """`on_failure` is called once for each log directory whose disk fails; its partitions
+        answer KAFKA_STORAGE_ERROR from then on. `foreign_names` are the entries of a log directory
+        that belong to other components."""
         self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
         self._disk = disk
         self.free_bytes = disk.free_bytes
@@ -108,28 +107,30 @@ class LogManager:
         self.ending = Ending(self._table, disk, self._directory_failed)
         self.suspects: set[TopicPartition] = set()
         """Suspect replicas: they may lack records since a power loss or a disk failure. `start`
-        finds them; the event loop removes those that are in sync again."""
+        finds them. The broker removes a replica from the set once it is in sync again."""
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
-        """Called for a log that needs a flush by flush.messages; returns whether it flushes it."""
+        """Called for a log that needs a flush by flush.messages. Returns whether it will flush the
+        log."""
 
     # -- start and stop
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
-        """Return broker id and cluster id from the `meta.properties` of the directories; None for
-        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
-        each other, or if no directory can be used."""
+        """Return the broker id and the cluster id that `meta.properties` of the directories
+        contain; None for an id that no file contains. Changes nothing. Raises StartupError if the
+        files contradict each other, or if no directory can be used."""
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Lock all usable directories, if `start` has not. After a StartupError none is locked."""
+        """Lock all usable log directories for this process, unless `start` has done so. Raises
+        StartupError; then none is locked."""
         self._directories.lock(self._process_id)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no directory contains data yet. Call it between `lock` and `start`."""
+        """Whether no usable log directory contains data yet. Valid between `lock` and `start`."""
         return self._directories.is_fresh
 
     def start(
@@ -140,9 +141,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check the log directories, then open all logs. `configs` has the topics with options of
-        their own. `expects_data`: this broker had partitions before. Waits for the disk. Raises
-        StartupError; a failed check leaves only new directories and lock files."""
+        """Check the log directories, then open all logs. `configs` has the topics that have options
+        of their own. `expects_data`: this broker had partitions before. Waits for the disk. Raises
+        StartupError; a failed check has written only new directories and lock files."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -157,7 +158,7 @@ class LogManager:
             opening.run(broker_id, cluster_id, self._boot_id, expects_data=expects_data)
         except StorageError as error:
             self.unlock()
-            raise StartupError(f"the logs cannot be opened: {error}") from error
+            raise StartupError(f"the logs of this broker cannot be opened: {error}") from error
         except StartupError:
             self.unlock()
             raise
@@ -178,7 +179,7 @@ class LogManager:
         log.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
 
     def _owner_in(self, directory: LogDirectory) -> LogOwner:
-        """Return the owner to which the logs of a directory report."""
+        """Return the callbacks for the logs in this log directory."""
         return LogOwner(
             partial(self._lower_checkpoints, directory),
             lambda partition, error: self._directory_failed(directory, error),
@@ -190,17 +191,18 @@ class LogManager:
 
     @property
     def gave_up(self) -> bool:
-        """Whether the operator accepted the loss of a directory at this start."""
+        """Whether the operator accepted the loss of a log directory at this start of the broker."""
         return bool(self._directories.given_up)
 
     @property
     def may_lack_logs(self) -> bool:
-        """Whether a power loss may have removed a log whose directory name was not durable."""
+        """Whether a power loss may have removed a whole log, whose directory name was not
+        synced."""
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Record that the suspect replicas of this start have stepped aside, so that the next start
-        does not find them again. Waits for the disk."""
+        """Store in the log directories that the suspect replicas of this start have stepped aside.
+        So the next start does not find them again. Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -211,9 +213,9 @@ class LogManager:
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
     ) -> None:
-        """Close the logs that `ending` has not closed, write the checkpoints, and write the clean
-        mark in each directory without a failure or a damaged log. Waits for the disk.
-        Idempotent."""
+        """Close the logs that are not closed yet, and write the checkpoints. Write the clean mark
+        in each log directory that has neither failed nor contains a damaged log. Waits for the
+        disk. Idempotent."""
         if not self._started:
             self.unlock()
             return
@@ -233,7 +235,7 @@ class LogManager:
             self.unlock()
 
     def unlock(self) -> None:
-        """Release the locks. Without `shutdown` the next start sees a crash. Idempotent."""
+        """Release the locks. Without `shutdown` the next start recovers the logs. Idempotent."""
         self._directories.unlock()
 
     # -- partitions
@@ -242,7 +244,7 @@ class LogManager:
         return self._logs.get(partition)
 
     def all(self) -> Mapping[TopicPartition, Log]:
-        """Return a snapshot of all logs. It takes no lock, since the event loop calls it, and a
+        """Return all logs by partition, as a copy. It takes no lock: the event loop calls it, and a
         thread may hold the lock while it syncs checkpoints. Copying a dictionary is atomic."""
         return dict(self._logs)
 
@@ -258,15 +260,14 @@ class LogManager:
         is_new: bool = True,
         is_copied: bool = False,
     ) -> Log:
-        """Return the log of a partition. A missing log is created in the directory that a client
-        requested, else in the one with the fewest partitions. An existing log gets the
-        configuration and, if it has none, the topic id. `is_new`: the partition has no log yet on
-        any broker. `is_copied`: another broker leads, so a lost log can be copied anew.
+        """Return the log of the partition. If it has none, create it in the log directory that a
+        client requested, or else in the one with the fewest partitions. An existing log gets this
+        configuration and, if it has no topic id, `topic_id`. `is_new`: no broker has a log of the
+        partition yet. `is_copied`: another broker leads, from which a lost log can be copied.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
         BrokerError KAFKA_STORAGE_ERROR if the log is unusable, or may be in a directory that is
-        offline or lost, or is incomplete and would lead. Raises StorageError.
-        """
+        offline or lost, or is incomplete and would lead. Raises StorageError."""
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
@@ -285,7 +286,7 @@ class LogManager:
                 begins_anew |= partition in each.missing
             directory = self._table.choose(partition, self.moves.take_request(partition))
             if directory is None:
-                raise StorageError(f"create {partition}: all log directories have failed")
+                raise StorageError(f"{partition} has no log: all log directories have failed")
             path = f"{directory.path}/{partition_directory(partition)}"
             if begins_anew:  # before the log exists, and before the checkpoints are removed
                 self.incomplete.mark(partition, path)
@@ -306,7 +307,7 @@ class LogManager:
         if log.topic_id is not None and topic_id not in (NO_TOPIC_ID, log.topic_id):
             raise BrokerError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
-                f"the log of {log.topic_partition} has topic id {log.topic_id}, not {topic_id}",
+                f"{log.topic_partition}: the log has topic id {log.topic_id}, expected {topic_id}",
             )
         log.set_config(config)
         if log.topic_id is None:
@@ -326,9 +327,8 @@ class LogManager:
             log.set_config(config)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Delete the partition: rename its directory, and let `remove_deleted` remove the files
-        after file.delete.delay.ms. Does nothing if the partition is absent. Waits for the disk.
-        Raises StorageError."""
+        """Delete the partition's log, if it has one: rename its directory. `remove_deleted` removes
+        the files after file.delete.delay.ms. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
@@ -339,7 +339,7 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Rename the partition's directory to `*-stray`, and keep the files: they belong to another
+        """Rename the partition's directory to `*-stray` and keep its files: they belong to another
         topic of the same name, or are damaged. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
@@ -350,14 +350,15 @@ class LogManager:
                 log.warning("log renamed to stray partition=%s path=%s", partition, path)
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Mark an open log as damaged, because other replicas have its records. It accepts no
-        appends, even after a restart. Waits for the disk. Raises StorageError."""
+        """Mark a log as damaged that is in use, because other replicas have its records. The broker
+        does not use it any more, even after a restart. Waits for the disk. Raises StorageError."""
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
             log.damage = damage
 
     def _take_away(self, log: Log, purpose: str) -> str:
-        """Close a log and rename its directory by `purpose`. Return the new path."""
+        """Close a log, and rename its directory so that the name shows the `purpose` (a suffix of
+        `filename.py`). Return the new path."""
         partition = log.topic_partition
         directory = self._home[partition]
         if directory.failure is not None:
@@ -377,14 +378,13 @@ class LogManager:
     # -- checkpoints
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """Return the high watermark of the last checkpoint, a lower bound; 0 if unknown."""
+        """Return the high watermark in the last checkpoint, a lower bound; 0 if it has none."""
         home = self._home.get(partition)
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks, recovery points and log starts that have changed. A partition
-        that is not in `high_watermarks` keeps the value in the file. Waits for the disk if a value
-        has changed."""
+        that is not in `high_watermarks` keeps its value in the file. Waits for the disk."""
         self._checkpoints.write_changed(high_watermarks)
 
     def _checkpoint_one(
@@ -406,8 +406,9 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Flush closed segments, idle logs, and logs whose flush.ms or flush.messages is reached.
-        Return the number of flushed logs. Waits for the disk. Call it every second."""
+        """Flush the closed segments of all logs; flush idle logs, and logs whose flush.ms or
+        flush.messages is reached, as a whole. Return the number of flushed logs. Waits for the
+        disk. The caller calls it every second."""
         keys = take(self._changes.unflushed)
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         try:
@@ -426,15 +427,16 @@ class LogManager:
         partitions: Iterable[TopicPartition] | None = None,
     ) -> int:
         """Delete the segments whose retention has ended, and the state of idle producers. Return
-        the number of deleted segments. Their files are renamed; `remove_deleted` removes them.
-        `hw_of` returns a partition's high watermark; `busy` partitions are skipped; `partitions`
-        limits the work to some of them. Call it on the event loop, where appends run."""
+        the number of deleted segments; `remove_deleted` removes their files later. `hw_of` returns
+        the high watermark of a partition. Partitions in `busy` are not touched. `partitions` limits
+        the work to these. The caller runs on the event loop, as appends do."""
         keys = [*self._logs] if partitions is None else partitions
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted segments and partitions whose delay has passed. Blocks."""
+        """Remove the files of deleted logs and segments whose delay has passed at the time `now_ms`
+        (wall clock). Waits for the disk."""
         for partition in self._changes.doomed.copy():
             self._changes.doomed.discard(partition)
             log = self._logs.get(partition)
@@ -449,7 +451,7 @@ class LogManager:
 
     @property
     def directories(self) -> Sequence[str]:
-        """Return the paths of all log directories, including those that are offline."""
+        """The paths of all log directories, including those that are offline."""
         return [directory.path for directory in self._directories.all]
 
     @property
@@ -462,28 +464,28 @@ class LogManager:
 
     @property
     def lost_directories(self) -> Sequence[str]:
-        """The paths of the lost log directories: they stored data of this broker."""
+        """The paths of the lost log directories: they stored data of this broker and are absent."""
         return sorted(self._directories.lost.values())
 
     def home(self, partition: TopicPartition) -> str | None:
-        """Return the path of the log directory with the partition, None if there is none."""
+        """Return the path of the log directory with the partition's log; None if it has no log."""
         found = self._home.get(partition)
         return None if found is None else found.path
 
     def partitions_in(self, path: str) -> list[TopicPartition]:
-        """Return the partitions whose logs are in that directory, offline or not."""
+        """Return the partitions whose logs are in the log directory `path`, offline or not."""
         with self._lock:
             return [key for key, home in self._home.items() if home.path == path]
 
     def listen(self, listener: FailureListener) -> None:
-        """Add a listener, which is called for each log directory that fails."""
+        """Call `listener`, in any thread, for each log directory that fails from now on."""
         self._listeners.append(listener)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.failure is not None:
             return
         directory.fail(error)
-        log.error("log directory failed path=%s error=%s", directory.path, error)
+        log.error("log directory failed, now offline path=%s error=%s", directory.path, error)
         logs = self._table.within(directory)
         self.moves.directory_failed(directory, logs)
         for partition_log in logs.values():

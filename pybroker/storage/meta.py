@@ -1,6 +1,7 @@
-"""The formats of the small files in a log directory: `meta.properties` (its owner),
-`partition.metadata` (the topic id of a partition), `pybroker.boot` (the kernel's boot id),
-`pybroker.directories` (the broker's log directories), and the mark of a clean shutdown.
+"""The formats of the small files in a log directory: `meta.properties` (the broker that owns the
+directory), `partition.metadata` (the topic id of a partition), `pybroker.boot` (the id of the
+machine's boot), `pybroker.directories` (all log directories of the broker), and the mark of a clean
+shutdown.
 
 The functions do no I/O; `directory.py` reads and writes the files.
 """
@@ -17,27 +18,27 @@ from pybroker.errors import CorruptionError
 from pybroker.model import decode_uuid, encode_uuid
 
 META_VERSION: Final = 0
-"""The version with `broker.id`. Version 1 is KRaft's, with `node.id`."""
+"""The version of `meta.properties` that has `broker.id`. Version 1 is KRaft's, with `node.id`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The content of `meta.properties`. `other` are the properties of newer Kafka versions; they
-    are written again unchanged."""
+    """The content of `meta.properties`. `other` are properties of newer Kafka versions, which this
+    broker keeps unchanged."""
 
     broker_id: int | None
     cluster_id: str | None
     version: int = META_VERSION
     other: Mapping[str, str] = field(default_factory=dict)
     directory_id: str | None = None
-    """The id of the log directory, 22 characters as in a topic id; written by Kafka 3.7 and
-    later."""
+    """The id of the log directory: 22 characters, like a topic id. Kafka writes it since version
+    3.7."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The content of `pybroker.boot`: the kernel's boot id when the broker began to use the
-    directory, and the broker's incarnation, -1 until it is known."""
+    """The content of `pybroker.boot`: the id of the machine's boot in which the broker began to use
+    the log directory, and the broker's incarnation (-1 until it is known)."""
 
     boot_id: str
     incarnation: int = -1
@@ -45,17 +46,17 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The content of `pybroker.directories`: id -> path of each log directory of one broker. Every
-    directory has this file, so that the broker detects a lost directory. If the files differ, the
-    one with the highest `revision` is valid."""
+    """The content of `pybroker.directories`: id -> path of each log directory of one broker. Each
+    log directory has this file, so that the broker detects a lost directory. If the files differ,
+    the one with the highest `revision` is valid."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Return the properties in Java's format, as far as these files use it: comments, `key=value`,
-    backslashes."""
+    """Return the properties in `text`, in the part of Java's format that these files use: comments,
+    `key=value`, backslashes."""
     properties = {}
     for line in text.splitlines():
         line = line.strip()
@@ -84,11 +85,12 @@ def _escape(text: str) -> str:
 
 
 def decode_meta(data: bytes, path: str) -> Meta:
-    """Return the owner of the log directory. Raises CorruptionError naming `path`."""
+    """Return the content of `meta.properties`. Raises CorruptionError, which names the file `path`,
+    if `data` is malformed."""
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:
-            raise ValueError("the file is incomplete, it has no version")
+            raise ValueError("the file is incomplete, expected a line version=0")
         version = int(properties.pop("version"))
         broker_id = properties.pop("broker.id", None)
         return Meta(
@@ -115,8 +117,8 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_partition_metadata(data: bytes, path: str) -> uuid.UUID:
-    """Return the topic id in a file with the lines `version: 0` and `topic_id: <22 characters>`.
-    Raises CorruptionError naming `path`."""
+    """Return the topic id in the content `data` of `partition.metadata`: the lines `version: 0` and
+    `topic_id: <22 characters>`. Raises CorruptionError, which names the file `path`."""
     try:
         pairs = [line.partition(":") for line in data.decode().splitlines()]
         values = {key.strip(): value.strip() for key, _, value in pairs}
@@ -132,7 +134,7 @@ def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 
 def decode_boot(data: bytes) -> Boot | None:
-    """Return the content of `pybroker.boot`, or None if it is incomplete."""
+    """Return the content of `pybroker.boot`; None if the file is incomplete."""
     try:
         properties = decode_properties(data.decode())
         return Boot(properties["boot.id"], int(properties["incarnation"]))
@@ -147,7 +149,8 @@ def encode_boot(boot: Boot) -> bytes:
 
 
 def decode_family(data: bytes, path: str) -> Family:
-    """Return the content of `pybroker.directories`. Raises CorruptionError naming `path`."""
+    """Return the content of `pybroker.directories`. Raises CorruptionError, which names the file
+    `path`, if `data` is malformed."""
     try:
         content = json.loads(data)
         members = {str(row["id"]): str(row["path"]) for row in content["directories"]}
@@ -163,6 +166,6 @@ def encode_family(family: Family) -> bytes:
 
 
 def encode_clean_mark(broker_epoch: int) -> bytes:
-    """Return the content of the clean mark in the format of Kafka 3.7 and later. Earlier versions
-    wrote an empty file; readers check only whether the file exists."""
+    """Return the content of the clean mark, in the format of Kafka 3.7 and later. Earlier versions
+    wrote an empty file. Kafka checks only whether the file exists."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

@@ -1,11 +1,11 @@
 """The move of a replica from one log directory to another (KIP-113), while the broker serves it.
 
-The copy grows in `<topic>-<partition>.<32 hex>-future` until it is nearly as long as the log. Then
-the directory of the copy gets its final name, the copy catches up, and replaces the log in one step
-of the event loop. Both directories contain the partition meanwhile. After a kill the longer log is
-the right one: before the replacement only the log grows, afterwards only the copy. Before a
-truncation of the log in use, the broker marks the other log as outdated; an outdated log is never
-the right one. The manager owns the logs.
+The log is copied into the directory `<topic>-<partition>.<32 hex>-future` until the copy is nearly
+as long as the log. Then the directory of the copy gets its final name. The copy gets the last
+records, and replaces the log in one step on the event loop. In between both log directories have a
+directory of the partition. After a kill the broker uses the longer log: before the replacement only
+the original grows, afterwards only the copy. Before the log in use is truncated, the broker marks
+the other log as outdated; it never uses an outdated log.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from pybroker.storage.log_parts import LogOwner
 
 log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1024**2
-"""The number of bytes that are copied at a time. Other work waits for at most one slice."""
+"""The number of bytes that are copied at a time. Other work waits until they are copied."""
 
 
 class MoveCancelled(PybrokerError):
-    """Raised by a step of a move that was cancelled."""
+    """Raised by a step of a move that has been cancelled."""
 
 
 class ReplicaMove:
-    """One move. The steps: `prepare`, `copy` until almost no record is missing, `rename`, `copy`
-    again, then `catch_up` when the logs are swapped. All steps but `catch_up` wait for the disk.
+    """One move of a replica. Its steps: `prepare`, `copy` until almost no record is missing,
+    `rename`, `copy` again, and last `catch_up`, after which the copy replaces the log. All steps
+    but `catch_up` wait for the disk.
 
-    Invariant: the batches of the copy are a prefix of the source's batches, unless `lower` was
-    called since the last step.
-    """
+    Invariant: the batches of the copy are a prefix of the original's batches, unless `lower` was
+    called since the last step."""
 
     def __init__(
         self, source: Log, target: LogDirectory, disk: Disk, owner: LogOwner, clock: Clock
@@ -70,24 +70,25 @@ class ReplicaMove:
         self._log: Log | None = None
         self._lowered: int | None = None
         self._named: str | None = None
-        """The final directory of the copy, once `rename` has created it."""
+        """The final directory of the copy, once `rename` has given it this name."""
         self._marks = threading.Lock()
-        """Guards `_lowered`, `_named`, and the outdated mark in the directory of the unused log.
-        Taken briefly, inside the table's lock."""
+        """Guards `_lowered`, `_named`, and the file `pybroker.outdated` in the directory of the log
+        that is not in use. A thread holds it briefly, while it holds the table's lock."""
         self._cancelled = False
         self.done = False
-        """Whether the copy has replaced the log."""
+        """Whether the copy has replaced the original log."""
         self._lock = threading.Lock()
 
     @property
     def log(self) -> Log:
-        """The copy; it exists after `prepare`."""
+        """The copy of the log; it exists after `prepare`."""
         assert self._log is not None
         return self._log
 
     @property
     def copied(self) -> tuple[int, int]:
-        """The size in bytes and the log end of the copy; zeros before `prepare`."""
+        """The size in bytes and the log end offset of the copy; before `prepare` 0 and the log
+        start of the original."""
         log = self._log
         return (
             (0, self.source.log_start_offset)
@@ -103,12 +104,12 @@ class ReplicaMove:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Let each further step fail with MoveCancelled. A running step ends normally."""
+        """Make each further step fail with MoveCancelled. A step under way ends normally."""
         self._cancelled = True
 
     def abandon(self) -> str | None:
-        """Cancel the move, wait for the running step, and close the copy. Return the directory of
-        the copy, None if there is none. The source stays in use."""
+        """Cancel the move, wait for the step under way, and close the copy. Return the directory of
+        the copy; None if it does not exist yet. The original log stays in use."""
         self._cancelled = True
         with self._lock:
             self.stay()
@@ -118,9 +119,9 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare for a truncation of the log in use to `offset`. The log in use is the source, or
-        the copy after it has replaced the source. The caller holds the table's lock. Waits for the
-        disk. Raises BrokerError KAFKA_STORAGE_ERROR; the log must not be truncated then."""
+        """Prepare the move for a truncation of the log in use to `offset`. This is the original, or
+        the copy once it has replaced the original. The caller holds the table's lock. Waits for the
+        disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must not truncate the log then."""
         try:
             with self._marks:
                 if self.done:
@@ -138,12 +139,13 @@ class ReplicaMove:
             raise (self.source if self.done else self.log).fail(error) from error
 
     def _outdate(self, directory: str) -> None:
-        """Mark the log in `directory` as outdated. After a kill the next start must not use this
-        log because of its length."""
+        """Write the file `pybroker.outdated` into `directory`, the directory of the log that is not
+        in use. After a kill the next start must not use this log, even if it is the longer one."""
         self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:
-        """Create the copy with its directory. Raises StorageError, BrokerError."""
+        """Create the copy and its directory. `unique` is part of the directory's name. Raises
+        StorageError, BrokerError."""
         with self._lock:
             partition, source = self.topic_partition, self.source
             name = marked_directory(partition, unique, FUTURE_DIRECTORY)
@@ -164,7 +166,7 @@ class ReplicaMove:
                 self._disk.replace(f"{directory}/{PARTITION_METADATA}", content)
 
     def _first_offset(self) -> int:
-        """Return the base offset of the batch that contains the source's log start."""
+        """Return the base offset of the batch that contains the log start of the original."""
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
         data = source.read(
@@ -173,8 +175,8 @@ class ReplicaMove:
         return read_header(data).base_offset if data else start
 
     def copy(self) -> bool:
-        """Copy one slice. Return whether the copy has reached the source's log end at the call.
-        Raises MoveCancelled, BrokerError, StorageError."""
+        """Copy up to `SLICE_BYTES` of batches. Return whether the copy has reached the log end that
+        the original had at the call. Raises MoveCancelled, BrokerError, StorageError."""
         with self._lock:
             self._require_wanted()
             self._shorten()
@@ -206,8 +208,8 @@ class ReplicaMove:
                 self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
-        """Copy up to one slice of batches. The copy begins with a whole batch; the source's log
-        start may be inside that batch."""
+        """Copy up to `SLICE_BYTES` of batches. The copy begins with a whole batch, although the log
+        start of the original may be inside this batch."""
         source, log = self.source, self.log
         data = source.read(
             max(log.log_end_offset, source.log_start_offset),
@@ -220,7 +222,7 @@ class ReplicaMove:
             log.append_replicated(data, now_ms=self._clock.wall_ms())
 
     def rename(self) -> None:
-        """Make the copy durable, and rename its directory to the final name. Raises the errors of
+        """Make the copy durable, and give its directory the final name. Raises the errors of
         `copy`."""
         with self._lock:
             self._require_wanted()
@@ -254,32 +256,37 @@ class ReplicaMove:
                 raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
-        """Write a durable mark into the source's directory: the copy may have newer records soon.
-        The mark is needed if the target directory is offline at the next start."""
+        """Write the file `pybroker.moving` into the original's directory. It names the log
+        directory of the copy, which is about to replace the original and will then have newer
+        records. If that directory is offline at the next start, the file keeps the broker from
+        using the original."""
         try:
             path = f"{self.source.directory}/{MOVING_AWAY}"
             self._disk.replace(path, _naming(self.target.path))
         except DiskFull as error:
             # A full disk is a reason for the move, so it must not prevent the move.
             log.warning(
-                "mark of a move not written partition=%s error=%s", self.topic_partition, error
+                "disk full, move goes on without its mark partition=%s error=%s",
+                self.topic_partition,
+                error,
             )
 
     def stay(self) -> None:
-        """Remove the mark of the move from the source's directory, because the source stays in use.
-        Waits for the disk. Idempotent; does nothing once the copy has replaced the log."""
+        """Remove the file `pybroker.moving` from the original's directory, because the original
+        stays in use. Waits for the disk. Idempotent; does nothing once the copy has replaced the
+        original."""
         path = f"{self.source.directory}/{MOVING_AWAY}"
         try:
             if not self.done and self._disk.exists(path):
                 self._disk.unlink(path)
                 self._disk.sync_dir(self.source.directory)
         except StorageError as error:
-            log.warning("mark of a move not removed path=%s error=%s", path, error)
+            log.warning("mark of a cancelled move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
-        """Copy the leader epochs, including epochs without records. If the source was truncated,
-        the copy keeps the epochs of its own batches, since the source's epochs would contradict
-        them until the copy is truncated, too."""
+        """Copy the leader epoch file, which includes epochs without records, from the original to
+        the copy. If the original was truncated, the copy keeps the epochs of its own batches: the
+        original's epochs would contradict them until the copy is truncated too."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
@@ -291,7 +298,7 @@ class ReplicaMove:
 
     def catch_up(self) -> bool:
         """Copy the last bytes from the page cache. Return whether the copy is now as long as the
-        log and may replace it. Runs on the event loop, and never waits."""
+        original, and may replace it. Runs on the event loop, and never waits."""
         if self._cancelled or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -323,14 +330,15 @@ class ReplicaMove:
         self.done = True
 
     def make_durable(self) -> None:
-        """Make the copy durable after the swap, so that the old directory can be removed. Raises
-        BrokerError, StorageError."""
+        """Make the copy durable after it has replaced the original, so that the original's
+        directory can be removed. Raises BrokerError, StorageError."""
         self.log.flush()
         self._disk.sync_dir(self.log.directory)
         self._disk.sync_dir(self.target.path)
 
     def forget_origin(self) -> None:
-        """Remove the mark of the move, because the old directory is removed."""
+        """Remove the file `pybroker.moved` from the copy's directory, because the original's
+        directory is removed."""
         self._disk.unlink(f"{self.log.directory}/{MOVED_HERE}")
 
     def _require_wanted(self) -> None:
@@ -341,7 +349,7 @@ class ReplicaMove:
 
 
 def _parent(directory: str) -> str:
-    """Return the log directory of a partition's directory."""
+    """Return the log directory that contains the directory of a partition."""
     return directory.rpartition("/")[0]
 
 
@@ -350,8 +358,8 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory of the other log of a move, which may be removed already; None if
-    the log has no mark of a move. Raises StorageError."""
+    """Return the log directory of the other log of a move, original or copy, which may be removed
+    already. Return None if this log's directory has no mark of a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -361,16 +369,16 @@ def counterpart(log: Log, disk: Disk) -> str | None:
 
 
 def forget_move(log: Log, disk: Disk) -> None:
-    """Remove the marks of a move from the log's directory, because no other log of the partition
-    exists."""
+    """Remove the marks of a move from the log's directory, because the partition has no other
+    log."""
     for name in (MOVED_HERE, MOVING_AWAY, OUTDATED):
         disk.unlink(f"{log.directory}/{name}")
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Return the log to keep and the log to remove, after a kill interrupted a move. An outdated
-    log is removed, else the shorter one. Raises CorruptionError if neither log is marked as a
-    copy."""
+    """Return the log to keep and the log to remove, after a kill has interrupted a move of a
+    partition. An outdated log is removed; if there is none, the shorter log. Raises CorruptionError
+    if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

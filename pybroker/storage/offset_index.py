@@ -1,7 +1,7 @@
-"""The offset index of a segment (`.index`): the positions of batches in the segment.
+"""The offset index of a segment (`.index`): the positions of batches in the segment's file.
 
-The file has entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is that of
-the LAST record of a batch, the position is the start of the same batch. Not every batch has an
+The index has entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is that
+of the LAST record of a batch; the position is the start of this batch. Some batches have no
 entry.
 """
 
@@ -17,15 +17,15 @@ ENTRY: Final = struct.Struct(">ii")
 
 
 class OffsetEntry(NamedTuple):
-    """The batch that ends with `last_offset` begins at `position`."""
+    """An entry of the index: the batch that ends with `last_offset` begins at `position`."""
 
     last_offset: int
     position: int
 
 
 class OffsetIndex:
-    """The offset index of one segment, sorted by both fields. Invariant: each position is below the
-    size of the segment."""
+    """The offset index of one segment. Its entries are sorted by offset, and by position.
+    Invariant: each position is below the size of the segment."""
 
     __slots__ = ("_base_offset", "table")
 
@@ -37,13 +37,15 @@ class OffsetIndex:
         self.table.append(last_offset - self._base_offset, position)
 
     def floor(self, offset: int, *, cached_only: bool = False) -> OffsetEntry | None:
-        """Return the last indexed batch that ends at or before `offset`."""
+        """Return the entry of the last indexed batch that ends at or before `offset`; None if there
+        is none. With `cached_only` raises NotCached instead of waiting for the disk."""
         return self._entry(
             self.table.floor(offset - self._base_offset, cached_only=cached_only), cached_only
         )
 
     def floor_position(self, position: int, *, cached_only: bool = False) -> OffsetEntry | None:
-        """Return the last indexed batch that begins at or before `position`."""
+        """Return the entry of the last indexed batch that begins at or before `position`; None if
+        there is none. With `cached_only` raises NotCached instead of waiting for the disk."""
         return self._entry(
             self.table.floor(position, field=1, cached_only=cached_only), cached_only
         )
@@ -58,14 +60,14 @@ class OffsetIndex:
         return OffsetEntry(self._base_offset + relative, position)
 
     def truncate(self, offset: int) -> None:
-        """Remove the entries of batches that end at or after `offset`."""
+        """Remove the entries of the batches that end at or after `offset`."""
         self.table.truncate(self.table.floor(offset - 1 - self._base_offset) + 1)
 
     def is_plausible(self, log_size: int) -> bool:
-        """Return whether the file can be the index of a segment of that size. The file must consist
-        of whole entries, and the last one must point inside the segment and behind the first batch,
-        which never has an entry. This rejects the zeros that Apache Kafka leaves after a crash. The
-        other entries are not checked."""
+        """Return whether the file can be the index of a segment of `log_size` bytes. The file must
+        consist of whole entries. The last entry must point inside the segment and behind the first
+        batch, which never has an entry. This rejects the zeros that Apache Kafka leaves after a
+        crash. All other entries are not checked."""
         if not self.table.is_whole():
             return False
         last = self.last()

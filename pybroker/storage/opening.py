@@ -1,5 +1,6 @@
-"""Opens all logs at the start of a broker: checks the owner of each log directory, finds the
-partitions, and finishes the interrupted work of a killed broker. The manager uses the result."""
+"""Opens all logs at the start of a broker: checks that each log directory belongs to the broker,
+finds the partitions, and finishes the work that a kill has interrupted. The log manager uses the
+result."""
 
 from __future__ import annotations
 
@@ -24,11 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def is_suspect(home: LogDirectory) -> bool:
-    """Return whether the logs of a directory may lack records, because of a power loss or a failed
-    disk since the last clean stop.
+    """Return whether the logs in the log directory `home` may lack records, because of a power loss
+    or a failed disk since its last clean mark.
 
-    The files do not show it: unsynced records may be missing, and the file may have its old size.
-    """
+    The files do not show this: unsynced records may be missing although a file has its old size."""
     return not (home.was_clean or home.same_boot)
 
 
@@ -54,16 +54,17 @@ class Opening:
         self.opened: dict[TopicPartition, Opened] = {}
         self.home: dict[TopicPartition, LogDirectory] = {}
         self.unfinished_moves: dict[TopicPartition, str] = {}
-        """Partition -> the target log directory of its interrupted move."""
+        """Partition -> the log directory to which its interrupted move copies."""
         self.accepted_losses: set[TopicPartition] = set()
-        """Partitions for which the operator accepts the loss of records."""
+        """The partitions for which the operator accepts the loss of records."""
         self._accepted: set[str] = set()
         self.leftovers: list[str] = []
-        """The paths of renamed directories that can be removed."""
+        """The paths of renamed directories, which can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs. Raises StartupError or StorageError. If two directories contain the same
-        partition, or one is a copy of another, it raises before it writes anything."""
+        """Open all logs of the broker. `expects_data`: the broker had partitions before. Raises
+        StartupError or StorageError. If two directories contain the same partition, or one log
+        directory is a copy of another, it raises before it writes anything."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -152,16 +153,18 @@ class Opening:
         self.home[partition] = directory
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
-        """Note that the operator accepts the loss of the log's records from a corrupt range on, or
-        of records that only a lost copy has."""
+        """Note that the operator accepts the loss of records of this log: those from a corrupt
+        range on, or those that only a lost log of an interrupted move has."""
         log.warning(
-            "loss accepted partition=%s log_end=%d", partition, partition_log.log_end_offset
+            "loss of records accepted by the operator partition=%s log_end=%d",
+            partition,
+            partition_log.log_end_offset,
         )
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the largest offset that checkpoints of the partition may have: the log end, or no
-        limit for a damaged log."""
+        """Return the largest offset that the checkpoints may contain for the partition: its log
+        end, or no limit if its log is damaged."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -171,7 +174,8 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Keep one of two logs of a partition, after a kill between the two renames of a move."""
+        """Keep one of the two logs of a partition that a kill has left in the middle of a move, and
+        rename the directory of the other."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
@@ -187,7 +191,8 @@ class Opening:
         self._set_aside(dropped.topic_partition, dropped.directory, home)
         forget_move(kept, self._disk)
         log.warning(
-            "interrupted move settled partition=%s kept=%s log_end=%d dropped=%s log_end=%d",
+            "interrupted move settled, one log is kept and the other one removed partition=%s"
+            " kept=%s log_end=%d dropped=%s log_end=%d",
             partition,
             kept.directory,
             kept.log_end_offset,
@@ -196,9 +201,9 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle interrupted moves with one remaining log. If the other log may be in an offline or
-        lost directory, it may have newer records. The remaining log is not served then until that
-        directory is usable, or the operator accepts its loss."""
+        """Settle the interrupted moves of which one log remains. If the other log may be in an
+        offline or lost log directory, it may have newer records. The remaining log is then not
+        served until that directory is usable, or until the operator accepts its loss."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):
@@ -231,11 +236,12 @@ class Opening:
             partition_log.release(reason)
 
     def _drop_futures(self, directory: LogDirectory) -> None:
-        """Remove unfinished copies; their moves begin anew later. A copy whose original is not on
-        this broker is kept, since it may have the only records."""
+        """Remove the unfinished copies in this log directory; their moves begin again later. If the
+        original of a copy is not on this broker, the copy stays, because it may have the only
+        records."""
         for partition, path in directory.futures():
             if partition not in self.opened:
-                log.warning("copy of a missing partition kept path=%s", path)
+                log.warning("copy of a move is kept, the original is missing path=%s", path)
                 continue
             self._set_aside(partition, path, directory)
             if self.home[partition] is not directory:
@@ -249,7 +255,8 @@ class Opening:
         self.leftovers.append(f"{directory.path}/{name}")
 
     def _leave(self, directory: LogDirectory) -> None:
-        """Close the logs of a directory that turned out to be unusable."""
+        """Close the logs in this log directory, which could not be opened completely and is
+        offline."""
         for partition in [key for key, home in self.home.items() if home is directory]:
             self.opened.pop(partition).log.release()
             del self.home[partition]

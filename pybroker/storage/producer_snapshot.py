@@ -1,13 +1,14 @@
-"""The format of a producer snapshot (`<offset>.snapshot`): the producer state before that offset.
+"""The format of a producer snapshot (`<offset>.snapshot`): the state of a partition's producers
+before the record at that offset.
 
 Big-endian: `i16 version 1, u32 CRC-32C of the following bytes, i32 count`, then for each producer
 `i64 producer id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
 i32 coordinator epoch, i64 first offset of the open transaction`; -1 means "none".
 
-Kafka's format has the last batch of each producer, but the last five are needed to distinguish a
-retry from a gap after a restart. The four earlier batches follow after the entries, where Apache
-Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence,
-i64 last offset, i32 offset delta, i64 timestamp`, oldest first. The checksum covers them, too.
+Kafka's format has the last batch of each producer. To distinguish a retry from a gap after a
+restart, the broker needs the last five. The four earlier batches follow after the entries, where
+Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence,
+i64 last offset, i32 offset delta, i64 timestamp`, oldest first. The checksum covers them too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CHECKED_POSITION: Final = 6
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the content of a snapshot file."""
+    """Return the content of a snapshot file with the state of these producers."""
     rows = []
     earlier = []
     for entry in entries:
@@ -57,7 +58,8 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> list[ProducerEntry]:
-    """Return the producers in a snapshot file. Raises CorruptionError naming `path`."""
+    """Return the state of each producer in the content `data` of a snapshot file. Raises
+    CorruptionError, which names the file `path`, if `data` is damaged."""
     if len(data) < _HEAD.size:
         raise CorruptionError(
             f"{path}: {len(data)} bytes are too short for a producer snapshot,"
@@ -67,10 +69,10 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
     if version != _VERSION:
         raise CorruptionError(f"{path}: version is {version}, expected {_VERSION}")
     if crc != checksum(data[_CHECKED_POSITION:]):
-        raise CorruptionError(f"{path}: the checksum is wrong")
+        raise CorruptionError(f"{path}: the checksum of the producer snapshot is wrong")
     end = _HEAD.size + count * _ENTRY.size
     if count < 0 or end > len(data):
-        raise CorruptionError(f"{path}: {count} entries do not fit in {len(data)} bytes")
+        raise CorruptionError(f"{path}: {len(data)} bytes are too short for {count} entries")
     earlier = _earlier_batches(data, end)
     entries = []
     for row in _ENTRY.iter_unpack(data[_HEAD.size : end]):

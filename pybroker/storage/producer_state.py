@@ -1,9 +1,9 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360).
 
-The code is free of I/O. `check` decides whether a batch may be appended, and changes nothing;
-`apply` updates the state for a batch that was written. The leader calls both, followers and
-recovery call only `apply`, so all replicas reach the same state. `producer_snapshot.py` has the
-file format.
+The code does no I/O. `check` decides whether a batch may be appended, and changes nothing. `apply`
+updates the state for a batch that was written. The leader calls both. Followers and recovery call
+only `apply`, so all replicas reach the same state. `producer_snapshot.py` defines the file
+format.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 BATCHES_REMEMBERED: Final = 5
 """The largest number of batches that an idempotent producer has in flight
-(max.in.flight.requests.per.connection)."""
+(max.in.flight.requests.per.connection). The broker remembers this many for each producer."""
 EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
-"""The default of producer.id.expiration.ms."""
+"""The default of the option producer.id.expiration.ms."""
 
 
 class RememberedBatch(NamedTuple):
-    """An appended batch; a retry with the same sequences gets the same response."""
+    """An appended batch. A retry of it, with the same sequences, gets the same response."""
 
     last_sequence: int
     last_offset: int
@@ -44,8 +44,8 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The state of one producer. Invariant: `batches` have the epoch `epoch`, oldest first, at most
-    five."""
+    """The state of one producer. Invariant: all `batches` have the producer epoch `epoch`; they are
+    at most five, oldest first."""
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -60,7 +60,7 @@ class ProducerEntry:
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction whose marker is at `last_offset`."""
+    """A transaction from `first_offset` to its marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -73,14 +73,14 @@ class ProducerState:
     """The state of all producers of one partition.
 
     Invariant: the keys of `open_transactions` are the `transaction_first_offset` of all entries
-    with an open transaction.
-    """
+    with an open transaction."""
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """First offset -> producer id."""
+    """First offset of an open transaction -> its producer id."""
     undecided: list[CompletedTransaction] = field(default_factory=list)
-    """Transactions whose marker may be at or above the high watermark, in order of the markers."""
+    """The completed transactions whose marker may be at or above the high watermark, in the order
+    of the markers."""
 
     @classmethod
     def restored(cls, entries: Iterable[ProducerEntry]) -> ProducerState:
@@ -93,36 +93,36 @@ class ProducerState:
         return state
 
     def take_over(self, other: ProducerState) -> None:
-        """Replace the state by that of `other`, which covers the same records."""
+        """Replace this state by that of `other`, which covers the same records."""
         self.entries = other.entries
         self.open_transactions = other.open_transactions
         self.undecided = other.undecided
 
     @property
     def last_seen_ms(self) -> int:
-        """The time of the last append by a known producer; 0 if there is none."""
+        """The wall-clock time in ms of the last append by a known producer; 0 if no producer is
+        known."""
         return max((entry.last_seen_ms for entry in self.entries.values()), default=0)
 
     def check(
         self, header: BatchHeader, marker: EndTransaction | None = None
     ) -> RememberedBatch | None:
-        """Return None if the producer may append this batch. If the batch repeats one of the last
-        five batches, return the earlier one.
+        """Return None if the producer may append the batch with this header. If the batch repeats
+        one of the producer's last five batches, return that batch.
 
-        Raises BrokerError: INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER
-        for a gap and for a new epoch that does not begin with sequence 0, INVALID_TXN_STATE for a
-        non-transactional batch inside a transaction, TRANSACTION_COORDINATOR_FENCED for a marker of
-        a replaced coordinator. An unknown producer may begin with any sequence, since its state may
-        have expired.
-        """
+        Raises BrokerError: INVALID_PRODUCER_EPOCH for an older epoch than the producer's,
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap in the sequences and for a new epoch that does not
+        begin with sequence 0, INVALID_TXN_STATE for a non-transactional batch inside a transaction,
+        TRANSACTION_COORDINATOR_FENCED for a marker of a replaced coordinator. An unknown producer
+        may begin with any sequence, since its state may have expired."""
         entry = self.entries.get(header.producer_id)
         if entry is None:
             return None
         if header.producer_epoch < entry.epoch:
             raise BrokerError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {entry.epoch},"
-                f" the batch has epoch {header.producer_epoch}",
+                f"producer {header.producer_id}: the batch has producer epoch"
+                f" {header.producer_epoch}, expected {entry.epoch} or more",
             )
         if marker is not None:
             if marker.coordinator_epoch < entry.coordinator_epoch:
@@ -137,8 +137,8 @@ class ProducerState:
         if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction, and the batch is not"
-                " transactional",
+                f"producer {header.producer_id} has an open transaction, so a transactional batch"
+                " is expected",
             )
         return None
 
@@ -162,12 +162,12 @@ class ProducerState:
         seen_ms: int,
         marker: EndTransaction | None = None,
     ) -> CompletedTransaction | None:
-        """Update the state for a batch written at `first_offset`. Return the transaction that the
-        batch completed, or None.
+        """Update the state for a batch that was written at `first_offset`. Return the transaction
+        that the batch completed, or None. `marker` is the transaction marker in the batch, if it
+        has one.
 
-        The producer's idle time starts at `seen_ms`. This is the time of the append, since the
-        timestamps of the records may be years old.
-        """
+        `seen_ms` is the wall-clock time of the append, from which the producer counts as idle. The
+        timestamps of the records may be years old."""
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
         if entry is None:
@@ -204,8 +204,8 @@ class ProducerState:
         return completed
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the smallest first offset of the transactions that are open, or whose marker is
-        not below the high watermark; None if there are none."""
+        """Return the smallest first offset among the open transactions and those whose marker is at
+        or above the high watermark; None if there are none."""
         while self.undecided and self.undecided[0].last_offset < high_watermark:
             del self.undecided[0]
         starts = [transaction.first_offset for transaction in self.undecided]
@@ -214,7 +214,8 @@ class ProducerState:
         return min(starts, default=None)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the transaction index entry of a transaction that the last marker aborted."""
+        """Return the entry in the transaction index for a transaction that the last marker
+        aborted."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -223,7 +224,7 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove the producers without an open transaction that have not appended for
+        """Remove the producers that have no open transaction and have not appended for
         `expiration_ms`. Return their number."""
         expired = [
             producer_id

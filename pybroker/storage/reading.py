@@ -1,6 +1,6 @@
-"""Reads a file with or without waiting for the disk.
+"""Reads a file, and either waits for the disk or not.
 
-If bytes are not in the page cache, a read without waiting raises `NotCached`. So a lookup in
+A read that does not wait raises `NotCached` if bytes are not in the page cache. So a lookup in
 several steps needs no checks: its caller repeats the whole lookup in a thread that may wait.
 """
 
@@ -15,25 +15,25 @@ _HINTS_MAX: Final = 64
 
 
 class NotCached(PybrokerError):
-    """Raised if a lookup would have to wait for the disk; nothing was changed. Repeat the lookup in
-    a thread that may wait."""
+    """Raised if a lookup would have to wait for the disk. It has changed nothing: the caller
+    repeats it in a thread that may wait."""
 
 
 def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffer:
-    """Return `length` bytes from `position` on, fewer at the end of the file.
+    """Return `length` bytes of the file from `position` on; fewer at the end of the file.
 
-    Raises NotCached if `cached_only` is set and a byte is not in the page cache.
-    """
+    With `cached_only` raises NotCached if one of these bytes is not in the page cache."""
     if not cached_only:
         return file.pread(position, length)
     data = file.pread_cached(position, length)
     if data is None:
-        raise NotCached(f"{file.path}: {length} bytes at position {position} are not cached")
+        raise NotCached(f"{file.path}: {length} bytes at {position} are not in the page cache")
     return data
 
 
 def hint(hints: dict[int, int], offset: int, position: int) -> None:
-    """Store the position of the batch at `offset`, where a sequential reader continues."""
+    """Store in `hints` at which position of the file the batch at `offset` begins: a sequential
+    reader continues there."""
     if len(hints) >= _HINTS_MAX:
         hints.clear()
     hints[offset] = position

@@ -3,9 +3,9 @@
 Recovery checks every batch from the recovery point on. An invalid batch has one of two causes:
 
 - The last write is incomplete (a torn tail). No valid batch follows, and recovery cuts the bytes
-  off. If only the process was killed, the write has left a prefix of its bytes.
-- Bytes that were written are corrupt. The log ends there until it is repaired, because records
-  after the corrupt range may have been acknowledged.
+  off. If only the process was killed, the first bytes of the write are in the file.
+- Bytes that had been written are corrupt. The log ends before them until it is repaired, because
+  records after the corrupt range may have been acknowledged.
 
 Recovery saves the bytes that it cuts off in a file beside the log.
 """
@@ -38,17 +38,17 @@ from pybroker.storage.segment import Segment
 log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 4 * 1024**2
 SEARCH_BYTES_MAX: Final = 128 * 1024**2
-"""The distance within which recovery searches for a valid batch after a corrupt one. It is longer
-than any batch, since requests are limited to 100 MiB."""
+"""The number of bytes in which recovery searches for a valid batch after an invalid one. It is
+longer than any batch, since requests are limited to 100 MiB."""
 _BATCH_SEARCHED_MAX: Final = 101 * 1024**2
 _OFFSET_BYTES: Final = 8
 _ENDS_TRIED_MAX: Final = 64
 
 
 class ScanEnd(NamedTuple):
-    """The end of the valid batches of a segment. `reason` says why the next batch is invalid; None
-    at the end of the file. `is_complete`: the invalid batch has its full length, so some of its
-    bytes are corrupt."""
+    """The end of the valid batches of a segment: the position in the file, and the offset that
+    follows. `reason` says why the next batch is invalid; None if the file ends there.
+    `is_complete`: the invalid batch has its full length, so some of its bytes are corrupt."""
 
     position: int
     next_offset: int
@@ -58,7 +58,8 @@ class ScanEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The result of recovery. `cut_bytes` is the length of the torn tail that was cut off."""
+    """The result of recovery: the segments up to a corrupt range (`damage`), the segments after it
+    (`unreachable`), and the length in bytes of the torn tail that was cut off."""
 
     segments: tuple[Segment, ...]
     damage: Damage | None = None
@@ -67,8 +68,8 @@ class Recovered:
 
 
 Visit = Callable[[int, BatchHeader], str | None]
-"""Called with position and header of a valid batch. Returns a reason to reject the batch, or
-None."""
+"""Called with the position and the header of a valid batch. Returns a reason to reject the batch,
+or None to accept it."""
 
 
 def scan(
@@ -80,9 +81,9 @@ def scan(
     *,
     may_have_gaps: bool = True,
 ) -> ScanEnd:
-    """Check the batches from `position` on: header, length, checksum, and offsets that rise from
-    `next_offset` on. Call `visit` for each valid batch, and return the end of the valid ones. If
-    not `may_have_gaps`, a last batch after a gap in the offsets is invalid."""
+    """Check the batches in `file` from `position` on: header, length, checksum, and offsets that
+    rise from `next_offset` on. Call `visit` for each valid batch, and return the end of the valid
+    batches. Unless `may_have_gaps`, a last batch whose base offset leaves a gap is invalid."""
     chunk = b""
     start = position
     while position < size:
@@ -101,7 +102,7 @@ def scan(
             start, chunk = position, file.pread(position, min(max(CHUNK_BYTES, header.size), left))
         if not crc_matches(chunk, position - start, header.size):
             is_next = header.base_offset >= next_offset
-            return ScanEnd(position, next_offset, "the checksum is wrong", is_next)
+            return ScanEnd(position, next_offset, "the batch's checksum is wrong", is_next)
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             return ScanEnd(
                 position,
@@ -132,7 +133,8 @@ def scan(
 
 
 def _has_successor(file: File, position: int, size: int) -> bool:
-    """Return whether a whole batch seems to begin at `position`."""
+    """Return whether a whole batch seems to begin at `position`: its header is plausible, and the
+    file has enough bytes."""
     try:
         return position + read_header(file.pread(position, HEADER_SIZE), 0).size <= size
     except CorruptionError:
@@ -141,8 +143,8 @@ def _has_successor(file: File, position: int, size: int) -> bool:
 
 def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
     """Return whether the base offset of the batch at `position` is wrong. No checksum covers a base
-    offset. It is wrong if it leaves a gap after `expected`, and the next valid batch begins inside
-    that gap or inside this batch."""
+    offset. It is wrong if it leaves a gap after the offset `expected`, and the next valid batch
+    begins inside this gap or inside this batch."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -155,9 +157,10 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
 
 
 def _ends_elsewhere(file: File, position: int, size: int) -> bool:
-    """Return whether a whole batch with a corrupt length or magic begins at `position`. No checksum
-    covers these two fields. The function computes the checksum for several possible ends: the next
-    base offset, and the end of the file or up to 7 bytes before. Slow; only for the last batch."""
+    """Return whether the bytes at `position` are a whole batch whose length field or magic is
+    corrupt. No checksum covers these two fields. The function tries several ends of the batch, and
+    computes the checksum for each: before the next base offset, and the last 8 positions of the
+    file. Slow; called for the last batch only."""
     left = size - position
     if left < HEADER_SIZE:
         return False
@@ -174,8 +177,8 @@ def _ends_elsewhere(file: File, position: int, size: int) -> bool:
 
 
 def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:
-    """Return the position of the first valid batch after `position` with an offset of at least
-    `next_offset`. The search is byte by byte. Return None if there is none within
+    """Return the position of the first valid batch after `position` whose base offset is at least
+    `next_offset`. The search goes from byte to byte. Return None if it finds none within
     SEARCH_BYTES_MAX."""
     end = min(size, position + SEARCH_BYTES_MAX)
     place = position + 1
@@ -223,14 +226,13 @@ def recover(
     visit: Visit,
     accepts_loss: bool = False,
 ) -> Recovered:
-    """Check the log from its recovery point on, rebuild its indexes, and cut off a torn tail.
+    """Check a log from its recovery point on, rebuild its indexes, and cut off a torn tail.
 
-    `segments` are all segments of the log in order. All records below `floor_offset` were written,
-    so a log that ends earlier is damaged. A segment that begins above `gapless_from` must begin at
+    `segments` are all segments of the log, in order. All records below `floor_offset` were written,
+    so a log that ends below it is damaged. A segment that begins above `gapless_from` must begin at
     the end of the previous one. `trusts_indexes`: the machine has been up since the last write.
-    `visit` is called for each checked valid batch. `accepts_loss`: cut off all records from a
-    corrupt range on.
-    """
+    `visit` is called for each valid batch that is checked. `accepts_loss`: cut off all records from
+    a corrupt range on."""
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,
@@ -253,7 +255,7 @@ def recover(
         if end.reason is None and number + 1 < len(segments):
             following = segments[number + 1].base_offset
             if following > max(end.next_offset, gapless_from):
-                reason = f"the segment ends at {end.next_offset}, the next begins at {following}"
+                reason = f"after offset {end.next_offset} the next segment begins at {following}"
                 end = end._replace(reason=reason)
         if end.reason is None:
             expected = end.next_offset
@@ -271,8 +273,8 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """Return the result for a log whose batches are all valid. The log is damaged if it ends below
-    `floor_offset`."""
+    """Return the result of recovery for a log whose batches are all valid. The log is damaged if it
+    ends below `floor_offset`."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()
@@ -314,9 +316,9 @@ def _recover_segment(
 
 
 def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
-    """Return the position after the last batch below `offset`, and the offset that follows. The
-    batches are found by their headers, without a check of their checksums. An invalid header ends
-    the search."""
+    """Return the position after the last batch below `offset`, and the offset that follows this
+    batch. The search reads only the headers of the batches, and does not compute checksums. It ends
+    at an invalid header."""
     position, next_offset = 0, segment.base_offset
     if offset <= segment.base_offset:
         return position, next_offset
@@ -339,8 +341,8 @@ def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
 def _is_torn_tail(
     segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int
 ) -> bool:
-    """Return whether the bytes from `end` on are a torn tail, and not damage: no valid batch
-    follows."""
+    """Return whether the bytes from `end` on are a torn tail: no valid batch follows. If one
+    follows, they are a corrupt range."""
     if end.next_offset < floor_offset:
         return False
     for later in segments[number + 1 :]:
@@ -352,7 +354,8 @@ def _is_torn_tail(
 
 
 def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> int:
-    """Cut the log off at `end`, and save the bytes in another file. Return their number."""
+    """Cut the log off at `end`, and save the bytes after it in another file. Return their
+    number."""
     segment = segments[number]
     file = segment.file
     cut_bytes = file.size() - end.position
@@ -396,7 +399,7 @@ def _all_zero(file: File, position: int) -> bool:
 
 
 def copy_from(file: File, position: int, disk: Disk, path: str) -> None:
-    """Create a durable file at `path` with the bytes of `file` from `position` on."""
+    """Create a file at `path` with the bytes of `file` from `position` on, and sync it."""
     copy = disk.open(path, create=True)
     size = file.size()
     while position < size:
@@ -411,7 +414,8 @@ def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovere
     segment = segments[number]
     reason = end.reason or "unknown"
     log.error(
-        "log damaged path=%s position=%d offset=%d reason=%r",
+        "log damaged path=%s position=%d offset=%d reason=%r: records from this offset on are not"
+        " served",
         segment.path,
         end.position,
         end.next_offset,

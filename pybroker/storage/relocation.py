@@ -1,6 +1,7 @@
 """The moves of a broker's replicas between its log directories: begins, finishes and cancels them.
 
-`moves.py` has the steps of one move. Replication requests moves and runs the steps.
+`moves.py` defines the steps of one move. `replication/mover.py` requests moves, and runs the
+steps.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pybroker.storage.moves import ReplicaMove, forget_move
 log = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 10_000
-"""The largest number of requested directories for partitions that do not exist yet. A further
-request replaces the oldest one."""
+"""The largest number of partitions without a log for which a client has requested a log directory.
+A further request replaces the oldest one."""
 
 
 class Relocations:
-    """The moves under way, and the requested directories of partitions that do not exist yet.
+    """The moves under way, and the requested log directories of partitions that have no log yet.
     Invariant: a partition has at most one move."""
 
     def __init__(
@@ -44,8 +45,8 @@ class Relocations:
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._requested: dict[TopicPartition, LogDirectory] = {}
         self.unfinished: dict[TopicPartition, str] = {}
-        """Partition -> the target directory of its move that the last broker did not finish. The
-        copies of these moves are removed."""
+        """Partition -> the log directory to which its unfinished move copied it when the broker
+        last stopped. The broker has removed these copies, and begins the moves again."""
 
     @property
     def current(self) -> Mapping[TopicPartition, ReplicaMove]:
@@ -54,9 +55,9 @@ class Relocations:
     # -- requested directories
 
     def request_directory(self, partition: TopicPartition, path: str) -> None:
-        """Note that a client requests this directory for the partition. If the partition has no log
-        yet, it is created there later. Raises BrokerError LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR
-        if the directory is offline."""
+        """Note that a client requests the log directory `path` for the partition. If the partition
+        has no log yet, its log is later created there. Raises BrokerError LOG_DIR_NOT_FOUND, or
+        KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
             self._requested.pop(partition, None)
@@ -65,8 +66,8 @@ class Relocations:
             self._requested[partition] = directory
 
     def take_request(self, partition: TopicPartition) -> LogDirectory | None:
-        """Return and remove the requested directory of a partition that is created now; None if
-        there is no request."""
+        """Remove and return the log directory that a client has requested for a partition whose log
+        is created now; None without a request."""
         return self._requested.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
@@ -80,14 +81,14 @@ class Relocations:
     # -- moving
 
     def begin(self, partition: TopicPartition, path: str) -> ReplicaMove | None:
-        """Begin to copy the partition to that directory, and return the move. Return None if the
-        partition is there already. The partition must have a log and no other move. Waits for the
-        disk.
+        """Begin to copy the partition's log to the log directory `path`, and return the move.
+        Return None if the log is already in this directory. The partition must have no other move.
+        Waits for the disk.
 
-        Raises StorageError and the errors of `request_directory`. Raises KAFKA_STORAGE_ERROR also
-        if the log is unusable, or if any log directory is offline or lost, since it may contain a
-        copy.
-        """
+        Raises StorageError and the errors of `request_directory`. Raises BrokerError
+        REPLICA_NOT_AVAILABLE if the partition has no log, and KAFKA_STORAGE_ERROR if the log is
+        unusable, or if any log directory is offline or lost: it may contain a log of the
+        partition."""
         table = self._table
         target = self._target(path)
         source = table.logs.get(partition)
@@ -115,8 +116,8 @@ class Relocations:
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace the log by its copy if the copy can catch up at once. Return whether the log was
-        replaced. Runs on the event loop, and never waits."""
+        """Replace a log by its copy, if the copy can get the last records at once. Return whether
+        the log was replaced. Runs on the event loop, and never waits."""
         table, partition = self._table, move.topic_partition
         if not table.lock.acquire(blocking=False):
             return False
@@ -131,9 +132,10 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """Make the copy durable after the swap, then remove the old directory in `origin`. Waits
-        for the disk. Raises BrokerError, StorageError. After a failure the old directory is renamed
-        to stray: it is older than the copy, and must not be served."""
+        """After the copy has replaced the log, make the copy durable and remove the old log from
+        the log directory `origin`. Waits for the disk. Raises BrokerError, StorageError. After a
+        failure the old log's directory is renamed to `*-stray`: the old log lacks records, and must
+        not be used."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -161,9 +163,9 @@ class Relocations:
         log.info("move done partition=%s from=%s to=%s", partition, origin, move.target.path)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Prepare the partition's move, if it has one, for a truncation of the log to `offset`.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the log must not be truncated
-        then."""
+        """Prepare the partition's move, if it has one, for a truncation of its log to `offset`.
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must not truncate the
+        log then."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -171,19 +173,21 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the marks of the partitions' moves: the operator has accepted the loss of the
-        other log. Waits for the disk."""
+        """Remove the marks of moves from the logs of these partitions: the operator has accepted
+        the loss of the other log of each move. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:
                 if partition_log is not None:
                     forget_move(partition_log, self._table.disk)
             except StorageError as error:
-                log.warning("marks of a move not removed partition=%s error=%s", partition, error)
+                log.warning(
+                    "marks of a settled move not removed partition=%s error=%s", partition, error
+                )
 
     def cancel(self, partition: TopicPartition) -> None:
-        """Cancel the partition's move and its requested directory, if there are any. Remove the
-        copy unless it has replaced the log. Waits for the disk."""
+        """Cancel the partition's move, and its request for a log directory, if it has them. Remove
+        the copy unless it has replaced the log. Waits for the disk."""
         self._requested.pop(partition, None)
         self.unfinished.pop(partition, None)
         move = self._moves.get(partition)
@@ -191,8 +195,8 @@ class Relocations:
             self._abandon(move)
 
     def cancel_all(self) -> None:
-        """Stop all moves at shutdown. The copies stay, so that the next start begins these moves
-        again."""
+        """Stop all moves at the shutdown of the broker. The copies stay: they tell the next start
+        to begin these moves again."""
         for move in self._moves.values():
             directory = None if move.done else move.abandon()
             if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
@@ -200,21 +204,21 @@ class Relocations:
             try:
                 self._table.rename_away(move.log, move.target, FUTURE_DIRECTORY)
             except StorageError as error:
-                log.warning("copy not renamed path=%s error=%s", directory, error)
+                log.warning("copy of a stopped move not renamed path=%s error=%s", directory, error)
         self._moves.clear()
 
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to a directory that has failed, and leave their copies
-        unchanged."""
+        """Cancel the moves from or to a log directory that has failed, and leave their copies
+        unchanged. `partitions` are those with their log in this directory."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()
 
     def abandon(self, move: ReplicaMove) -> None:
-        """Cancel this move, and remove its copy, unless the copy has replaced the log. Waits for
-        the disk."""
+        """Cancel this move and remove its copy, unless the copy has replaced the log. Waits for the
+        disk."""
         if not move.done:
             self._abandon(move)
 
@@ -227,6 +231,6 @@ class Relocations:
         try:
             path = self._table.rename_away(move.log, move.target, DELETED_DIRECTORY)
         except StorageError as error:
-            log.warning("copy not removed path=%s error=%s", directory, error)
+            log.warning("copy of a cancelled move not removed path=%s error=%s", directory, error)
         else:
             self._table.deleted.add(0, path)

@@ -10,8 +10,9 @@ from pybroker.storage.log_config import UNLIMITED, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts about a segment that retention needs. `next_offset` is its last offset + 1.
-    `timestamp` returns ms since 1970; it is called only if the age decides."""
+    """The facts about a segment that retention needs. `next_offset` is the segment's last offset +
+    1. `size` is in bytes. `timestamp` returns the time (ms since 1970) from which the age counts.
+    It is called only if the decision depends on the age."""
 
     next_offset: int
     size: int
@@ -27,14 +28,13 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """Return how many segments, from the oldest on, may be deleted. A segment may be deleted if it
-    is below the log start, is too old, or if the log is too large even without it. The first
-    segment that must stay ends the count. Records at or above the high watermark and an empty last
-    segment always stay.
+    """Return how many segments of a log may be deleted, counted from the oldest one. A segment may
+    be deleted if it is below the log start, or too old, or if the log is too large even without it.
+    The count ends at the first segment that must stay. A segment with records at or above the high
+    watermark always stays, and so does an empty last segment.
 
     If the topic is only compacted, or `by_age` is False, only segments below the log start are
-    deleted, regardless of their age and size.
-    """
+    deleted, regardless of age and size."""
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments:

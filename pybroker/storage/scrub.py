@@ -1,5 +1,6 @@
-"""Checks whether batches are still as written: their checksums, and the header fields outside the
-checksum by comparison with the neighbouring batches. The functions change nothing."""
+"""Checks whether the batches of a log are still as they were written: by their checksums, and, for
+the header fields that no checksum covers, by comparison with the neighbouring batches. The
+functions change nothing."""
 
 from __future__ import annotations
 
@@ -27,16 +28,17 @@ from pybroker.storage.log_parts import Damage
 from pybroker.storage.segment import Segment
 
 _OUTLINE: Final = struct.Struct(">qiibI2xi")
-"""The header fields that are checked: base offset, batch length, leader epoch, magic, checksum,
-last offset delta."""
+"""The header fields of a batch that are checked: base offset, batch length, leader epoch, magic,
+checksum, last offset delta."""
 OFFSET_END: Final = 2**63 - 1
 
 EpochOf = Callable[[int], int]
-"""Returns the leader epoch of the record at an offset, -1 if it is unknown."""
+"""Returns the leader epoch of the record at an offset; -1 if it is unknown."""
 
 
 class Whole(NamedTuple):
-    """The position up to which batches are valid, and the offset that follows them."""
+    """The result of `whole`: the position up to which the batches are valid, and the offset that
+    follows."""
 
     position: int
     next_offset: int
@@ -45,9 +47,9 @@ class Whole(NamedTuple):
 def whole(
     data: Buffer, offset: int = 0, end_offset: int = OFFSET_END, epoch_of: EpochOf | None = None
 ) -> Whole:
-    """Return the end of the valid batches at the start of `data`. In valid batches the checksum is
-    right, offsets rise from `offset` on and are below `end_offset`, and leader epochs match
-    `epoch_of`. Cheap enough for every read."""
+    """Return the end of the valid batches at the start of `data`. In a valid batch the checksum is
+    right, the offsets are at least `offset`, rise from batch to batch and are below `end_offset`,
+    and the leader epoch is that of `epoch_of`. Fast enough for every read."""
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
     while position + HEADER_SIZE <= size:
@@ -73,7 +75,7 @@ def whole(
 @dataclass(frozen=True, slots=True)
 class Place:
     """The place where the check of a log continues: a position in the segment with `base_offset`.
-    The next batch is expected at `offset` or later."""
+    The batch at this position must begin at `offset` or later."""
 
     base_offset: int
     position: int
@@ -82,8 +84,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of checking `checked_bytes` bytes. `place` is None at the end of the log.
-    `segment` is the segment with the damage."""
+    """The result of checking `checked_bytes` bytes of a log. `place` is where the check continues;
+    None at the end of the log. `segment` is the segment with the damage."""
 
     place: Place | None
     checked_bytes: int
@@ -92,7 +94,7 @@ class Looked:
 
 
 def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_MAX) -> Looked:
-    """Check about `bytes_max` bytes from `place` on (None: from the beginning of the log). Leader
+    """Check about `bytes_max` bytes of the log from `place` on (None: from its beginning). Leader
     epochs above `epoch_max` are invalid. Waits for the disk. Raises StorageError, also if the files
     were removed meanwhile."""
     epoch_of = _bounded(log.epoch_of, epoch_max)
@@ -121,8 +123,8 @@ def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_M
 
 
 def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
-    """Check the damaged batch again, in the thread that changes the log. Return False if the batch
-    is intact, or was truncated or deleted meanwhile."""
+    """Check again the batch in which `look` has found damage, in the thread that changes the log.
+    Return False if the batch is intact, or was truncated or deleted meanwhile."""
     damage, segment = looked.damage, looked.segment
     if damage is None or segment is None or log.failure is not None or log.damage is not None:
         return False
@@ -133,22 +135,22 @@ def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
 
 
 def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
-    """Return `epoch_of` with `epoch_max` in place of larger epochs: the history may come from
-    corrupt batches."""
+    """Return a function like `epoch_of` whose results are at most `epoch_max`: the known leader
+    epochs may come from corrupt batches."""
     return lambda offset: min(epoch_of(offset), epoch_max)
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """Return the segment of that place, or the next segment if the first was deleted; None at the
-    end of the log."""
+    """Return the segment in which `place` is. If it was deleted, return the next one; None if there
+    is no later segment."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 
 def _check(
     segment: Segment, position: int, offset: int, epoch_of: EpochOf
 ) -> tuple[str | None, int, int]:
-    """Return the fault of the batch at `position` (None: it is valid), its length, and the offset
-    that is expected next."""
+    """Return the fault of the batch at `position` (None if it is valid), its length in bytes, and
+    the offset at or above which the next batch must begin."""
     size, next_offset = segment.end
     try:
         header = read_header(segment.file.pread(position, HEADER_SIZE))
@@ -158,7 +160,7 @@ def _check(
         left = size - position
         return f"the batch has {header.size} bytes, the file has only {left} more", 0, offset
     if not crc_matches(segment.file.pread(position, header.size), 0, header.size):
-        return "the checksum is wrong", 0, offset
+        return "the batch's checksum is wrong", 0, offset
     if not offset <= header.base_offset <= header.last_offset < next_offset:
         return (
             f"the batch has the offsets {header.base_offset} to {header.last_offset},"
@@ -171,7 +173,8 @@ def _check(
 
 
 def _epoch_fault(base_offset: int, epoch: int, epoch_of: EpochOf) -> str | None:
-    """Return the fault of a batch's leader epoch, None if the epoch is valid or unknown."""
+    """Return the fault of the leader epoch of a batch at `base_offset`; None if the epoch is valid,
+    or if no epoch is known for the offset."""
     known = epoch_of(base_offset)
     if NO_EPOCH in (known, epoch) or known == epoch:
         return None

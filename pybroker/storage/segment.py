@@ -1,4 +1,4 @@
-"""One segment: a part of the log in a file of batches, with its indexes.
+"""One segment: a part of a log in a file of batches, with its indexes.
 
 A segment finds the positions of batches, and reads consecutive whole batches. Other modules handle
 producers, leader epochs and recovery, and decide when a segment ends or is deleted.
@@ -20,16 +20,16 @@ from pybroker.storage.time_index import TimeEntry, TimeIndex
 from pybroker.storage.txn_index import TxnIndex
 
 SCAN_BYTES: Final = 8192
-"""The number of bytes read at a time while `headers` goes from batch to batch."""
+"""The number of bytes that `headers` reads at a time while it goes from batch to batch."""
 SCRUB_BYTES: Final = 1024**2
-"""The number of bytes read at a time while `headers` goes through a whole segment."""
+"""The number of bytes that `headers` reads at a time if it goes through a whole segment."""
 _WALKED_BYTES_MAX: Final = 64 * 1024
-"""Up to this size, reading each header is faster than a lookup of the last batch in the index."""
+"""Up to this many bytes, reading all headers is faster than finding the last batch by the index."""
 
 
 class Appended(NamedTuple):
     """The facts about a batch that a segment needs for an append: its position in the data, its
-    length, its last offset (absolute), and its largest timestamp."""
+    length in bytes, its last offset (absolute), and its largest timestamp."""
 
     position: int
     size: int
@@ -43,8 +43,7 @@ class Segment:
 
     Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is the last offset
     + 1, or `base_offset` if the segment is empty. After a clean stop, `next_offset` of a segment
-    that is not the active one is the base offset of the next segment.
-    """
+    that is not the active one is the base offset of the next segment."""
 
     def __init__(
         self, directory: str, base_offset: int, disk: Disk, *, size: int, next_offset: int
@@ -80,7 +79,7 @@ class Segment:
 
     @property
     def end(self) -> tuple[int, int]:
-        """`size` and `next_offset` as a consistent pair."""
+        """The `size` and the `next_offset` at the same moment."""
         return self._end
 
     @property
@@ -91,7 +90,8 @@ class Segment:
 
     @classmethod
     def created(cls, directory: str, base_offset: int, disk: Disk) -> Segment:
-        """Return a new segment with an empty file; the first entries create the indexes."""
+        """Return a new segment with an empty file; the first index entries create the index
+        files."""
         segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset)
         segment._file = disk.open(segment.path, create=True)
         segment._indexes_checked = True
@@ -110,8 +110,7 @@ class Segment:
     def append(self, data: Buffer, batches: Sequence[Appended], index_interval_bytes: int) -> None:
         """Append `data`, which consists of `batches`, by one write.
 
-        Raises StorageError; the segment is unchanged then.
-        """
+        Raises StorageError; the segment is then unchanged."""
         start = self._end[0]
         self.file.append(data)
         for batch in batches:
@@ -123,7 +122,7 @@ class Segment:
     def append_batch(
         self, data: Buffer, last_offset: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
-        """Append `data`, which is one batch. Faster than `append`."""
+        """Append `data`, which is exactly one batch. Faster than `append`."""
         start, size = self._end[0], len(data)
         (self._file or self.file).append(data)
         if self._first_timestamp is None:
@@ -172,7 +171,7 @@ class Segment:
     # -- timestamps
 
     def first_timestamp(self) -> int:
-        """Return the largest timestamp of the first batch, -1 if the segment is empty."""
+        """Return the largest timestamp of the first batch; -1 if the segment is empty."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -180,7 +179,8 @@ class Segment:
         return self._first_timestamp
 
     def largest_timestamp(self) -> tuple[int, int]:
-        """Return the largest timestamp and the last offset of its batch, else (-1, base offset)."""
+        """Return the largest timestamp and its batch's last offset; (-1, base offset) without
+        one."""
         if self._largest is None:
             last = self.times.last()
             self._largest = (-1, self.base_offset)
@@ -191,8 +191,8 @@ class Segment:
         return self._largest
 
     def _is_true(self, entry: TimeEntry) -> bool:
-        """Return whether the batch of the entry has that timestamp. Entries beyond the end of the
-        segment are not checked, since they are about to be removed."""
+        """Return whether the batch of the index entry has the timestamp of the entry. An entry
+        beyond the end of the segment is not checked, since it is about to be removed."""
         if entry.last_offset >= self.next_offset:
             return True
         position = self.locate(entry.last_offset)
@@ -200,13 +200,13 @@ class Segment:
         return header is not None and header.max_timestamp == entry.timestamp
 
     def retention_timestamp(self) -> int:
-        """Return the timestamp from which the age of the segment counts: the largest timestamp, or
-        the last change of the file if the records have no timestamps."""
+        """Return the time (ms since 1970) from which the segment's age counts: the largest
+        timestamp, or the last change of the file if the records have no timestamps."""
         timestamp, _ = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """Return the position of a batch; all records before it have an earlier timestamp."""
+        """Return a batch's position before which all records are earlier than `timestamp_ms`."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
         if entry is not None and not self._is_true(entry):
@@ -221,11 +221,10 @@ class Segment:
     def headers(
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield position and header of each batch from `position` on, up to the last batch that
-        ends at or before `limit`. A batch must begin at `position`.
+        """Yield the position and the header of each batch from `position` on, up to the last batch
+        that ends at or before the position `limit`. A batch must begin at `position`.
 
-        Raises CorruptionError at an invalid header, NotCached.
-        """
+        Raises CorruptionError at an invalid header, NotCached."""
         chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:
@@ -241,7 +240,7 @@ class Segment:
 
     def locate(self, offset: int, *, cached_only: bool = False) -> int | None:
         """Return the position of the batch that contains `offset`, or of the next batch if
-        compaction has removed that one; None if there is none."""
+        compaction has removed it; None if the segment has neither."""
         hinted = self._hints.get(offset)
         if hinted is not None and hinted <= self.size:
             return hinted if hinted < self.size else None
@@ -279,11 +278,11 @@ class Segment:
 
     def _rebuild(self, cached_only: bool) -> None:
         if cached_only:
-            raise NotCached(f"{self.path}: the index must be rebuilt")
+            raise NotCached(f"{self.path}: the index must be rebuilt, which waits for the disk")
         self.rebuild_indexes()
 
     def rebuild_indexes(self, index_interval_bytes: int = 4096) -> None:
-        """Rebuild the offset index and the time index from the batches."""
+        """Rebuild the offset index and the time index from the segment's batches."""
         self.clear_indexes()
         self.extend_indexes(0, index_interval_bytes)
         self.seal()
@@ -296,8 +295,8 @@ class Segment:
         self._indexes_checked = True
 
     def extend_indexes(self, position: int, index_interval_bytes: int) -> tuple[int, int]:
-        """Add the batches from `position` on to the indexes. Return the end of the last whole batch
-        and the offset that follows. Another thread may append meanwhile."""
+        """Add the batches from `position` on to the indexes. Return the end position of the last
+        whole batch and the offset that follows. Another thread may append meanwhile."""
         self._indexes_checked = True
         next_offset = self.next_offset
         for place, header in self.headers(position, self.size, scan_bytes=SCRUB_BYTES):
@@ -309,8 +308,7 @@ class Segment:
         """Find `next_offset` and the largest timestamp of the active segment, from its indexes and
         the few batches after the last index entry.
 
-        Raises CorruptionError if the file does not end with a whole batch.
-        """
+        Raises CorruptionError if the file does not end with a whole batch."""
         self._end = (self.size, self.base_offset)
         if not self.size:
             self.clear_indexes()
@@ -342,12 +340,11 @@ class Segment:
         at_least_one_batch: bool,
         cached_only: bool,
     ) -> Buffer | None:
-        """Return whole batches from the one with `offset` on, all below `upper_offset`.
+        """Return whole batches from the one that contains `offset` on, all below `upper_offset`.
 
         Return None if the segment has no record at or after `offset`. Return b"" if the first batch
         is not below `upper_offset` or is longer than `max_bytes`. Raises NotCached and
-        CorruptionError.
-        """
+        CorruptionError."""
         # Read before `_end`: if the segment is truncated meanwhile, new hints go into a dictionary
         # that is no longer used.
         hints = self._hints
@@ -380,8 +377,8 @@ class Segment:
     def _whole_batches(
         self, data: Buffer, position: int, first: BatchHeader, cached_only: bool
     ) -> tuple[int, int]:
-        """Return the length of the whole batches at the start of `data`, which was read at
-        `position`, and the offset that follows them."""
+        """Return the length in bytes of the whole batches at the start of `data`, which was read at
+        `position`, and the offset that follows these batches."""
         end = first.size
         next_offset = first.next_offset
         if len(data) - end > _WALKED_BYTES_MAX:
@@ -407,7 +404,7 @@ class Segment:
     # -- changing
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later ones. Raises StorageError."""
+        """Remove the batch that contains `offset`, and all later batches. Raises StorageError."""
         position = self.locate(offset)
         if position is None:
             return
@@ -425,7 +422,7 @@ class Segment:
         self.load_end(index_interval_bytes)
 
     def sync(self, *, indexes: bool) -> None:
-        """Make the batches durable, and with `indexes` also the offset index and time index."""
+        """Make the batches durable; with `indexes` also the offset index and the time index."""
         self.file.sync()
         self.transactions.sync()
         if indexes:
@@ -433,7 +430,7 @@ class Segment:
             self.times.table.sync()
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files to `.deleted`; the next start removes them. Return the new paths."""
+        """Rename the files to `*.deleted`; the next start removes them. Return the new paths."""
         renamed = []
         self.close()
         for kind in SegmentFile:
@@ -444,7 +441,8 @@ class Segment:
         return renamed
 
     def batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
-        """Return the header of the batch of an index entry; None if the entry is wrong."""
+        """Return the header of the batch to which the index entry points; None if the entry is
+        wrong."""
         try:
             header = read_header(self.file.pread(max(entry.position, 0), HEADER_SIZE))
         except CorruptionError:
@@ -452,8 +450,8 @@ class Segment:
         return header if header.last_offset == entry.last_offset else None
 
     def resume_at(self, position: int, next_offset: int) -> None:
-        """Remove the index entries for `next_offset` and later. Recovery then checks the batches
-        from `position` on, and calls `note` for each."""
+        """Remove the index entries from `next_offset` on. Recovery then checks the batches from
+        `position` on, and calls `note` for each valid one."""
         if self.offsets.is_plausible(self.size) and self.times.is_plausible():
             self.offsets.truncate(next_offset)
             self.times.truncate(next_offset)
@@ -471,17 +469,18 @@ class Segment:
             self.note(place, header, 4096)
 
     def note(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
-        """Add a batch that is already in the file to the indexes."""
+        """Add a batch, which is already in the file at `position`, to the indexes."""
         batch = Appended(0, header.size, header.last_offset, header.max_timestamp)
         self._note(position, batch, index_interval_bytes)
 
     def end_at(self, position: int, next_offset: int) -> None:
-        """Set the end of the segment to `position`, and leave the file unchanged."""
+        """Set the end of the segment to `position` and `next_offset`, and leave the file
+        unchanged."""
         self._end = (position, next_offset)
         self._hints = {}
 
     def set_aside(self) -> None:
-        """Rename the file of batches to `.corrupt`, and remove the files that can be rebuilt."""
+        """Rename the file of batches to `*.corrupt`, and remove the files that can be rebuilt."""
         self.close()
         for kind in SegmentFile:
             path = self._path(kind)
@@ -491,7 +490,7 @@ class Segment:
                 self._disk.rename(path, path + CORRUPT_SUFFIX)
 
     def close(self) -> None:
-        """Close the files. Index entries that are only in memory are lost."""
+        """Close the files. Index entries that are only in memory are not written."""
         if self._file is not None:
             self._file.close()
             self._file = None

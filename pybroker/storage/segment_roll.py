@@ -1,4 +1,4 @@
-"""Decides when a log rolls to a new segment. The code is free of I/O."""
+"""Decides when a log begins a new segment (rolls). The code does no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.storage.segment import Appended, Segment
 from pybroker.storage.time_index import ENTRY as TIME_ENTRY
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""The largest relative offset that fits in an index entry."""
+"""The largest offset, relative to the base offset of a segment, that fits in an index entry."""
 
 
 def is_due(
@@ -24,14 +24,15 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Return whether the log must roll before `batch` is written to the segment `active`, after
-    `pending_bytes` of other batches. The log rolls if the segment would be too large, an index is
-    full, the offset is too far from the base offset, or the segment is too old.
+    """Return whether the log must begin a new segment before it writes `batch`. The batch would be
+    written to the segment `active`, after `pending_bytes` of other batches. The log rolls if the
+    segment would be too large, if an index is full, if the batch's offset is too far from the base
+    offset, or if the segment is too old.
 
-    The age is the difference of the timestamps of this batch and of the segment's first batch. For
-    records without timestamps it is `age_ms`, the time since the segment began. Jitter rolls
-    segments earlier, so that those of many partitions do not roll together.
-    """
+    The age is the difference between the timestamps of this batch and of the segment's first batch.
+    For records without timestamps it is `age_ms`, the time since the segment began. `jitter_ms`
+    makes the segment roll earlier, so that those of many partitions do not roll at the same
+    time."""
     size = active.size + pending_bytes
     if not size:
         return False
@@ -48,25 +49,24 @@ def is_due(
 
 
 class Room(NamedTuple):
-    """The limits within which no roll is due for a batch. For a batch beyond them `is_due`
-    decides."""
+    """Limits for a batch. Within them the log certainly need not begin a new segment. For a batch
+    beyond them `is_due` decides."""
 
     size_bytes: int
     last_offset: int
     timestamp_ms: int
-    """-1: the age must be checked for each batch."""
+    """-1 if the age must be checked for each batch."""
 
 
 NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """Return the limits within which no roll is due for the segment. Checking these limits is
-    cheaper than calling `is_due` for each batch.
+    """Return limits within which the log certainly need not roll from the segment `active`.
+    Checking these limits is cheaper than calling `is_due` for each batch.
 
     A segment gets an index entry after more than `index_interval_bytes` of batches, so the number
-    of free entries limits the number of bytes.
-    """
+    of free index entries limits the number of bytes."""
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
         (config.segment_index_bytes - active.offsets.table.size_bytes) // OFFSET_ENTRY.size,
@@ -81,7 +81,7 @@ def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
 
 
 class SegmentRoll:
-    """The state of one log that determines its next roll."""
+    """The state that decides when one log begins its next segment."""
 
     __slots__ = ("_begun_ms", "_jitter_ms", "_rng", "room")
 
@@ -91,29 +91,30 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Note that a new segment has begun at `now_ms`, or, with 0, that the configuration has
-        changed: the segment then keeps its age."""
+        """Note that a new segment has begun at the wall-clock time `now_ms`. With `now_ms` 0, note
+        that the configuration has changed: the active segment keeps its age."""
         self.room = NO_ROOM
-        """The limits of the active segment, or smaller ones."""
+        """The limits of the active segment (`room_of`), or smaller ones."""
         self._begun_ms = now_ms or self._begun_ms
         # As in Kafka; with more jitter, every batch would get a segment of its own.
         limit = min(config.segment_jitter_ms, config.segment_ms)
         self._jitter_ms = self._rng.randrange(limit) if limit > 0 else 0
 
     def written(self, now_ms: int) -> None:
-        """Note that a batch was written; the age of a segment counts from its first batch."""
+        """Note that a batch was written at the wall-clock time `now_ms`. The age of a segment
+        counts from its first batch."""
         if not self._begun_ms:
             self._begun_ms = now_ms
 
     def measure(self, active: Segment, config: LogConfig) -> None:
-        """Compute `room` for the active segment."""
+        """Compute `room`, the limits of the active segment."""
         self.room = room_of(active, config, self._jitter_ms)
 
     def is_due(
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
-        """Return whether the log must roll before `batch`, after `pending_bytes` of other batches
-        for the active segment."""
+        """Return whether the log must begin a new segment before it writes `batch`, after
+        `pending_bytes` of other batches, to the active segment."""
         return is_due(
             active,
             batch,

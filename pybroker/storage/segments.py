@@ -1,5 +1,5 @@
 """The segments of one log in order, and the changes of their files. Other modules decide when a
-segment begins and which segments are deleted."""
+segment begins, and which segments are deleted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pybroker.storage.segment import Segment
 
 
 class Segments:
-    """The segments of one log, sorted by base offset. An open log has at least one; the last one is
-    the active segment.
+    """The segments of one log, sorted by base offset. An open log has at least one segment; the
+    last one is the active segment.
 
-    One thread changes the segments; any thread may call `sync`. The tuple is replaced, never
-    changed, so a reader in another thread keeps the tuple with which it began. Methods may raise
-    StorageError.
-    """
+    One thread changes the segments; any thread may call `sync`. The tuple of segments is replaced,
+    never changed: a reader in another thread keeps the tuple with which it began. Methods may raise
+    StorageError."""
 
     __slots__ = (
         "_changes",
@@ -41,21 +40,22 @@ class Segments:
         is_new: bool = False,
         are_names_durable: bool = True,
     ) -> None:
-        """`is_new`: the name of the log's directory is not durable either."""
+        """`is_new`: the name of the log's directory is not durable yet. `are_names_durable`: the
+        names of its files are."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
             sorted(segments, key=lambda segment: segment.base_offset)
         )
         self._closed: list[Segment] = []
-        """Segments that were closed since the last sync: their indexes are not durable yet."""
+        """The segments that have ended since the last sync: their indexes are not durable yet."""
         self._doomed = PendingDeletions(disk.unlink)
         # The number of created or renamed files, and how many of these changes are durable. A flag
         # would not suffice: a sync that began before a change must not clear it.
         self._changes = 1 if is_new or not are_names_durable else 0
         self._durable_changes = 0
         self.parent_changed = is_new
-        """Whether the name of the log's directory is not durable yet."""
+        """Whether the name of the log's own directory is not durable yet."""
 
     @property
     def all(self) -> tuple[Segment, ...]:
@@ -82,12 +82,13 @@ class Segments:
 
     @property
     def directory_changed(self) -> bool:
-        """Whether files, or the directory, were created or renamed since the last sync."""
+        """Whether files of the log, or its directory, were created or renamed since the last
+        sync."""
         return self.parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """Return the segments that may contain `offset` or later offsets. The first one is the last
-        segment with a base offset of at most `offset`."""
+        """Return the segments that may contain `offset` or later offsets. They begin with the last
+        segment whose base offset is at most `offset`."""
         segments = self._state
         if segments and segments[-1].base_offset <= offset:
             return segments[-1:]
@@ -95,15 +96,15 @@ class Segments:
         return segments[max(0, found - 1) :]
 
     def begin(self, base_offset: int) -> None:
-        """Create a segment and make it the active segment."""
+        """Create a segment for records from `base_offset` on, and make it the active segment."""
         self._closed.append(self.active)
         self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments, in the given order. Their files are renamed, and `remove_doomed`
-        removes them at `due_ms`. The caller chooses the order so that a crash between two renames
-        leaves no gap."""
+        """Remove these segments, in the given order. Their files are renamed now, and
+        `remove_doomed` removes them from `due_ms` (wall clock) on. The order must be such that a
+        crash between two renames leaves no gap in the log."""
         removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
         self._changes += 1
@@ -112,8 +113,8 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later ones, durably. If a power loss
-        restored such batches, they would count as records of the leader epoch that follows."""
+        """Remove the batch that contains `offset`, and all later batches, durably. If a power loss
+        restored one of them, it would count as a batch of the leader epoch that follows."""
         # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
         # truncated, because later segments that a power loss restores would also leave a gap.
         for segment in reversed(self._state):
@@ -124,9 +125,9 @@ class Segments:
         self.active.sync(indexes=False)
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
-        """Replace all segments, and the unlisted segments `more`, by a new one. With `aside` the
-        old files are kept under other names. Readers in other threads use the old segments
-        meanwhile."""
+        """Replace all segments, and the segments `more` of a damaged log, by one empty segment.
+        With `aside` the old files are kept under other names. Readers in other threads still use
+        the old segments."""
         for segment in (*self._state, *more):
             if aside:
                 segment.set_aside()
@@ -142,22 +143,23 @@ class Segments:
         return bool(self._doomed)
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove the deleted files whose delay has passed. Their renames are made durable first: a
-        power loss could undo some of them, and the segments between would be missing. Raises
-        StorageError."""
+        """Remove the files of deleted segments whose delay has passed at the time `now_ms` (wall
+        clock). Sync their renames before: otherwise a power loss could undo some renames, and the
+        segments in between would be missing. Raises StorageError."""
         if self._doomed.is_due(now_ms):
             self._sync_names(self._changes)
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Make the file names durable, at least up to the change with that number."""
+        """Sync the names of the log's files, unless the changes up to number `changes` are synced
+        already."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes
 
     def seal_active(self) -> None:
-        """Complete and write the indexes of the active segment. `sync` makes their names durable;
-        with `indexes` it makes their content durable, too."""
+        """Complete and write the indexes of the active segment. `sync` then makes their names
+        durable, and with `indexes` also their content."""
         active = self.active
         tables = (active.times.table, active.offsets.table)
         if not all(self._disk.exists(table.path) for table in tables):
@@ -167,8 +169,8 @@ class Segments:
             table.spill()  # an empty segment has index files, too
 
     def sync(self, recovery_point: int, end: int, *, indexes: bool = False) -> None:
-        """Make the records between these offsets, and the names of the files, durable; with
-        `indexes` also the indexes of the active segment."""
+        """Make the records from `recovery_point` to `end`, and the names of the files, durable;
+        with `indexes` also the indexes of the active segment."""
         changes = self._changes
         active = self.active
         closed, self._closed = self._closed, []

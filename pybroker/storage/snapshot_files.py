@@ -1,7 +1,7 @@
 """The producer snapshots of one log: listing, writing and loading them.
 
-Snapshots are not synced, since each contains a checksum. In place of a lost or damaged snapshot the
-broker loads an older one, and replays more batches of the log.
+Snapshots are not synced, since each contains a checksum. If a snapshot is lost or damaged, the
+broker loads an older one, and reads more batches of the log.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _KEPT_MIN: Final = 2
 
 
 class SnapshotFiles:
-    """The producer snapshots of one log. `offsets` are those of the files in the directory, which
-    the caller has listed."""
+    """The producer snapshots of one log. `offsets` are in the names of the snapshot files in
+    `directory`; the caller has listed them."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 
@@ -36,24 +36,26 @@ class SnapshotFiles:
 
     @property
     def latest(self) -> int:
-        """The offset of the newest snapshot, -1 if there is none."""
+        """The offset of the newest snapshot; -1 without a snapshot."""
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Write `state`, the producer state before `offset`. A full disk only costs the
-        snapshot."""
+        """Write `state`, the producer state before the record at `offset`, as a snapshot. If the
+        disk is full, only the snapshot is missing."""
         try:
             self._disk.write(self._path(offset), encode(state.entries.values()))
         except DiskFull as error:
-            log.warning("producer snapshot not written offset=%d error=%s", offset, error)
+            log.warning(
+                "disk full, producer snapshot not written offset=%d error=%s", offset, error
+            )
             self._disk.unlink(self._path(offset))  # the partial file
             return
         if offset not in self._offsets:
             self._offsets = sorted([*self._offsets, offset])
 
     def load(self, offset_max: int, offset_min: int) -> tuple[int, ProducerState] | None:
-        """Return the offset and the state of the newest undamaged snapshot from `offset_min` to
-        `offset_max`, None if there is none."""
+        """Return the offset and the producer state of the newest undamaged snapshot from
+        `offset_min` to `offset_max`; None without such a snapshot."""
         for offset in reversed(self._offsets):
             if not offset_min <= offset <= offset_max:
                 continue
@@ -63,12 +65,14 @@ class SnapshotFiles:
             except FileNotFoundError:
                 continue  # it was deleted with its segment
             except CorruptionError as error:
-                log.warning("producer snapshot not usable path=%s error=%s", path, error)
+                log.warning(
+                    "damaged producer snapshot, using an older one path=%s error=%s", path, error
+                )
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove the snapshots above `end_offset`. Of the others keep those at a base offset in
-        `bases`, and the newest two."""
+        """Remove the snapshots above `end_offset`. From the rest keep those at a segment's base
+        offset in `bases` and the newest two, and remove all others."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}
@@ -77,5 +81,5 @@ class SnapshotFiles:
                 try:
                     self._disk.unlink(self._path(offset))
                 except StorageError as error:
-                    log.warning("snapshot not removed offset=%d error=%s", offset, error)
+                    log.warning("producer snapshot not removed offset=%d error=%s", offset, error)
         self._offsets = sorted(kept)

@@ -1,8 +1,8 @@
 """The time index of a segment (`.timeindex`): the largest timestamp up to an offset.
 
-The file has entries of 12 bytes, big-endian `i64 timestamp, i32 offset - base`. No record up to the
-offset has a larger timestamp. Timestamps rise strictly. The offset is that of the last record of
-the batch with that timestamp.
+The index has entries of 12 bytes, big-endian `i64 timestamp, i32 offset - base`. The offset is that
+of the last record of the batch that contains the timestamp. No record up to this offset has a
+larger timestamp. Timestamps rise strictly from entry to entry.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ ENTRY: Final = struct.Struct(">qi")
 
 
 class TimeEntry(NamedTuple):
-    """A timestamp in ms since 1970, and the last offset of the batch that contains it."""
+    """An entry of the index: a timestamp in ms since 1970, and the last offset of the batch that
+    contains it."""
 
     timestamp: int
     last_offset: int
 
 
 class TimeIndex:
-    """The time index of one segment, sorted by both fields."""
+    """The time index of one segment. Its entries are sorted by timestamp, and by offset."""
 
     __slots__ = ("_base_offset", "_last_timestamp", "table")
 
@@ -34,7 +35,7 @@ class TimeIndex:
         self.table = IndexTable(path, ENTRY, disk)
 
     def append(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if the timestamp is larger than those of all entries."""
+        """Add an entry if its timestamp is larger than those of all entries."""
         if self._last_timestamp is None:
             last = self.last()
             self._last_timestamp = -1 if last is None else last.timestamp
@@ -43,7 +44,8 @@ class TimeIndex:
             self._last_timestamp = timestamp
 
     def floor(self, timestamp: int, *, cached_only: bool = False) -> TimeEntry | None:
-        """Return the last entry whose timestamp is at most `timestamp`, None if there is none."""
+        """Return the last entry whose timestamp is at most `timestamp`; None without such an entry.
+        With `cached_only` raises NotCached instead of waiting for the disk."""
         number = self.table.floor(timestamp, cached_only=cached_only)
         return self._entry(number, cached_only)
 
@@ -57,7 +59,7 @@ class TimeIndex:
         return TimeEntry(timestamp, self._base_offset + relative)
 
     def truncate(self, offset: int) -> None:
-        """Remove the entries with `offset` and later offsets."""
+        """Remove the entries whose offset is `offset` or later."""
         number = self.table.floor(offset - 1 - self._base_offset, field=1)
         self.table.truncate(number + 1)
         self._last_timestamp = None
@@ -67,8 +69,8 @@ class TimeIndex:
         self._last_timestamp = None
 
     def is_plausible(self) -> bool:
-        """Return whether the file can be the time index of the segment. It must consist of whole
-        entries, and the last one must have an offset of the segment and the largest timestamp. This
+        """Return whether the file can be the time index of this segment. It must consist of whole
+        entries. The last entry must have an offset of the segment, and the largest timestamp. This
         rejects the zeros that Apache Kafka leaves after a crash."""
         if not self.table.is_whole():
             return False

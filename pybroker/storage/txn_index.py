@@ -1,8 +1,8 @@
-"""The index of aborted transactions of a segment (`.txnindex`).
+"""The index of the aborted transactions of a segment (`.txnindex`).
 
-The file has entries of 34 bytes, big-endian `i16 version 0, i64 producer id, i64 first offset, i64
-last offset, i64 last stable offset`, in the order of the markers. The last offset is the offset of
-the abort marker. Segments without aborted transactions have no file.
+The index has entries of 34 bytes, big-endian `i16 version 0, i64 producer id, i64 first offset, i64
+last offset, i64 last stable offset`, in the order of the abort markers. The last offset is the
+offset of the abort marker. A segment without aborted transactions has no such file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _VERSION: Final = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: the records of `producer_id` from `first_offset` to the marker at
-    `last_offset`. `last_stable_offset` is the partition's last stable offset after the marker was
-    written."""
+    """An aborted transaction: the records of `producer_id` from `first_offset` to the abort marker
+    at `last_offset`. `last_stable_offset` is the partition's last stable offset after the marker
+    was written."""
 
     producer_id: int
     first_offset: int
@@ -30,11 +30,11 @@ class AbortedTransaction(NamedTuple):
 
 
 def decode(data: bytes, path: str) -> list[AbortedTransaction]:
-    """Return the entries of a transaction index. Raises CorruptionError naming `path` if the data
-    is damaged."""
+    """Return the entries in the content `data` of a transaction index. Raises CorruptionError,
+    which names the file `path`, if `data` is damaged."""
     if len(data) % ENTRY.size:
         raise CorruptionError(
-            f"{path}: the size {len(data)} is not a multiple of the entry size {ENTRY.size}"
+            f"{path}: expected a multiple of {ENTRY.size} bytes, the file has {len(data)}"
         )
     entries: list[AbortedTransaction] = []
     for version, *fields in ENTRY.iter_unpack(data):
@@ -48,8 +48,8 @@ def decode(data: bytes, path: str) -> list[AbortedTransaction]:
 
 class TxnIndex:
     """The transaction index of one segment. The file is small and rarely changes, so it is read and
-    written as a whole. Most segments have no file, and every read_committed fetch needs the index,
-    so the absence of the file is cached."""
+    written as a whole. Most segments have no file, and every read_committed fetch needs the index.
+    So the object remembers that the file does not exist."""
 
     __slots__ = ("_disk", "_is_missing", "_is_unsynced", "_lock", "path")
 
@@ -71,7 +71,8 @@ class TxnIndex:
                 file.close()
 
     def entries(self) -> list[AbortedTransaction]:
-        """Return all entries. Raises CorruptionError if the file is damaged."""
+        """Return all entries, in the order of the markers. Raises CorruptionError if the file is
+        damaged."""
         if self._is_missing:
             return []
         with self._lock:
@@ -82,7 +83,7 @@ class TxnIndex:
                 return []
 
     def keep(self, entries: list[AbortedTransaction]) -> None:
-        """Replace all entries by these."""
+        """Replace all entries of the index by `entries`."""
         data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
         with self._lock:
             self._is_missing, self._is_unsynced = False, True
@@ -92,15 +93,15 @@ class TxnIndex:
                 self._disk.unlink(self.path)
 
     def truncate(self, offset: int) -> None:
-        """Remove the transactions whose marker is at `offset` or later."""
+        """Remove the transactions whose abort marker is at `offset` or later."""
         before = self.entries()
         after = [entry for entry in before if entry.last_offset < offset]
         if len(after) != len(before):
             self.keep(after)
 
     def sync(self) -> None:
-        """Make the changes and the file's name durable. Recovery would not restore them, since it
-        reads no markers below the recovery point."""
+        """Make the changes of the file, and its name, durable. Recovery could not restore lost
+        entries: it reads no markers below the recovery point."""
         if not self._is_unsynced:
             return
         self._is_unsynced = False

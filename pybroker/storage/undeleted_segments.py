@@ -1,9 +1,9 @@
-"""Restores deleted segments after a power loss has undone a part of the deletion.
+"""Restores deleted segments after a power loss has undone a part of their deletion.
 
-Retention renames segments to `.deleted`, the oldest first. Until the directory is synced, a power
+Retention renames segments to `*.deleted`, the oldest first. Until the directory is synced, a power
 loss can undo any of these renames. The log then lacks segments in its middle. If retention had
-deleted all segments, the new segment that replaced them may be lost. In both cases this module
-restores `.deleted` segments, and retention deletes them again.
+deleted all segments, the new empty segment that replaced them may be lost. In both cases this
+module restores `*.deleted` segments, and retention deletes them again later.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LOG: Final = SegmentFile.LOG
 
 
 def restore(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
-    """Restore `.deleted` segments that fill a gap, and return whether there were any. `names` are
-    all files of the directory. Raises StorageError.
+    """Restore the `*.deleted` segments of a log that fill a gap. Return whether any was restored.
+    `names` are all files in the log's `directory`. Raises StorageError.
 
-    A segment fills a gap if its base offset equals the end of the previous segment, and a later
+    A segment fills a gap if its base offset equals the end of the previous segment, and if a later
     segment exists or the log would end below its recovery point. (A truncation lowers the recovery
-    point first.) If the log has no other segment, the newest segment below the recovery point is
-    restored."""
+    point first.) If the log has no other segment, the newest segment that begins below the recovery
+    point is restored."""
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}
     logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
     bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
@@ -61,7 +61,8 @@ def restore(directory: str, disk: Disk, names: Iterable[str], recovery_point: in
 
 
 def _end(directory: str, disk: Disk, base: int) -> int | None:
-    """Return the end offset of the batches of a segment, None if the segment is corrupt."""
+    """Return the end offset of the segment that begins at `base`; None if its batches are
+    corrupt."""
     size = disk.size(f"{directory}/{segment_file(base, _LOG)}")
     segment = Segment(directory, base, disk, size=size, next_offset=base)
     end = base

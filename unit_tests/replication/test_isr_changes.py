@@ -358,7 +358,7 @@ async def test_a_change_is_retried_after_an_unexpected_exception(
     await leading.pass_time(LATE_S)
     await leading.until_stored(ME)
     assert [each.message for each in caplog.records if each.exc_info] == [
-        "isr changes failed partitions=1"
+        "isr changes failed, trying again partitions=1"
     ]
 
 

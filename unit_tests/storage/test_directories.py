@@ -115,7 +115,7 @@ def test_a_directory_without_meta_properties_is_identified_by_its_path(
     manager = host.start()
     assert not manager.failed_directories
     assert meta.read_text() == content
-    assert any("taken back path=" in message for message in caplog.messages)
+    assert any("taken back: it has partitions" in message for message in caplog.messages)
 
 
 def test_each_directory_lists_all_directories(host: Host) -> None:

@@ -409,7 +409,10 @@ def test_unexpected_entries_are_kept(host: Host, caplog: pytest.LogCaptureFixtur
     (host.data / "notes").write_text("mine")
     host.start()
     assert (host.data / "notes").read_text() == "mine"
-    assert sum("left alone" in message for message in caplog.messages) == 2
+    assert (
+        sum("unexpected file or directory is not used" in message for message in caplog.messages)
+        == 2
+    )
 
 
 def test_a_start_logs_each_stray_directory(host: Host, caplog: pytest.LogCaptureFixture) -> None:

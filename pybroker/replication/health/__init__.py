@@ -1,1 +1,1 @@
-"""Replicas that may lack records which they have acknowledged, and how they step aside."""
+"""Replicas that may lack records that they have acknowledged, and how they leave the ISR."""

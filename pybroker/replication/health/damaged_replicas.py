@@ -1,11 +1,11 @@
 """Removes damaged replicas (replicas whose log has a corrupt range) from the ISR and the eligible
 replicas of their partitions.
 
-The controller could otherwise elect a damaged replica for records that it no longer has. The
-broker then discards the damaged log and copies all records from the new leader. A damaged replica
-stays if it is the only electable one: the broker serves its intact records, and no replica
-truncates its log. Recovery finds a corrupt range at the start of the broker
-(`storage/recovery.py`), `scrubber.py` while the log is in use.
+Otherwise the controller could elect a damaged replica, which lacks committed records. After the
+removal the broker discards the damaged log and copies all records from the new leader. A damaged
+replica stays in the ISR if it is the only electable one: the broker serves its intact records, and
+no replica truncates its log. At the start of the broker, recovery finds corrupt ranges
+(`storage/recovery.py`). While the log is in use, the scrubber finds them (`scrubber.py`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 2.0
-"""The interval between two attempts to remove a replica that was the only electable one."""
+"""The interval between two attempts to remove a replica that was the only electable one of its
+partition."""
 
 
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """Return the state node's content without that broker as leader, in-sync or eligible replica.
-    Return None if no other in-sync or eligible replica is on a `live` broker (None: the live
-    brokers are not known yet, and any broker suffices).
+    """Return the partition state `state` without this broker as leader, in-sync or eligible
+    replica. Return None if no in-sync or eligible replica is on another broker in `live`. `live`
+    None: the live brokers are not known yet, and any other broker suffices.
 
-    If the broker is in neither set, return `state` itself. Writing it raises the node's version,
-    so a leader that is about to add the broker to the ISR fails."""
+    If the broker is neither in sync nor eligible, return `state` itself. Writing it raises the
+    version of the state node. A leader's change under way that adds the broker to the ISR then
+    fails."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -48,8 +50,8 @@ def stepped_aside(
 
 
 class DamagedReplicas:
-    """The damaged replicas of one broker. The broker calls `settle` before it registers, and runs
-    `loop` afterwards."""
+    """Removes the damaged replicas of one broker. The broker calls `settle` before it registers,
+    and runs `loop` afterwards."""
 
     def __init__(
         self,
@@ -62,9 +64,9 @@ class DamagedReplicas:
         changed: Callable[[], None],
         raised: Callable[[int], None],
     ) -> None:
-        """`live` returns the registered brokers, empty before they are known. `changed` makes the
+        """`live` returns the registered brokers, or none before they are known. `changed` makes the
         controller read the state nodes of this broker's replicas, and send LeaderAndIsr again.
-        `raised` is called with the broker's new incarnation."""
+        `raised` is called with the broker's new incarnation after each write that raised it."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -72,15 +74,15 @@ class DamagedReplicas:
         self._changed = changed
         self._raised = raised
         self._damaged: dict[TopicPartition, Damage] = {}
-        """Replicas that have not stepped aside yet."""
+        """The damaged replicas that have not stepped aside yet, each with its damage."""
         self._told: set[TopicPartition] = set()
         self._incomplete = IncompleteReplicas(self._leave, logs, live)
         replicas.on_refusal = self._refused
         self.loop = RetryLoop("damaged-replicas", self._look, _LOOK_AGAIN_S)
 
     async def settle(self) -> None:
-        """Remove the damaged replicas from the ISR and the eligible replicas. Raises CoordError;
-        the broker may not register then."""
+        """Remove the damaged replicas of this broker from the ISR and the eligible replicas, before
+        the broker registers. Raises CoordError; the broker must not register then."""
         damaged = sorted(self._logs.damaged().items())
         if damaged:
             await end_earlier_lives(self._leave.coord, self._leave.broker_id)
@@ -92,16 +94,18 @@ class DamagedReplicas:
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
         """The damage of each replica that has not stepped aside, because no other replica can
-        replace it now; a snapshot."""
+        replace it now; a copy."""
         return dict(self._damaged)
 
     def found(self, key: TopicPartition, damage: Damage) -> None:
-        """Note that an open log has a corrupt range, and remove its replica soon."""
+        """Note that the log of partition `key`, which is in use, has the corrupt range `damage`.
+        The replica steps aside soon."""
         opened = self._logs.log(key)
         if key in self._damaged or opened is None or opened.damage is not None:
             return
         log.error(
-            "log damaged partition=%s path=%s position=%d offset=%d reason=%r",
+            "log damaged partition=%s path=%s position=%d offset=%d reason=%r: the replica leaves"
+            " the ISR if another one can replace it",
             key,
             damage.path,
             damage.position,
@@ -116,7 +120,8 @@ class DamagedReplicas:
             self.loop.wake()
 
     async def _look(self) -> bool:
-        """Try to remove each damaged or incomplete replica. Return whether some are left."""
+        """Try to remove each damaged or incomplete replica from its ISR. Return whether some must
+        be tried again."""
         done = [key for key in self.waiting if await self._look_at(key)]
         for key in done:
             del self._damaged[key]
@@ -126,7 +131,8 @@ class DamagedReplicas:
         return bool(self._damaged) or self._incomplete.waits
 
     async def _look_at(self, key: TopicPartition) -> bool:
-        """Try to remove that replica. Return whether it needs no further attempt."""
+        """Try to remove the damaged replica of partition `key` from its ISR. Return whether no
+        further attempt is needed."""
         damage = self._damaged[key]
         try:
             # The reply to an earlier write may have been lost.
@@ -140,7 +146,11 @@ class DamagedReplicas:
                 return False
             await self._replicas.withdraw(key, damage)
         except (CoordError, StorageError) as error:
-            log.warning("damaged replica not removed partition=%s error=%r", key, error)
+            log.warning(
+                "damaged replica cannot leave the isr, trying again partition=%s error=%r",
+                key,
+                error,
+            )
             return False
         # After the copying into the old log has stopped: with the new incarnation, a fetch for that
         # log could add the replica to the ISR again.
@@ -150,16 +160,17 @@ class DamagedReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Remove the replica from the ISR and the eligible replicas, if another replica can take
-        its place. Return whether the new state is stored. Raises CoordError."""
+        """Remove this broker's replica of `key` from the ISR and the eligible replicas, if a
+        replica on another broker in `live` can replace it (None: on any other broker). Return
+        whether the new state is stored in ZooKeeper. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
             if changed is None and key not in self._told:
                 self._told.add(key)
                 log.error(
-                    "damaged replica kept partition=%s offset=%d: no other live broker has an"
-                    " in-sync or eligible replica; this broker serves the intact records",
+                    "damaged replica kept in the isr partition=%s offset=%d: no other live broker"
+                    " has an in-sync or eligible replica; this broker serves the intact records",
                     key,
                     damage.offset,
                 )

@@ -1,12 +1,12 @@
 """Removes incomplete replicas from the ISR and the eligible replicas of their partitions.
 
 An incomplete replica may not lead. It can be in the ISR nevertheless: after an unclean election
-without another live replica, or shortly before its catch-up is complete.
+while no other replica was live, or shortly before its catch-up is complete.
 
-If other replicas are in sync or eligible, the incomplete replica leaves at once: otherwise the
-controller could elect it again and again. If it is the only one, it leaves when another assigned
-replica is on a live broker. The partition is then orphaned: each replica reports its log end
-(`log_end_reports.py`), or an unclean election chooses another replica.
+If other replicas are in sync or eligible, the incomplete replica leaves the ISR at once. Otherwise
+the controller could elect it again and again. If it is the only electable replica, it leaves when
+another assigned replica is on a live broker. The partition is then orphaned: each replica reports
+its log end (`log_end_reports.py`), or an unclean election chooses another replica.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class IncompleteReplicas:
-    """The incomplete replicas of one broker that the broker could not open as leader. Used from the
-    event loop only."""
+    """The incomplete replicas of one broker that a LeaderAndIsr command made leader, and that the
+    broker refused to open. Used from the event loop only."""
 
     def __init__(
         self, leave: StepAside, logs: LogManager, live: Callable[[], Collection[int]]
     ) -> None:
-        """`live` returns the registered brokers."""
+        """`leave` writes the state nodes. `live` returns the registered brokers."""
         self._leave = leave
         self._logs = logs
         self._live = live
@@ -40,30 +40,36 @@ class IncompleteReplicas:
 
     @property
     def waits(self) -> bool:
-        """Whether some replicas still have to leave."""
+        """Whether some incomplete replicas still have to leave the ISR."""
         return bool(self._refused)
 
     def refused(self, key: TopicPartition) -> bool:
-        """Note that a replica could not be opened. Return whether the reason may be that it is
-        incomplete."""
+        """Note that this broker could not open its replica of `key` for a LeaderAndIsr command.
+        Return whether the replica is incomplete: `look` then removes it from the ISR."""
         is_incomplete = key in self._logs.incomplete
         if is_incomplete:
             self._refused.add(key)
         return is_incomplete
 
     async def look(self) -> bool:
-        """Remove each noted replica that can leave now. Return whether any left."""
+        """Remove from its ISR each replica that `refused` has noted and that can leave the ISR now.
+        Return whether any replica left."""
         return any([await self._look_at(key) for key in sorted(self._refused)])
 
     async def _look_at(self, key: TopicPartition) -> bool:
-        """Remove the replica if it can leave now. Return whether it left."""
+        """Remove the replica of `key` from the ISR if it can leave it now. Return whether it
+        left."""
         self._refused.discard(key)
         if key not in self._logs.incomplete:
             return False
         try:
             changed = await self._leave(key, "incomplete", partial(self._decide, key))
         except CoordError as error:
-            log.warning("incomplete replica not removed partition=%s error=%r", key, error)
+            log.warning(
+                "incomplete replica cannot leave the isr, trying again partition=%s error=%r",
+                key,
+                error,
+            )
             self._refused.add(key)
             return False
         if changed is not None and is_orphaned(changed):

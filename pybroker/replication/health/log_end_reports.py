@@ -1,8 +1,8 @@
 """Reports the log ends of this broker's replicas of orphaned partitions.
 
-A partition without leader, in-sync and eligible replicas is orphaned. Each replica then writes its
-log end to ZooKeeper, and the controller elects the longest log (see
-`coordinator/controller/suspects.py`).
+A partition is orphaned if it has no leader, no in-sync replica and no eligible replica. Each
+assigned replica then writes its log end to ZooKeeper. The controller elects a replica with the
+longest log (see `coordinator/controller/suspects.py`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 
 _Report = tuple[uuid.UUID, LogEndReport]
-"""A report, and the id of its topic."""
+"""A topic id, and the report for a partition of this topic."""
 
 
 class LogEndReports:
-    """Writes the log end reports of one broker, while `loop` runs."""
+    """Writes the log end reports of one broker's replicas of orphaned partitions, while `loop`
+    runs."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
@@ -42,14 +43,15 @@ class LogEndReports:
         self._replicas = replicas
         self._incarnation = incarnation
         self._told: dict[TopicPartition, _Report] = {}
-        """The last report of each orphaned partition: an equal one is not written again."""
+        """The last report that was written for each orphaned partition. An equal report is not
+        written again."""
         self._asked: dict[TopicPartition, None] = {}
         self.loop = RetryLoop("log-end-reports", self._report_all, _RETRY_S)
         replicas.on_orphaned = self._orphaned
 
     def again(self) -> None:
-        """Write all reports again: the incarnation of the broker has changed, and the controller
-        ignores reports of an earlier incarnation."""
+        """Write the reports of all orphaned partitions again. The broker's incarnation has changed,
+        and the controller ignores reports of an earlier incarnation."""
         self._ask(self._told)
 
     def _orphaned(self, partition: Partition) -> None:
@@ -60,19 +62,22 @@ class LogEndReports:
         self.loop.wake()
 
     async def _report_all(self) -> bool:
-        """Write the due reports. Return whether some have to be tried again."""
+        """Write the reports that were requested. Return whether some have to be tried again."""
         asked, self._asked = list(self._asked), {}
         for start in range(0, len(asked), PARTITIONS_MAX):
             some = asked[start : start + PARTITIONS_MAX]
             try:
                 await self._report(some)
             except CoordError as error:
-                log.info("log ends not reported partitions=%d error=%r", len(some), error)
+                log.info(
+                    "log ends not reported, trying again partitions=%d error=%r", len(some), error
+                )
                 self._asked.update(dict.fromkeys(some))
         return bool(self._asked)
 
     async def _report(self, keys: Iterable[TopicPartition]) -> None:
-        """Write the reports, and notify the controller by an ISR change notification."""
+        """Write the reports of these partitions, and tell the controller by an ISR change
+        notification to read them."""
         reports = {}
         for key in keys:
             due = self._report_of(key)
@@ -85,7 +90,10 @@ class LogEndReports:
                 self._asked[key] = None
                 continue
             log.info(
-                "log end reported partition=%s epoch=%d log_end=%d", key, report.epoch, report.end
+                "log end of orphaned partition reported partition=%s epoch=%d log_end=%d",
+                key,
+                report.epoch,
+                report.end,
             )
             reports[key] = due
         if reports:
@@ -94,8 +102,9 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return the report that is due for the partition. Return None if it is not orphaned, or
-        its report is written already, or the incarnation is not known yet."""
+        """Return the report to write for the partition. Return None if the partition is not
+        orphaned, if the same report is written already, or while the broker's incarnation is not
+        known."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

@@ -1,10 +1,10 @@
 """Removes suspect replicas from the ISR and the eligible replicas, before a broker registers after
 a power loss.
 
-A power loss destroys records that were not synced, and the files do not show how many: a log may
-only be shorter than before. So each replica whose log was not closed leaves the ISR and the
-eligible replicas of its partition, and catches up as a follower. The only replica of a partition
-stays, and the broker writes a loss receipt for it.
+A power loss destroys records that were not synced, and the files do not show how many: the log may
+only be shorter than it was. So each replica whose log was not closed leaves the ISR and the
+eligible replicas of its partition, and catches up as a follower. If a partition has only one
+replica, it stays in the ISR, and the broker writes a loss receipt for it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The remainder of a log: its log end offset now, and the last high watermark checkpoint."""
+    """The part of a replica's log that a power loss or a disk failure has left: its log end offset
+    now, and the last high watermark that was checkpointed."""
 
     log_end: int
     high_watermark: int
 
 
 def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Left]:
-    """Return the remainder of each of these logs that exists."""
+    """Return what is left of the log of each partition in `keys`. A partition without a log is
+    missing."""
     return {
         key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
         for key in keys
@@ -54,8 +56,9 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     suspects: set[TopicPartition], broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Remove from the broker's `suspects` the replicas that are in the ISR of a controller's
-    command. A suspect replica of a deleted topic stays in the set."""
+    """Remove from the broker's `suspects` each replica that is in the ISR of its partition in a
+    command of the controller (`partitions`). A suspect replica of a deleted topic stays in the
+    set."""
     if suspects:
         suspects.difference_update(
             each.topic_partition for each in partitions if broker_id in each.state.isr
@@ -63,7 +66,7 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """The stepping aside of one broker's suspect replicas, at the start of the broker."""
+    """Lets one broker's suspect replicas step aside, at the start of the broker."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord
@@ -74,8 +77,9 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Remove these replicas from the ISR and the eligible replicas. The broker may register
-        afterwards. Raises CoordError; the broker may not register then."""
+        """Remove these suspect replicas from the ISR and the eligible replicas. The broker may
+        register afterwards. `reason` appears in log lines and loss receipts. Raises CoordError; the
+        broker must not register then."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

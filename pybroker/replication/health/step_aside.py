@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
 
 Decide = Callable[[PartitionState, topic_nodes.Topic], Awaitable[PartitionState | None]]
-"""Called with the stored state and its topic. Returns the state to write, or None to write nothing.
-Raises CoordError."""
+"""Called with the stored partition state and the topic's name and id. Returns the state to write,
+or None to write nothing. Raises CoordError."""
 
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
-    """Return `state` without that broker as leader, in-sync or eligible replica. Return None if the
+    """Return `state` without this broker as leader, in-sync or eligible replica. Return None if the
     broker has none of these roles.
 
-    The leader epoch grows if the broker led, or if the partition becomes orphaned. The controller
-    then sends the new state to all replicas."""
+    The leader epoch is raised if the broker led, or if the partition becomes orphaned. The
+    controller then sends the new state to all replicas."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None
@@ -43,26 +43,27 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
 
 
 class StepAside:
-    """The conditional writes of state nodes for the replicas of one broker."""
+    """Writes the state nodes of partitions from which replicas of one broker step aside."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self.coord = coord
         self.broker_id = broker_id
         self.incarnation = -1
-        """The broker's incarnation after the last write that raised it; -1 before."""
+        """The broker's incarnation after the last write that raised it; -1 before the first one."""
 
     async def __call__(
         self, key: TopicPartition, reason: str, decide: Decide, *, raises: bool = False
     ) -> PartitionState | None:
-        """Write the state that `decide` returns for the stored state. Return the written state, or
-        None if nothing was written: `decide` returned None, the topic or the state node does not
-        exist, or a node is malformed. `reason` appears in the log line.
+        """Read the state node of partition `key`, and write the state that `decide` returns for it.
+        Return the written state. Return None if nothing was written: `decide` returned None, the
+        topic or the state node does not exist, or a node is malformed. `reason` appears in the log
+        line.
 
-        `raises`: the same multi raises the broker's incarnation, so that a fetch sent for the old
-        log cannot add the replica to the ISR again.
+        `raises`: the same multi raises the broker's incarnation. A fetch that was sent for the old
+        log then cannot add the replica to the ISR again.
 
-        The call reads and writes again after a concurrent change or a lost reply. Raises CoordError
-        if the attempts fail."""
+        After a concurrent change or a lost reply, the call reads and writes again. Raises
+        CoordError if all attempts fail."""
         try:
             return await repeat_conditional_write(
                 partial(self._try, key, reason, decide, raises=raises)
@@ -71,11 +72,12 @@ class StepAside:
             return None
         except MalformedNode as error:
             # The controller elects no leader for a partition with a malformed node.
-            log.error("replica does not step aside partition=%s error=%s", key, error)
+            log.error("replica cannot step aside partition=%s error=%s", key, error)
             return None
 
     async def assigned(self, key: TopicPartition) -> tuple[int, ...]:
-        """Return the partition's assigned replicas. Raises NoNode, MalformedNode, CoordError."""
+        """Return the brokers of the partition's assigned replicas, as ZooKeeper stores them. Raises
+        NoNode, MalformedNode, CoordError."""
         path = paths.topic(key.topic)
         topic = decode_topic(path, (await self.coord.get(path))[0])
         return topic.replicas.get(key.partition, ())
