@@ -1,4 +1,5 @@
-"""The machine's clocks. The only module of the layers L0 to L5 that reads real time."""
+"""The implementations of `Clock`: the machine's clock, and a clock for tests. The components of the
+broker read the time only through a `Clock`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The rows of the broker's options (`server.properties`): the names, types, defaults, bounds and
-update modes of Kafka 3.9 in ZooKeeper mode, with a sentence for each option.
+update modes of Kafka 3.9 in ZooKeeper mode, and a sentence about each option.
 
-The attribute of an option is its name with underscores. A row with `effective=False` is accepted
-but has no effect in this broker, and setting it gives a warning. Values that several options
-determine together are in `broker_config.py`. This module does not parse or check values, and does
-not depend on the components that use them.
+The attribute for an option is the option's name with underscores instead of dots. A row with
+`effective=False` is accepted, has no effect in this broker, and gives a warning if it is set.
+Values that several options determine together are in `broker_config.py`. This module does not parse
+or check values, and does not depend on the components that use them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in PROTOCO
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptionTable:
-    """All options of one broker. `BrokerOptionTable()` has Kafka's defaults."""
+    """The rows of all options of one broker. `BrokerOptionTable()` has Kafka's defaults."""
 
     # fmt: off
     broker_id: int = integer("broker.id", -1, "The id of this broker in the cluster; -1 lets ZooKeeper generate one.")

@@ -1,7 +1,8 @@
-"""Listeners in the syntax of Kafka's options: `NAME://host:port`, with a map from names to security
-protocols.
+"""Listeners in the syntax of Kafka's options: `NAME://host:port`. Another option maps the listener
+names to security protocols.
 
-The functions turn text into values and faults. They do not bind, resolve or connect.
+The functions turn the options' texts into values and faults. They do not bind sockets, resolve
+names or connect.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _WILDCARDS: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address, bound or advertised. An empty host means all interfaces in a bound address, and
-    this machine's name in an advertised one. Port 0 in a bound address means any free port."""
+    """The address of a listener: one to bind, or one to advertise. An empty host means all
+    interfaces in an address to bind, and this machine's name in an advertised address. Port 0 in an
+    address to bind means any free port."""
 
     name: str
     host: str
@@ -50,8 +52,9 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """The result of all listener options: the addresses to bind, the addresses to advertise, and
-    the name of the inter-broker listener."""
+    """What all listener options determine together: the addresses to bind, the addresses to
+    advertise, and the name of the inter-broker listener (`inter_broker`). `faults` says what is
+    wrong with the options."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -67,8 +70,8 @@ def plan_listeners(
     inter_broker_name: str | None,
     inter_broker_protocol: str,
 ) -> ListenerPlan:
-    """Parse all listener options together, as Kafka does. A listener without an advertised address
-    is advertised with its bound address."""
+    """Parse all listener options together, as Kafka does. If `advertised_listeners` is None, each
+    listener is advertised with the address to which it is bound."""
     protocols, faults = parse_protocol_map(protocol_map)
     bound, more = parse_listeners("listeners", listeners, protocols, distinct_ports=True)
     faults += more
@@ -96,7 +99,8 @@ def plan_listeners(
 
 
 def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
-    """Parse `listener.security.protocol.map`. Return (listener name -> protocol, faults)."""
+    """Parse the text of `listener.security.protocol.map`. Return listener name -> security
+    protocol, and the faults of the text."""
     protocols: dict[str, str] = {}
     faults = []
     prefix = f"listener.security.protocol.map={text}"
@@ -116,7 +120,8 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """Return the listeners that `option=text` names, and the faults of the text."""
+    """Parse `text`, the value of `option`. Return its listeners, and the faults of the text. If
+    `distinct_ports` is True, two listeners with the same port are a fault."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):
@@ -135,8 +140,8 @@ def parse_listeners(
 
 
 def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
-    """Return warnings about the most frequent mistake of new users: other machines may connect, but
-    the broker advertises a loopback address to them."""
+    """Return a warning for each listener to which other machines may connect although the broker
+    advertises a loopback address for it. This is the most frequent mistake of new users."""
     by_name = {listener.name: listener for listener in advertised}
     return [
         f"listener {listener.name} accepts connections from other machines but advertises "
@@ -151,8 +156,9 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints that a broker registers. An empty host becomes the machine's name, and
-    port 0 becomes the port that was actually bound (`bound_ports`: listener name -> port)."""
+    """Return the endpoints with which a broker registers. An empty host is replaced by
+    `machine_name`, and port 0 by the port to which the listener was bound (`bound_ports`: listener
+    name -> port)."""
     filled = (
         replace(
             listener,
@@ -170,7 +176,9 @@ def endpoints(
 def _advertised_faults(
     option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
 ) -> list[str]:
-    """Return the reasons why these addresses cannot be advertised."""
+    """Return a sentence for each address that cannot be advertised, and for each name that is not
+    among the listeners to bind. `option` and `text` are those from which `advertised` was
+    parsed."""
     names = {listener.name for listener in bound}
     faults = []
     for listener in advertised:
@@ -196,7 +204,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
-    """Return the listener that `item` describes, or the fault of `item`."""
+    """Return the listener that `item` describes (NAME://HOST:PORT). If `item` is invalid, return
+    the reason instead."""
     match = _LISTENER.fullmatch(item)
     if match is None:
         return f"expected NAME://HOST:PORT, found {item}"
@@ -215,8 +224,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _share_a_port(one: Listener, other: Listener) -> bool:
-    """Whether two listeners collide on a port. Port 0 (any free port) never collides, nor do an
-    IPv4 and an IPv6 address (KIP-797)."""
+    """Whether two listeners cannot both be bound because they have the same port. They can if the
+    port is 0 (any free port), or if one address is IPv4 and the other IPv6 (KIP-797)."""
     if one.port != other.port or one.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}

@@ -1,10 +1,10 @@
-"""The options of a topic, one row each: Kafka 3.9's names, and the broker's options that give the
+"""The rows of a topic's options: Kafka 3.9's names, and the broker's options that give the
 defaults.
 
-A topic's own values ("overrides") are stored as text under /config/topics in ZooKeeper. This module
-checks them and, together with the broker's options, turns them into the typed `TopicConfig` of a
-partition. The partition's log reads the same rows (`storage/log_config.py`). This module does not
-depend on the log or ZooKeeper.
+The values that are set for a topic ("overrides") are stored as text under /config/topics in
+ZooKeeper. This module checks them, and makes the typed `TopicConfig` of a topic from them and the
+broker's options. The partition's log reads the same rows (`storage/log_config.py`). This module
+does not depend on the log or on ZooKeeper.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TIERED: Final = ("remote.", "local.retention.")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """All options of one topic. `TopicConfig()` has Kafka's defaults."""
+    """The values of all options of one topic. `TopicConfig()` has Kafka's defaults."""
 
     # fmt: off
     cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), instead=_NOT_COMPACTED)
@@ -90,12 +90,12 @@ class TopicConfig:
     # fmt: on
 
     overrides: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The topic's own options, as text."""
+    """The options that are set for the topic itself: name -> text."""
 
     @classmethod
     def parse(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> Self:
-        """Return the options in force for a topic. Raise ConfigError with all faults of
-        `overrides`."""
+        """Return the options in force for a topic, from `overrides` (those set for the topic: name
+        -> text) and the broker's options. Raise ConfigError with all faults of `overrides`."""
         values, faults = _parse(broker, overrides)
         if faults:
             raise ConfigError(list(faults.values()))
@@ -103,34 +103,35 @@ class TopicConfig:
 
     @property
     def values(self) -> dict[str, Value]:
-        """Option name -> value, for every row."""
+        """Option name -> value, for every option of a topic."""
         return {name: getattr(self, row.attribute) for name, row in TOPIC_OPTIONS.items()}
 
     @property
     def texts(self) -> dict[str, str]:
-        """Return option name -> value as text, for every row, as in the responses of CreateTopics
-        and DescribeConfigs."""
+        """Option name -> value as text, for every option of a topic, as CreateTopics and
+        DescribeConfigs return it."""
         return {name: row.format(self.values[name]) or "" for name, row in TOPIC_OPTIONS.items()}
 
     @property
     def timestamp_before_max_ms(self) -> int:
-        """How far in the past (ms) a record's timestamp may be: the newer option if it is set, else
-        the older one."""
+        """How far in the past (ms) a record's timestamp may be: message.timestamp.before.max.ms if
+        it is set, else message.timestamp.difference.max.ms."""
         if self.message_timestamp_before_max_ms != LONG_MAX:
             return self.message_timestamp_before_max_ms
         return self.message_timestamp_difference_max_ms
 
     @property
     def timestamp_after_max_ms(self) -> int:
-        """How far in the future (ms) a record's timestamp may be: the newer option if it is set,
-        else the older one."""
+        """How far in the future (ms) a record's timestamp may be: message.timestamp.after.max.ms if
+        it is set, else message.timestamp.difference.max.ms."""
         if self.message_timestamp_after_max_ms != LONG_MAX:
             return self.message_timestamp_after_max_ms
         return self.message_timestamp_difference_max_ms
 
     @property
     def deletes(self) -> bool:
-        """Whether old records are deleted by age and size."""
+        """Whether old records of the topic are deleted by age and size: its cleanup.policy contains
+        delete."""
         return DELETION in self.cleanup_policy
 
     @property
@@ -139,12 +140,12 @@ class TopicConfig:
 
 
 TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
-"""Option name -> row."""
+"""Option name -> row, for all options of a topic."""
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:
-    """Return one sentence for each fault of a topic's options, for the client's INVALID_CONFIG
-    error. None, which the protocol allows instead of a value, is a fault."""
+    """Return a sentence for each fault of the options in `overrides` (those set for a topic), for
+    the error INVALID_CONFIG. The protocol allows None instead of a value; here None is a fault."""
     missing = [f"{name}: the value is missing" for name, text in overrides.items() if text is None]
     given = {name: text for name, text in overrides.items() if text is not None}
     return missing + list(_parse(broker, given)[1].values())
@@ -153,8 +154,9 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the valid overrides, and the faults of the others. For values from ZooKeeper: any
-    program may have written them, and an invalid value must not stop the partition."""
+    """Return the valid ones of `overrides`, the options that ZooKeeper has for a topic, and a
+    sentence for each fault of the others. Any program may have written them, and an invalid value
+    must not keep a partition from being opened."""
     usable = dict(overrides)
     problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():
@@ -167,7 +169,8 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (attribute -> value, option name -> fault)."""
+    """Return attribute -> value, for the options that are set for a topic or inherited from the
+    broker, and option name -> fault, for the invalid ones of `overrides`."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
         if name in TOPIC_OPTIONS and not fits_in_message(text):
