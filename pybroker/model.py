@@ -259,8 +259,12 @@ def decode_uuid(text: str) -> uuid.UUID:
     """Return the UUID from which `encode_uuid` makes `text`. Raise ValueError if `text` is not 22
     characters of base64url."""
     if len(text) != 22:
-        raise ValueError(f"{text!r} is not a base64url UUID: it has {len(text)} characters, not 22")
+        raise ValueError(
+            f"{text!r} is not a base64url UUID: it has {len(text)} characters, expected 22"
+        )
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{text!r} is not a base64url UUID") from error
+        raise ValueError(
+            f"{text!r} is not a base64url UUID: expected letters, digits, - and _"
+        ) from error

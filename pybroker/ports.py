@@ -54,7 +54,7 @@ class Rng(Protocol):
 
 
 class Proc(Protocol):
-    """What the operating system says about this process and this machine."""
+    """Facts about this process and this machine that the operating system provides."""
 
     def boot_id(self) -> str:
         """Return an id that changes each time the kernel boots. While the id is unchanged, the page
@@ -162,7 +162,7 @@ class Disk(Protocol):
 
 
 class SessionEvent(enum.Enum):
-    """What happens to this process's session with the coordination service (ZooKeeper)."""
+    """Events of this process's session with the coordination service (ZooKeeper)."""
 
     CONNECTED = "connected"
     """A new session has begun. The ephemeral nodes and the watches of the session before are
@@ -185,8 +185,8 @@ class WatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """What a one-shot watch of a node reports. A watch is never called after its session has
-    ended."""
+    """The event that a one-shot watch of a node reports. A watch is never called after its session
+    has ended."""
 
     kind: WatchKind
     path: str

@@ -152,9 +152,8 @@ async def start_broker(
             "ids", settle, clock=around.clock, limit_s=limit_s
         )
     except (CoordError, MalformedNode) as error:
-        raise StartupError(
-            f"reading the cluster id and the broker id in ZooKeeper at {where} failed: {error!r}"
-        ) from error
+        text = f"reading the cluster id and the broker id in ZooKeeper at {where} failed: {error!r}"
+        raise StartupError(text) from error
     around.report_phase(Phase.RECOVERING, None)
     start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
     await blocking.run(start)
@@ -223,7 +222,7 @@ def _advertised(config: BrokerConfig, around: StartupInputs) -> tuple[Endpoint, 
 def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
     if config.broker_id != -1 and stored is not None and stored != config.broker_id:
         raise StartupError(
-            f"the data in {config.log_directories[0]} belongs to broker {stored}, but broker.id is "
+            f"the data in {config.log_directories[0]} is that of broker {stored}, but broker.id is "
             f"{config.broker_id}; set broker.id={stored} or another log.dirs"
         )
 

@@ -236,7 +236,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
         if meant is not None:
             faults.append(f"{name}: no such option; did you mean {meant}?")
         elif name.startswith(OWN_PREFIX):
-            faults.append(f"{name}: no such option")
+            faults.append(f"{name}: no such option of pybroker")
         else:
             ignored.append(name)
     return sorted(ignored), faults
@@ -262,7 +262,9 @@ def _address(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise ValueError(f"{text} is not an IP address; host names are not resolved") from None
+        raise ValueError(
+            f"{text} is not an IP address: expected one, since host names are not resolved"
+        ) from None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
@@ -307,7 +309,7 @@ def _check_zookeeper(config: BrokerConfig) -> Iterator[str]:
 def _check_listeners(config: BrokerConfig) -> Iterator[str]:
     both = {"inter.broker.listener.name", "security.inter.broker.protocol"}
     if both <= config.given.keys():
-        yield f"{' and '.join(sorted(both))}: only one of the two may be set"
+        yield f"{' and '.join(sorted(both))}: expected only one of the two to be set"
     yield from config.listener_plan.faults
 
 
@@ -317,14 +319,14 @@ def _check_directories(config: BrokerConfig) -> Iterator[str]:
         yield "log.dirs: expected at least one directory"
     elif len(set(directories)) < len(directories):
         twice = sorted({each for each in directories if directories.count(each) > 1})
-        yield f"log.dirs={config.log_dirs}: {', '.join(twice)} is named twice"
+        yield f"log.dirs={config.log_dirs}: {', '.join(twice)} is named twice, expected once"
 
 
 def _check_retention(config: BrokerConfig) -> Iterator[str]:
     if config.retention_ms == 0:
         names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
         name = next(name for name in names if config.values[name] == 0)
-        yield f"{name}=0: expected a time of at least 1, or -1 for ever"
+        yield f"{name}=0: expected at least 1, or -1 to keep segments forever"
 
 
 def _check_compaction(config: BrokerConfig) -> Iterator[str]:
@@ -354,7 +356,7 @@ def _check_http(config: BrokerConfig) -> Iterator[str]:
         _ = config.http_address
     except ValueError:
         text = config.pybroker_http_listener
-        yield f"pybroker.http.listener={text}: expected HOST:PORT, or nothing to switch it off"
+        yield f"pybroker.http.listener={text}: expected HOST:PORT, or no value to disable HTTP"
 
 
 def _check_log_levels(config: BrokerConfig) -> Iterator[str]:

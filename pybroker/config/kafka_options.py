@@ -95,7 +95,7 @@ def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-_NO_POLICY: Final = "policies are Java classes and not available; remove the option"
+_NO_POLICY: Final = "policies are Java classes, which this broker cannot run; remove the option"
 
 REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     "authorizer.class.name": (
@@ -104,10 +104,13 @@ REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     ),
     "alter.config.policy.class.name": (_is_set, _NO_POLICY),
     "create.topic.policy.class.name": (_is_set, _NO_POLICY),
-    "zookeeper.set.acl": (_is_true, "ACLs on ZooKeeper nodes are not available"),
-    "zookeeper.ssl.client.enable": (_is_true, "TLS to ZooKeeper is not available"),
-    "process.roles": (_is_set, "this broker keeps its metadata in ZooKeeper; remove the option"),
-    "node.id": (_is_set, "use broker.id instead"),
+    "zookeeper.set.acl": (_is_true, "this broker cannot set ACLs in ZooKeeper; remove the option"),
+    "zookeeper.ssl.client.enable": (
+        _is_true,
+        "this broker cannot use TLS to ZooKeeper; remove the option",
+    ),
+    "process.roles": (_is_set, "this is an option of KRaft, this broker uses ZooKeeper; remove it"),
+    "node.id": (_is_set, "this is an option of KRaft; set broker.id instead"),
     "port": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
     "host.name": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
     "advertised.port": (_is_set, "removed from Kafka; use advertised.listeners"),

@@ -212,9 +212,11 @@ def usable_values(
         if name in wrong:
             faults.append(wrong[name])
         elif _is_fixed(name):
-            faults.append(f"{name}: cannot be changed while the broker runs")
+            faults.append(f"{name}: this option cannot be changed while the broker runs")
         elif not per_broker and _is_for_one_broker(name):
-            faults.append(f"{name}: can be set for one broker only, not for all")
+            faults.append(
+                f"{name}: this option can be set for single brokers, not for all brokers together"
+            )
         else:
             usable[name] = text
     return usable, faults
@@ -298,7 +300,7 @@ def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
         elif row is not None:
             fault = _value_fault(row, name, text)
         elif unknown > SUGGESTIONS_MAX:
-            fault = f"{name}: no such option, as for {SUGGESTIONS_MAX} other names"
+            fault = f"{name}: no such option; {SUGGESTIONS_MAX} other names are unknown, too"
         else:
             meant = nearest_name(name, BROKER_OPTIONS)
             fault = f"{name}: no such option; did you mean {meant}?" if meant else None

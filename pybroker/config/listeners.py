@@ -52,7 +52,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """What all listener options determine together: the addresses to bind, the addresses to
+    """The result of all listener options together: the addresses to bind, the addresses to
     advertise, and the name of the inter-broker listener (`inter_broker`). `faults` says what is
     wrong with the options."""
 
@@ -92,8 +92,8 @@ def plan_listeners(
     names = [listener.name for listener in advertised]
     if not faults and inter_broker not in names:
         faults.append(
-            f"{setting}: brokers need an advertised listener of the name {inter_broker}; there is "
-            f"{', '.join(names)} (inter.broker.listener.name chooses)"
+            f"{setting}: brokers connect to the listener {inter_broker}, but only "
+            f"{', '.join(names)} is advertised; set inter.broker.listener.name to one of these"
         )
     return ListenerPlan(bound, advertised, inter_broker, tuple(faults))
 
@@ -109,9 +109,9 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
         if not name:
             faults.append(f"{prefix}: expected NAME:PROTOCOL,..., found {pair}")
         elif protocol not in PROTOCOLS:
-            faults.append(f"{prefix}: {protocol} is not one of {', '.join(PROTOCOLS)}")
+            faults.append(f"{prefix}: protocol {protocol}: expected one of {', '.join(PROTOCOLS)}")
         elif name in protocols:
-            faults.append(f"{prefix}: {name} is given twice")
+            faults.append(f"{prefix}: expected one protocol for the listener {name}, found two")
         else:
             protocols[name] = protocol
     return protocols, faults
@@ -188,7 +188,9 @@ def _advertised_faults(
                 "advertised.listeners to an address that they can reach"
             )
         if listener.name not in names:
-            faults.append(f"{option}={text}: {listener.name} is not a name in listeners")
+            faults.append(
+                f"{option}={text}: {listener.name} is not a name in listeners, expected one"
+            )
     return faults
 
 
@@ -213,7 +215,7 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
     if not 0 <= port <= PORT_MAX:
         return f"expected a port from 0 to {PORT_MAX}, found {port}"
     if match[2].startswith("[") and _address(host) is None:
-        return f"{host} is not an IPv6 address"
+        return f"expected an IPv6 address in brackets, found {host}"
     protocol = protocols.get(name)
     if protocol is None:
         return f"listener {name} has no protocol in listener.security.protocol.map"

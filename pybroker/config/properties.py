@@ -37,7 +37,7 @@ def parse_properties(text: str) -> dict[str, str]:
         try:
             properties[_unescape(raw_name)] = PropertyText(_unescape(raw_value))
         except ValueError:
-            faults.append(f"{line!r}: \\u must be followed by four hexadecimal digits")
+            faults.append(f"{line!r}: expected four hexadecimal digits after \\u")
     if faults:
         raise ConfigError(faults)
     return properties

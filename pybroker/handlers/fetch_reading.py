@@ -307,7 +307,7 @@ def _note_follower(
     if wanted.current_leader_epoch == NO_EPOCH:
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{partition.topic_partition}: the follower's fetch has no current leader epoch",
+            f"{partition.topic_partition}: the follower's fetch lacks its current leader epoch",
         )
     log = partition.log
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:

@@ -192,7 +192,9 @@ class FetchSession:
                 known = partitions.get(key)
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
-                        raise _not_found(f"it has more than {PARTITIONS_MAX} partitions")
+                        raise _not_found(
+                            f"the request makes it larger than {PARTITIONS_MAX} partitions"
+                        )
                     self.add(key, wanted)
                 else:
                     known.ask(wanted)

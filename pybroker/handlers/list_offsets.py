@@ -169,7 +169,7 @@ def _require_known(partition: Partition, end: _EndOf) -> None:
         raise BrokerError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
             f"{partition.topic_partition}: the high watermark {partition.high_watermark} is below "
-            f"the start {partition.epoch_start} of the leader epoch",
+            f"the start of the leader epoch, {partition.epoch_start}",
         )
 
 

@@ -86,7 +86,7 @@ class MetadataView:
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {command.controller_epoch} is below the current one,"
+                f"controller epoch {command.controller_epoch} is below the current controller's,"
                 f" {self._controller_epoch}",
             )
         self._controller_epoch = command.controller_epoch

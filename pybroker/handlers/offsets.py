@@ -369,6 +369,8 @@ async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[st
     if facts.state is GroupState.EMPTY:
         return lambda topic: False
     if facts.protocol_type != _CONSUMER:
-        raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members")
+        raise BrokerError(
+            ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members that are not consumers"
+        )
     topics = facts.topics
     return lambda topic: topics is None or topic in topics

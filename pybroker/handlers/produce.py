@@ -251,7 +251,7 @@ def _finish(
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses
         ):
-            raise CloseConnection("a produce request with acks=0 failed")
+            raise CloseConnection("a batch of a Produce request with acks=0 was not appended")
         return None
     if progress.waiting:
         return _when_acknowledged(services, progress.waiting, message.timeout_ms, response)
@@ -326,7 +326,10 @@ def _is_decided(services: Services, item: _Waiting) -> bool:
             services.replicas.leader(key) is not partition
             or partition.leading_since != item.leading_since
         ):
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader of {key} has changed")
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the leader of {key} has changed since the append",
+            )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset
         if not partition.may_have_enough_replicas():

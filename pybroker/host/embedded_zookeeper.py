@@ -185,7 +185,7 @@ class EmbeddedZooKeeper:
         except BlockingIOError:
             raise StartupError(
                 f"the ZooKeeper directory {self._directory} is in use by another process;"
-                " stop that one or give another --data directory"
+                " stop that process or give another --data directory"
             ) from None
         except OSError as error:
             raise StartupError(
@@ -246,7 +246,7 @@ class EmbeddedZooKeeper:
         except TimeoutError:
             raise StartupError(
                 f"another ZooKeeper server uses the directory {self._directory};"
-                " stop it or give another --data directory"
+                " stop that server or give another --data directory"
             ) from None
 
     def _end_orphan(self) -> None:

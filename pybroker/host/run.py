@@ -192,8 +192,8 @@ class _Sessions:
         directory = str(Path(self._config.log_directories[0]).absolute())
         if directory not in usable:
             raise StartupError(
-                f"log directory {directory} cannot be used, and the embedded ZooKeeper's data is in"
-                " it; repair it, or give the cluster's --zookeeper"
+                f"log directory {directory} cannot be used, and it contains the embedded"
+                " ZooKeeper's data; repair the directory, or give the cluster's --zookeeper"
             )
         embedded = EmbeddedZooKeeper(
             str(Path(directory) / EMBEDDED_DIRECTORY),
@@ -222,5 +222,5 @@ def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(
             f"the data belongs to cluster {stored_cluster}, but its embedded ZooKeeper's directory "
-            f"{directory} is missing; restore it, or give the cluster's --zookeeper"
+            f"{directory} is missing; restore that directory, or give the cluster's --zookeeper"
         )

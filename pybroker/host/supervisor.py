@@ -307,5 +307,6 @@ class Supervisor:
             if child.complaint
         ]
         raise StartupError(
-            "; ".join(complaints) or "not all brokers stopped in time; see their log lines"
+            "; ".join(complaints)
+            or "a broker could not start or did not stop in time; see its log lines"
         )

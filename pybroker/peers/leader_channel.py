@@ -159,7 +159,9 @@ class FollowerLeaderChannel:
             (limits.max_wait_ms + self._timeout_ms) / 1000,
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
-            raise BrokerError(error_code(response.error_code), "the leader rejected the fetch")
+            raise BrokerError(
+                error_code(response.error_code), "the leader rejected the whole fetch"
+            )
         return [
             _fetched(TopicPartition(topic.topic, part.partition_index), part)
             for topic in response.responses
@@ -214,7 +216,8 @@ class FollowerLeaderChannel:
                         raise BrokerError(error_code(part.error_code))
                     return part.offset
         raise BrokerError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader's ListOffsets response lacks {key}"
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"the leader's ListOffsets response has no result for {key}",
         )
 
     async def close(self) -> None:

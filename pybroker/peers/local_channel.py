@@ -48,7 +48,8 @@ class ProvenEpochs:
             self._highest = decode_number(CONTROLLER_EPOCH, data)
         except (CoordError, MalformedNode) as error:
             raise BrokerError(
-                ErrorCode.NETWORK_EXCEPTION, f"{CONTROLLER_EPOCH} cannot be read: {error!r}"
+                ErrorCode.NETWORK_EXCEPTION,
+                f"reading {CONTROLLER_EPOCH} in ZooKeeper failed: {error!r}",
             ) from error
         if controller_epoch > self._highest:
             raise BrokerError(
@@ -100,7 +101,7 @@ class LocalBrokerChannel:
         if -1 < command.broker_epoch < self._replicas.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {command.broker_epoch} is below the current one,"
+                f"broker epoch {command.broker_epoch} is below that of this broker's registration,"
                 f" {self._replicas.broker_epoch}",
             )
         self._metadata.apply(command)

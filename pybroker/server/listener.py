@@ -67,8 +67,8 @@ def bind(listener: Bind) -> socket.socket:
         opened.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
-                f"listener {listener.name} cannot use {where}: another process has the port; "
-                "stop it or choose another port (--port, or listeners in the configuration)"
+                f"listener {listener.name} cannot use {where}: another process has the port; stop "
+                "that process or choose another port (--port, or listeners in the configuration)"
             ) from error
         raise StartupError(
             f"listener {listener.name} cannot use {where}: {error.strerror or error}; "
