@@ -71,7 +71,8 @@ class BackgroundTask:
         self._task.cancel()
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Wait until the task has ended, at most `timeout_s` seconds."""
+        """Wait until the task has ended, but at most `timeout_s` seconds. The task is not
+        cancelled."""
         if self._task is not None:
             await _finish(_others([self._task]), timeout_s)
 

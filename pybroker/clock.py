@@ -7,7 +7,7 @@ import time
 
 
 class SystemClock:
-    """The `Clock` of a real process."""
+    """Reads the machine's clocks (see `Clock`)."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -20,7 +20,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A `Clock` whose time changes only when a test advances it."""
+    """A `Clock` for tests: its time changes only when the test advances it."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms

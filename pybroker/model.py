@@ -251,7 +251,7 @@ def collides(name: str, other: str) -> bool:
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Return a UUID as Kafka writes it in text: base64url without padding, 22 characters."""
+    """Return a UUID as text in Kafka's form: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 

@@ -37,7 +37,7 @@ class Clock(Protocol):
         backwards."""
 
     def monotonic(self) -> float:
-        """Return the seconds since some fixed instant. They never decrease."""
+        """Return the seconds since some fixed instant in the past. The value never decreases."""
 
     def boottime(self) -> float:
         """Return seconds as `monotonic` does, but with the time in which the machine was

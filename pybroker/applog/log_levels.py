@@ -46,7 +46,8 @@ def parse_level(text: str) -> int:
 
 
 def loggers() -> list[str]:
-    """Return the names of all known loggers: first `root`, then the others, sorted."""
+    """Return the names of all loggers of this process, `root` first and the others sorted. Loggers
+    of libraries are included only if their lines go to the broker's log."""
     known = logging.root.manager.loggerDict
     names = {name for name in known if _is_shown(name)}
     for name in list(names):

@@ -40,9 +40,9 @@ partitions that this broker still leads. Raises PybrokerError or OSError."""
 
 
 class ControlledShutdown:
-    """The controlled shutdown of one broker. `broker_epoch` returns the epoch of its registration.
-    The owner passes each event of the broker's ZooKeeper session to `session_changed`. Before the
-    first event, the session counts as connected."""
+    """Carries out the controlled shutdown of one broker. `broker_epoch` returns the epoch of the
+    broker's registration. The owner passes each event of the broker's ZooKeeper session to
+    `session_changed`. Before the first event, the session counts as connected."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ControlledShutdown:
 
     def _led(self) -> list[PartitionFacts]:
         """Return the partitions that this broker leads and that have a replica on another live
-        broker."""
+        broker, which could lead them instead."""
         mine, brokers = self._broker_id, self._metadata.brokers
         return [
             facts

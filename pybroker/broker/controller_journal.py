@@ -55,13 +55,14 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Stop the task, and try once to write the queued entries. Idempotent."""
+        """Stop writing entries. Before that, try once to write the entries that are queued.
+        Idempotent."""
         await self._task.stop()
         await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
-        """Return at most `limit` of the newest entries, the newest last. With `partition` (such as
-        `topic-0`), return only the entries of that partition."""
+        """Return at most `limit` of the newest entries, the newest last. If `partition` is given
+        (such as `topic-0`), return only the entries about that partition."""
         async with self._files:
             waiting = list(self._waiting)
             return await self._blocking.run(self._read, waiting, partition, limit)

@@ -62,7 +62,7 @@ class CoordinationRooms:
 
 
 class GroupCoordination:
-    """The group coordinators of one broker, between `start` and `stop`."""
+    """Creates the group coordinators of one broker and runs them between `start` and `stop`."""
 
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
@@ -110,7 +110,8 @@ class GroupCoordination:
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
-        """Return the numbers of groups and of shards, for the metrics."""
+        """Return for the metrics how many groups are in each state, how many shards this broker
+        serves and loads, and how long loading took."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -157,8 +158,8 @@ class GroupCoordination:
                 coordinator.offsets.removal.topics_deleted(names)
 
     def _own_endpoint(self) -> Endpoint | None:
-        """Return the inter-broker endpoint of this broker, or None while the metadata lacks this
-        broker."""
+        """Return this broker's own inter-broker endpoint, or None while the metadata does not
+        contain this broker."""
         own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
         return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 

@@ -50,7 +50,8 @@ class Offsets(Protocol):
 
 
 class HasOffsets(Protocol):
-    """A shard of groups, with their committed offsets."""
+    """A shard of `__consumer_offsets`, which gives access to the committed offsets of its
+    groups."""
 
     @property
     def offsets(self) -> Offsets: ...

@@ -79,7 +79,7 @@ class LeaderDiscovery:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Stop asking. Idempotent."""
+        """Stop asking other brokers. Idempotent."""
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
@@ -194,7 +194,8 @@ def new_discovery(
     replicas: ReplicaManager,
     clock: Clock,
 ) -> LeaderDiscovery:
-    """Return a LeaderDiscovery that asks over the network, with the options of `config`."""
+    """Return a LeaderDiscovery that sends its requests over the network. `config` gives the
+    inter-broker listener and the session timeout."""
     session_s = config.zookeeper_session_timeout_ms / 1000
     ask = partial(
         ask_neighbour,

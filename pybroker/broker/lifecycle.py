@@ -1,4 +1,4 @@
-"""Components that start one after another and stop in the reverse order."""
+"""Starts the components of a broker one after another, and stops them in the reverse order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Step = Callable[[], Awaitable[object] | None]
 
 
 class Service(Protocol):
-    """A component whose `start` returns at once."""
+    """A component whose `start` returns at once, without a wait."""
 
     def start(self) -> None: ...
 
@@ -52,7 +52,12 @@ async def _stop(name: str, stop: Step) -> None:
     try:
         await _carry_out(stop)
     except Exception as error:
-        log.error("not stopped component=%s error=%r", name, error, exc_info=error)
+        log.error(
+            "not stopped, stopping the other components component=%s error=%r",
+            name,
+            error,
+            exc_info=error,
+        )
 
 
 async def _carry_out(step: Step) -> None:

@@ -79,11 +79,12 @@ class LiveConfig:
         return self._layers.current
 
     async def start(self) -> None:
-        """Read all values and begin to follow changes. Raise CoordError."""
+        """Read all dynamic options in ZooKeeper, put them in force, and follow their changes from
+        then on. Raise CoordError."""
         await self._changes.start()
 
     async def stop(self) -> None:
-        """Stop following changes. Idempotent."""
+        """Stop following changes of the configuration. Idempotent."""
         await self._changes.stop()
 
     # reads and changes of requests
@@ -119,7 +120,7 @@ class LiveConfig:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])
         except (CoordError, TimeoutError) as error:
-            log.info("changed configuration not in force yet, it follows error=%r", error)
+            log.info("changed configuration not in force yet, it is applied later error=%r", error)
 
     # application of changes
 

@@ -71,7 +71,7 @@ class Membership:
             broker = await self._register()
         self._registered(broker)
         self._coord.add_listener(self._on_session)
-        log.info("registered broker=%d epoch=%d", broker.id, broker.epoch)
+        log.info("registered in ZooKeeper broker=%d broker_epoch=%d", broker.id, broker.epoch)
 
     def endpoints_changed(self) -> None:
         """Write the broker's changed endpoints into its registration. If the broker is just
@@ -133,5 +133,6 @@ class Membership:
                 return
             self._registered(broker)
             self._controller.session_renewed()
-            log.info("registered again broker=%d epoch=%d", broker.id, broker.epoch)
+            text = "registered in a new ZooKeeper session broker=%d broker_epoch=%d"
+            log.info(text, broker.id, broker.epoch)
             return

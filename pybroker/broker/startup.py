@@ -69,7 +69,8 @@ class Session(Coord, Protocol):
 
 
 class Threads(Blocking, Protocol):
-    """The threads for blocking work."""
+    """The threads for blocking work. `resize` changes their number, `close` waits for the running
+    work."""
 
     def resize(self, threads: int) -> None: ...
 

@@ -90,7 +90,8 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
 
 async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
-    """Return a topic's own options, or None if the node is malformed."""
+    """Return the options that ZooKeeper has for the topic itself (name -> text). Return None and
+    log an error if the topic's node is malformed."""
     try:
         return await read_config(coord, topic_entity(topic))
     except MalformedNode as error:

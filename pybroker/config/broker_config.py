@@ -62,8 +62,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Return the configuration that `properties` (option name -> text) describes. Raise
-        ConfigError with all faults."""
+        """Return the configuration with the values in `properties` (option name -> text), and
+        defaults for all other options. Raise ConfigError with all faults of `properties`."""
         values, faults = parse_values(BROKER_OPTIONS, properties)
         given = {name: text for name, text in properties.items() if name in BROKER_OPTIONS}
         ignored, refusals = _judge_unknown(properties)

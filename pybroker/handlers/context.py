@@ -71,8 +71,8 @@ class ZooKeeperLease(Protocol):
 
 
 class TopicAdmin(Protocol):
-    """Creates, expands and deletes topics. All methods may raise BrokerError with the code for the
-    client."""
+    """Creates, expands and deletes topics. All methods may raise BrokerError with the error code
+    that the client gets."""
 
     async def create(
         self,

@@ -26,8 +26,8 @@ from pybroker.wire.messages.topics import (
 
 
 class _Cut(NamedTuple):
-    """A partition whose records are deleted, its new log start offset (`offset`), and the result of
-    the response for it."""
+    """A partition whose records are deleted, its new log start offset (`offset`), and its result in
+    the response."""
 
     partition: Partition
     offset: int

@@ -47,8 +47,9 @@ returns a single batch."""
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Return the response at once if there are enough records, an error, or another change that the
-    client should know. Otherwise return an awaitable that waits for records and reads again."""
+    """Return the response at once if there are enough records, if a partition has an error, if the
+    reader has to truncate its log, or if the client asked for no wait. Otherwise return an
+    awaitable that waits for records and reads again."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -335,7 +335,7 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingE
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: this log has no epoch {wanted.last_fetched_epoch}",
+            f"{partition.topic_partition}: the leader has no epoch {wanted.last_fetched_epoch}",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
         return None  # out of range: the read returns the error

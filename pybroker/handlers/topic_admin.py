@@ -42,7 +42,8 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """The `TopicAdmin` of a broker. It creates topics one after another."""
+    """Creates, expands and deletes topics by writing to ZooKeeper (see `TopicAdmin`). It creates
+    topics one after another."""
 
     def __init__(
         self,

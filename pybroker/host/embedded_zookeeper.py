@@ -96,12 +96,12 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int:
-        """The server's port; 0 before `start`."""
+        """The port of the ZooKeeper server; 0 before `start`."""
         return self._port
 
     @property
     def connect(self) -> str:
-        """The server's address as a value for `zookeeper.connect`."""
+        """The address of the ZooKeeper server (HOST:PORT), as a value for `zookeeper.connect`."""
         return f"{_HOST}:{self._port}"
 
     @property
@@ -133,7 +133,7 @@ class EmbeddedZooKeeper:
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until the server, which `launch` has started, answers. From then on it is started
         again whenever it ends. If it does not answer in time, stop it and raise StartupError."""
-        assert self._child is not None, "it was not launched"
+        assert self._child is not None, "call launch before wait_until_serving"
         try:
             async with asyncio.timeout(timeout_s):
                 await self._await_answer(self._child)
@@ -346,7 +346,7 @@ class EmbeddedZooKeeper:
                 faults = [line for line in lines if "rror" in line or "xception" in line]
                 if faults or lines:
                     return (faults or lines)[-1]
-        return "it printed nothing"
+        return "the server printed nothing"
 
     async def _supervise(self) -> None:
         """Start the server again whenever it ends. ZooKeeper's sessions survive if the server

@@ -27,7 +27,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SystemProc:
-    """The `Proc` of a real process."""
+    """Facts about a real process (see `Proc`): the boot id of its machine's kernel, and its process
+    id."""
 
     def boot_id(self) -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
@@ -37,8 +38,7 @@ class SystemProc:
 
 
 class ThreadedBlocking:
-    """The `Blocking` of a real process: a fixed number of threads, whose names have the same
-    beginning."""
+    """Runs blocking work (see `Blocking`) in a fixed number of threads of a real process."""
 
     def __init__(self, threads: int) -> None:
         self._executor = _executor(threads)

@@ -113,7 +113,7 @@ class BrokerOutput:
 
 
 class Supervisor:
-    """Runs the processes of all brokers, and owns them during `run`."""
+    """Runs the processes of all brokers. It owns the processes during `run`."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ decodes a request, so a request must not be too large."""
 
 
 class RemoteBrokerChannel:
-    """The controller's channel to another broker."""
+    """The channel on which a controller sends its commands to another broker."""
 
     def __init__(
         self, broker: Broker, listener: str, *, client_id: str, timeout_s: float, connect_s: float

@@ -94,7 +94,8 @@ class LocalBrokerChannel:
         taken = Counter(leads[key] for key in leads if answers[key] is ErrorCode.NONE)
         for leader, partitions in sorted(taken.items(), reverse=True):
             role = "leader" if leader else "follower"
-            log.info("become %s partitions=%d epoch=%d", role, partitions, command.controller_epoch)
+            text = "become %s partitions=%d controller_epoch=%d"
+            log.info(text, role, partitions, command.controller_epoch)
         return answers
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
@@ -114,5 +115,6 @@ class LocalBrokerChannel:
         deleted = (item.topic_partition for item in command.partitions if item.delete)
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)
         if gone:
-            log.info("partitions deleted partitions=%d epoch=%d", gone, command.controller_epoch)
+            epoch = command.controller_epoch
+            log.info("partitions deleted partitions=%d controller_epoch=%d", gone, epoch)
         return answers

@@ -101,7 +101,8 @@ def _backlog(config: BrokerConfig) -> int:
 
 
 class Server:
-    """All connections of one broker. All methods run on the event loop that calls `open`."""
+    """Accepts and owns all connections of one broker. All methods run on the event loop that calls
+    `open`."""
 
     def __init__(
         self,
@@ -287,7 +288,9 @@ class Server:
         for connection in [*self._restless, *self._due(idle_since)]:
             idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
-                reason = "a request exceeded pybroker.request.read.timeout.ms"
+                reason = (
+                    "its request took longer to arrive than pybroker.request.read.timeout.ms allows"
+                )
                 self._refusals.log(logging.WARNING, "connection closed", connection.peer, reason)
                 connection.close_reason = "slow"
                 connection.abort()
