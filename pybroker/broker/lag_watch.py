@@ -159,9 +159,9 @@ class LagWatch:
 
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
-    """Return an `AskLag` that sends its requests through an admin client. `endpoint` returns this
-    broker's inter-broker endpoint, at which the client bootstraps. Each report opens new
-    connections."""
+    """Return an `AskLag` that sends its requests through an admin client. The client bootstraps
+    from this broker's inter-broker endpoint, which `own_endpoint` returns (None: unknown). Each
+    report opens new connections."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()
