@@ -56,7 +56,7 @@ class LogOptions:
     """The maximal size of a log file (bytes). A line that would exceed it goes to a new file, and
     the old file is renamed to NAME.1."""
     files_kept: int = 10
-    """How many rotated files of each log are kept."""
+    """How many renamed files (NAME.1, NAME.2, ...) of each log file are kept."""
     config_file: str | None = None
     """The path of a configuration file of Python's logging.config. If it is set, all other options
     have no effect."""

@@ -98,7 +98,7 @@ class StartupInputs:
     host_name: Callable[[], str] = socket.getfqdn
     check: Callable[[str | None], None] = lambda stored_cluster: None
     """Receives the cluster id that the log directories contain, None for new directories. Raises
-    StartupError if this process cannot connect to the ZooKeeper of that cluster."""
+    StartupError if the cluster's embedded ZooKeeper is missing."""
     report_phase: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
     """Receives each phase of the broker's life when it begins, and in some phases the parts of the
     broker that the admin pages show, else None."""

@@ -40,7 +40,8 @@ _PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in PROTOCO
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptionTable:
-    """The rows of all options of one broker. `BrokerOptionTable()` has Kafka's defaults."""
+    """The values of all options of one broker; each field also declares its option.
+    `BrokerOptionTable()` has Kafka's defaults."""
 
     # fmt: off
     broker_id: int = integer("broker.id", -1, "The id of this broker in the cluster; -1 lets ZooKeeper generate one.")

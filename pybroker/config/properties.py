@@ -21,8 +21,8 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 class PropertyText(str):
     """A value from a properties file or from a command line. A properties file may be meant for
-    several programs, so a client does not reject an option in it that the client does not have: it
-    warns."""
+    several programs. So if it has an option that a client does not use, the client warns and does
+    not reject the file."""
 
     __slots__ = ()
 

@@ -144,8 +144,8 @@ class Configs(Protocol):
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values. Return False if there is no topic of that name. If `replaces` is True, the
-        result of `change` must not depend on the current values."""
+        current values. Return False if there is no topic of that name. If `replaces` is True,
+        `change` ignores the current values, so a malformed node is no error."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
         """Replace the dynamic values of the broker `broker_id`, or of all brokers (None), by the

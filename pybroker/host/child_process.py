@@ -35,8 +35,8 @@ def pybroker_command(*words: str) -> list[str]:
 
 
 def pybroker_environment() -> dict[str, str]:
-    """Return the environment of this process with a PYTHONPATH in which a child finds this code,
-    even if the code is not installed. The PYTHONPATH has only the folder of this code, not all of
+    """Return the environment of this process, with a PYTHONPATH in which a child finds this code
+    even if the code is not installed. PYTHONPATH gets only the folder of this code, not all of
     sys.path: in a test run sys.path may begin with folders that hide modules of Python itself."""
     folder = str(Path(__file__).resolve().parents[1])
     if folder in (*site.getsitepackages(), site.getusersitepackages()):
