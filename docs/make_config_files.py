@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from pybroker.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from pybroker.config.broker_config import BROKER_OPTIONS
 from pybroker.config.declaration import Option
+from pybroker.config.kafka_options import REFUSED
 from pybroker.config.topic_config import TOPIC_OPTIONS
 
 FOLDER: Final = Path(__file__).parent.parent / "config"
@@ -175,7 +176,7 @@ def _server_entry(row: Option) -> str:
         facts.append(f"Topics: {', '.join(followers)}.")
     if row.name in NOTES:
         facts.append(NOTES[row.name])
-    if not row.effective:
+    if not row.effective and row.name not in REFUSED:
         facts.append("Known, but without effect in this broker.")
     facts += [f"Without effect in this broker: {word}." for word in row.idle_choices]
     if row.name in SET and row.effective:

@@ -33,8 +33,9 @@ all topics get that many replicas (``default.replication.factor``), and from thr
 ``min.insync.replicas`` is 2.
 
 An invalid value stops the start, with all faults listed at once. A name that looks like a typing
-mistake stops the start, too. One warning names all options that are set and have no effect: those
-marked *without effect here*, Kafka's options without an entry, and unknown names.
+mistake stops the start, too, and so does an option marked *refused here* with another value than
+its default. One warning names all options that are set and have no effect: those marked *without
+effect here*, Kafka's options without an entry, and unknown names.
 
 Options marked as dynamic can be changed while the broker runs: with ``kafka-configs``, with an
 admin client, or in ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.
@@ -88,7 +89,9 @@ def _facts(row: Option) -> Iterator[str]:
         yield "inherits " + ", ".join(f"``{name}``" for name in row.inherits)
     if row.update is not UpdateMode.READ_ONLY:
         yield f"dynamic ({row.update.value})"
-    if not row.effective:
+    if row.name in REFUSED:
+        yield "**refused here**"
+    elif not row.effective:
         yield "**without effect here**"
     for word in row.idle_choices:
         yield f"``{word}`` **without effect here**"

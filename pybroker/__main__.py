@@ -27,7 +27,8 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool that `arguments` name. Return the exit code."""
+    """Run the tool whose name is the first of `arguments`, with the other arguments. Return the
+    exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and tool_name(words[0]) in BROKERS:
         return _run(words)  # a broker continues when nothing reads its standard output

@@ -1,8 +1,8 @@
-"""Background tasks: each has an owner that starts and ends it.
+"""Background tasks: each one has an owner that starts it and ends it.
 
 A `BackgroundTask` runs from a component's start to its stop. A `RetryLoop` runs work on request and
-retries it. A `TaskOwner` owns a changing number of tasks. A task that ends with an exception is a
-defect of this project: the owner logs the exception once, when it happens.
+retries it. A `TaskOwner` owns a changing number of tasks. If a task ends with an exception, that is
+a defect of this project: the owner logs the exception once, when it happens.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Ts = TypeVarTuple("Ts")
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks and wait for their end, however they end. The caller's own task is excluded.
-    If the caller is cancelled while it waits, the cancellation is raised, and the tasks end
-    later."""
+    """Cancel these tasks and wait until they have ended, with or without an error. The caller's own
+    task is left out. If the caller is cancelled during the wait, raise CancelledError; the tasks
+    then end later."""
     others = _others(tasks)
     for task in others:
         task.cancel()
@@ -33,51 +33,54 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
 
 
 class BackgroundTask:
-    """At most one task, between `start` and `stop`."""
+    """Owns at most one task, between `start` and `stop`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        """Whether the owner has cancelled the task. A second cancellation would interrupt its
-        clean-up."""
+        """Whether this task has been cancelled. Then it is not cancelled again: that would
+        interrupt its clean-up."""
 
     @property
     def runs(self) -> bool:
-        """Whether there is a task that has not ended, including one that is being cancelled."""
+        """Whether there is a task that has not ended. A task that has been cancelled may still run
+        its clean-up."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Callable[[], Work]) -> None:
-        """Start the task, unless it runs already."""
+        """Start a task that runs `work`. Do nothing if a task runs already."""
         if not self.runs:
             self._task = asyncio.get_running_loop().create_task(work(), name=self._name)
             self._task.add_done_callback(_log_failure)
             self._is_cancelled = False
 
     async def stop(self) -> None:
-        """Cancel the task and wait for its end. If the caller is cancelled while it waits, the
-        cancellation is raised, and the caller may call `stop` again to wait on. Idempotent, also
-        without `start`."""
+        """Cancel the task and wait until it has ended. If the caller is cancelled during the wait,
+        raise CancelledError; the caller may then call `stop` again. Idempotent, also without
+        `start`."""
         self.cancel()
         await self.finish()
 
     def cancel(self) -> None:
-        """Cancel the task without waiting for its end. Do nothing if the task itself is the
-        caller."""
+        """Cancel the task, without waiting for its end. Do nothing if the caller runs in this
+        task."""
         if self._task is None or self._is_cancelled or self._task is asyncio.current_task():
             return
         self._is_cancelled = True
         self._task.cancel()
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Wait until the task has ended, at most `timeout_s` seconds."""
+        """Wait until the task has ended, but at most `timeout_s` seconds. The task is not
+        cancelled."""
         if self._task is not None:
             await _finish(_others([self._task]), timeout_s)
 
 
 class RetryLoop:
-    """Calls `work` after each `wake`, and again every `pause_s` while `work` returns True, which
-    means that work is left. It runs between `start` and `stop`."""
+    """Calls `work` after each call of `wake`. While `work` returns True, which means that it has
+    not done everything, it is called again every `pause_s` seconds. The loop runs between `start`
+    and `stop`."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
         self._work = work
@@ -94,7 +97,7 @@ class RetryLoop:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Call `work` soon; before `start`, the call is delayed until `start`."""
+        """Let the loop call `work` soon. Before `start` this is remembered until `start`."""
         self._woken.set()
 
     async def _run(self) -> None:
@@ -108,8 +111,8 @@ class RetryLoop:
 
 
 def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
-    """Return a function that any thread may call: it schedules `call` on the event loop that is
-    running now, and does nothing once that loop is closed."""
+    """Return a function that any thread may call. It makes the event loop that is running now call
+    `call` soon with the same arguments. It does nothing after that loop is closed."""
     loop = asyncio.get_running_loop()
 
     def call_soon(*arguments: *Ts) -> None:
@@ -120,13 +123,13 @@ def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]],
 
 
 class TaskOwner:
-    """Owns tasks from their start to their end. `on_failure` receives the exception of a task that
-    fails, so that no caller waits for its result forever."""
+    """Owns tasks from their start to their end. If a task fails, `on_failure` receives the
+    exception: then the owner can answer the callers that wait for the task's result."""
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._on_failure = on_failure
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """The running tasks, in the order of their start. They are cancelled in the same order."""
+        """The running tasks, in the order of their start. `close` cancels them in this order."""
 
     def start(self, work: Work, name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -135,11 +138,12 @@ class TaskOwner:
         return task
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until all other running tasks have ended, at most `timeout_s` seconds."""
+        """Wait until all running tasks have ended, at most `timeout_s` seconds. The caller's own
+        task is left out."""
         await _finish(_others(self._tasks), timeout_s)
 
     async def close(self) -> None:
-        """Cancel the running tasks and wait for their end. Idempotent."""
+        """Cancel the running tasks and wait until they have ended. Idempotent."""
         await cancel_and_wait(*self._tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -152,13 +156,13 @@ class TaskOwner:
 def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("task failed name=%s", task.get_name(), exc_info=error)
+        log.error("background task failed name=%s", task.get_name(), exc_info=error)
     return error
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Return the running tasks without the caller's own task, which would wait for itself
-    forever."""
+    """Return those of the tasks that run, without the caller's own task: waiting for itself, it
+    would wait forever."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -1,4 +1,4 @@
-"""Concurrent calls, limited in number."""
+"""Runs many calls concurrently, but only a limited number at the same time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE_MAX: Final = 100
-"""The maximal number of concurrent calls. It is small, so that other requests of the same session
-do not wait behind thousands of calls."""
+"""The maximal number of calls at the same time. It is small, so that other requests in the same
+ZooKeeper session do not wait behind thousands of calls."""
 
 
 async def bounded_gather(
     function: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: int = AT_ONCE_MAX
 ) -> list[R]:
-    """Return the results of the calls in the order of `items`. After the first error, start no
-    further call, wait for the calls in progress, and raise that error."""
+    """Call `function` with each of `items`, at most `at_once` calls at the same time. Return the
+    results in the order of `items`. After the first error, start no further call, wait for the
+    calls in progress, and raise that error."""
     if len(items) == 1:
         return [await function(items[0])]
     results: dict[int, R] = {}

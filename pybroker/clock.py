@@ -1,4 +1,5 @@
-"""The machine's clocks. The only module of the layers L0 to L5 that reads real time."""
+"""The implementations of `Clock`: the machine's clock, and a clock for tests. The components of the
+broker read the time only through a `Clock`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import time
 
 
 class SystemClock:
-    """The `Clock` of a real process."""
+    """Reads the machine's clocks (see `Clock`)."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -19,7 +20,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A `Clock` whose time changes only when a test advances it."""
+    """A `Clock` for tests: its time changes only when the test advances it."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms

@@ -1,8 +1,7 @@
-"""The errors of the project, sorted by what the receiver of an error should do.
+"""The errors of the project, sorted by what the code that receives an error should do.
 
-- `ErrorCode` is the one table of Kafka's wire errors: name, number, whether a client may retry, and
-  a sentence.
-- `BrokerError` carries such a code up to the dispatcher, the only place that turns it into bytes.
+- `ErrorCode` is the one table of Kafka's errors in the protocol: name, number, whether a client may retry, and a sentence.
+- `BrokerError` carries such a code to the dispatcher, the only place that turns it into bytes.
 - `MalformedInput`: the peer sent bytes that are no message; the connection is closed.
 - `CorruptionError`: stored bytes differ from those that were written.
 - `StartupError` ends the process with one line for the operator.
@@ -17,8 +16,8 @@ from typing import Final
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error codes (protocol guide, "Error Codes"). `retriable` tells a client that a retry
-    may succeed."""
+    """Kafka's error codes (protocol guide, "Error Codes"). If `retriable` is True, a client may
+    retry the request, since it may succeed later."""
 
     retriable: bool
     text: str
@@ -77,9 +76,9 @@ class ErrorCode(enum.IntEnum):
     INVALID_REQUEST = (42, False, "The request contradicts itself or this version of the API.")
     UNSUPPORTED_FOR_MESSAGE_FORMAT = (43, False, "The message format of the topic does not support this request.")
     POLICY_VIOLATION = (44, False, "A policy of the cluster forbids this.")
-    OUT_OF_ORDER_SEQUENCE_NUMBER = (45, False, "The producer's sequence number does not follow the last one.")
-    DUPLICATE_SEQUENCE_NUMBER = (46, False, "The producer's sequence number was seen before.")
-    INVALID_PRODUCER_EPOCH = (47, False, "A newer incarnation of this producer is known.")
+    OUT_OF_ORDER_SEQUENCE_NUMBER = (45, False, "The sequence number of the batch does not follow that of the producer's last batch.")
+    DUPLICATE_SEQUENCE_NUMBER = (46, False, "The producer has written a batch with this sequence number already.")
+    INVALID_PRODUCER_EPOCH = (47, False, "The producer's epoch is old: another producer with its id has a newer epoch.")
     INVALID_TXN_STATE = (48, False, "The transaction is in a state that does not allow this.")
     INVALID_PRODUCER_ID_MAPPING = (49, False, "The producer id does not belong to the transactional id.")
     INVALID_TRANSACTION_TIMEOUT = (50, False, "The transaction timeout is larger than the broker allows.")
@@ -94,7 +93,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_PRODUCER_ID = (59, False, "The broker has no state of this producer id.")
     REASSIGNMENT_IN_PROGRESS = (60, False, "A reassignment of the partition is in progress.")
     DELEGATION_TOKEN_AUTH_DISABLED = (61, False, "Delegation tokens are not enabled.")
-    DELEGATION_TOKEN_NOT_FOUND = (62, False, "No such delegation token.")
+    DELEGATION_TOKEN_NOT_FOUND = (62, False, "There is no such delegation token.")
     DELEGATION_TOKEN_OWNER_MISMATCH = (63, False, "The principal is neither owner nor renewer of the token.")
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (64, False, "Delegation tokens are not allowed on this connection.")
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = (65, False, "Not authorized for this delegation token.")
@@ -126,8 +125,8 @@ class ErrorCode(enum.IntEnum):
     RESOURCE_NOT_FOUND = (91, False, "The resource does not exist.")
     DUPLICATE_RESOURCE = (92, False, "The resource is named twice.")
     UNACCEPTABLE_CREDENTIAL = (93, False, "The credential does not meet the requirements.")
-    INCONSISTENT_VOTER_SET = (94, False, "The voter sets differ.")
-    INVALID_UPDATE_VERSION = (95, False, "The version to update is not the current one.")
+    INCONSISTENT_VOTER_SET = (94, False, "The set of voters in the request is not that of the quorum.")
+    INVALID_UPDATE_VERSION = (95, False, "The version in the request is not the current version of the item to update.")
     FEATURE_UPDATE_FAILED = (96, False, "The features could not be updated.")
     PRINCIPAL_DESERIALIZATION_FAILURE = (97, False, "The forwarded principal could not be read.")
     SNAPSHOT_NOT_FOUND = (98, False, "The snapshot does not exist.")
@@ -150,14 +149,14 @@ class PybrokerError(Exception):
 
 
 DETAIL_LENGTH_MAX: Final = 4000
-"""The maximal length of a detail. It may repeat text of the client, and the protocol allows at most
-32,767 bytes."""
+"""The maximal length of `detail` in characters. A detail may repeat a text of the client, and the
+protocol allows at most 32,767 bytes."""
 
 
 class BrokerError(PybrokerError):
-    """A request (or one item of it) fails with one of Kafka's error codes. The client receives
-    `code` and, if the response has a field for it, `detail`, cut to the length that the protocol
-    allows."""
+    """A request, or one item of a request, fails with one of Kafka's error codes. The client
+    receives `code`. If the response has a field for a message, the client also receives `detail`,
+    cut to the length that the protocol allows."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         if len(detail) > DETAIL_LENGTH_MAX:
@@ -168,31 +167,31 @@ class BrokerError(PybrokerError):
 
 
 class MalformedInput(PybrokerError):
-    """The peer sent bytes that are not a message of the protocol. The connection is closed; nothing
-    else changes."""
+    """The peer sent bytes that are not a message of the protocol. Its connection is closed, and
+    nothing else changes."""
 
 
 class CloseConnection(PybrokerError):
-    """A request gets no response, and its connection is closed. The message gives the reason."""
+    """A request gets no response: its connection is closed instead. The message says why."""
 
 
 class CorruptionError(PybrokerError):
-    """Stored bytes are damaged. The message names the file, the position and the expected
-    content."""
+    """Stored bytes are damaged. The message names the file, the position, and the content that was
+    expected."""
 
 
 class StorageError(PybrokerError):
-    """The disk refused an operation (full, read-only, broken). The message names the path and the
-    operation."""
+    """The disk refused an operation, because it is full, read-only or broken. The message names the
+    path and the operation."""
 
 
 class DiskFull(StorageError):
-    """The disk is full and nothing was written. The disk itself works, so the write may be retried
-    once there is free space."""
+    """The disk is full, and nothing was written. The disk works otherwise, so the caller may retry
+    the write when there is free space."""
 
 
 class ConfigError(PybrokerError):
-    """Configuration values are invalid. `faults` has one sentence for each of them."""
+    """Values of the configuration are invalid. `faults` has one sentence for each invalid value."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -200,57 +199,60 @@ class ConfigError(PybrokerError):
 
 
 class StartupError(PybrokerError):
-    """The broker cannot start, and has changed nothing. The message is one line: the problem, the
-    affected object, and what to change. The exit code is 1."""
+    """The broker cannot start and has changed nothing. The message is one line: what is wrong, with
+    which object, and what the operator can change. The process ends with exit code 1."""
 
 
 class CoordError(PybrokerError):
-    """The base class of the errors of the coordination service (ZooKeeper)."""
+    """The base class of the errors that the coordination service (ZooKeeper) returns."""
 
 
 class MalformedNode(PybrokerError):
-    """A node in ZooKeeper does not have the expected format. The message names the path and the
-    expected content. Nothing was changed."""
+    """The content of a node in ZooKeeper does not have the expected format. The message names the
+    path and the expected content. Nothing was changed."""
 
 
 class NodeExists(CoordError):
-    """The node to create exists already. The operation was not applied."""
+    """The node that the operation should create exists already. The operation was not applied."""
 
 
 class NoNode(CoordError):
-    """The node, or the parent of a node to create, does not exist. The operation was not
-    applied."""
+    """The node of the operation does not exist; for a creation, its parent does not exist. The
+    operation was not applied."""
 
 
 class BadVersion(CoordError):
-    """The node's version is not the expected one. The operation was not applied."""
+    """The node does not have the version that the operation requires. The operation was not
+    applied."""
 
 
 class NotEmpty(CoordError):
-    """The node to delete has children. The operation was not applied."""
+    """The node that the operation should delete has children. The operation was not applied."""
 
 
 class NoChildrenForEphemerals(CoordError):
-    """The parent of the node to create is ephemeral. The operation was not applied."""
+    """The parent of the node that the operation should create is ephemeral, so it cannot have
+    children. The operation was not applied."""
 
 
 class RequestTooLarge(CoordError):
-    """The request exceeds the size limit and was not sent. The operation was not applied."""
+    """The request exceeds the size limit, so it was not sent. The operation was not applied."""
 
 
 class SessionExpired(CoordError):
-    """The session has expired, and its ephemeral nodes are deleted. The operation was not
+    """The ZooKeeper session has expired, and its ephemeral nodes are deleted. The operation was not
     applied."""
 
 
 class ConnectionLoss(CoordError):
-    """The connection was lost while the request was in flight, so the operation may or may not have
-    been applied. The caller has to read the node and compare."""
+    """The connection was lost before the answer arrived, so the operation may or may not have been
+    applied. To find out, the caller has to read the node."""
 
 
 class MultiFailed(CoordError):
-    """A multi was refused as a whole. `index` is the operation that failed, and `cause` its error.
-    No operation was applied."""
+    """A group of operations that is applied as a whole (a multi) was refused. `index` is the
+    position of the operation that failed, and `cause` its error. None of the operations was
+    applied."""
 
     def __init__(self, index: int, cause: CoordError) -> None:
         super().__init__(f"operation {index} of the multi failed: {cause!r}")

@@ -1,11 +1,11 @@
-"""Plain counters. Hot paths count events here instead of logging them.
+"""Plain counters. Code that runs for each request counts events here instead of logging them.
 
-A field is both the counter and a row of the page `/metrics`: it declares the metric's name and
-description. A field without a declaration is not shown. Metrics whose values are computed when the
-page is requested have their rows in `pybroker/admin/families.py`.
+A field is both a counter and a row of the page `/metrics`: it declares the name and the description
+of a metric. A field without a declaration is not shown. The rows of metrics that are computed when
+the page is requested are in `pybroker/admin/families.py`.
 
-Attributes are incremented in place (`counters.bytes_in += size`), from the event loop only, except
-where a class documents otherwise. This module does not read a clock.
+Attributes are incremented in place (`counters.bytes_in += size`), on the event loop only; where
+other threads may do it, the class says so. This module does not read a clock.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 T = TypeVar("T")
 
 SUB_BUCKETS: Final = 8
-"""The number of buckets between a duration and its double. So a quantile is exact to one eighth."""
+"""Into how many buckets the durations between a duration and its double are divided. So a quantile
+is exact to one eighth."""
 _FINEST: Final = 2 * SUB_BUCKETS
 _NOTHING: Final = -1024
 API_KEYS: Final = 256
-"""The number of request meters: one for each value of the low byte of an API key, known or not."""
+"""The number of request meters: one for each value of the low byte of an API key, whether or not an
+API has it."""
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -31,7 +33,8 @@ SUMMARY: Final = "summary"
 
 
 class Family(NamedTuple):
-    """A metric: its name, its kind, its labels and a description."""
+    """The declaration of a metric: its name, its kind, the names of its labels, and a
+    description."""
 
     name: str
     kind: str
@@ -40,23 +43,24 @@ class Family(NamedTuple):
 
 
 def counter(name: str, meaning: str, *labels: str) -> int:
-    """Return a row for a number that only grows."""
+    """Return a field that declares a metric: a number that only grows."""
     return _row(Family(name, COUNTER, labels, meaning), int)
 
 
 def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
-    """Return a row for numbers that only grow, one for each value of `label` (a few fixed
-    words)."""
+    """Return a field that declares a metric: numbers that only grow, one for each value of `label`.
+    The values must be a few fixed words."""
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 
 def gauge(name: str, meaning: str) -> int:
-    """Return a row for a number that grows and shrinks."""
+    """Return a field that declares a metric: a number that grows and shrinks."""
     return _row(Family(name, GAUGE, (), meaning), int)
 
 
 def summary(name: str, meaning: str, make: Callable[[], T]) -> T:
-    """Return a row for durations, shown in ms. `make` creates the meter."""
+    """Return a field that declares a metric: durations, shown in ms. `make` creates the object that
+    counts them."""
     return _row(Family(name, SUMMARY, (), meaning), make)
 
 
@@ -66,7 +70,8 @@ def _row(family: Family, make: Callable[[], T]) -> T:
 
 
 def families_of(table: type[Any]) -> dict[str, Family]:
-    """Return attribute -> family of each shown field, in the order of declaration."""
+    """Return attribute -> declaration, for the fields of `table` that are shown, in the order of
+    the table."""
     return {
         item.name: item.metadata["family"] for item in fields(table) if "family" in item.metadata
     }
@@ -74,8 +79,8 @@ def families_of(table: type[Any]) -> dict[str, Family]:
 
 @dataclass(slots=True)
 class TopicCounters:
-    """The reads and writes of clients in one topic since the broker started. All partitions of the
-    topic share one object."""
+    """Counts the reads and writes of clients in one topic since the broker started. All partitions
+    of the topic share one object."""
 
     # fmt: off
     messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. The line without a topic label is the sum over all topics, as in every metric by topic.", "topic")
@@ -97,7 +102,7 @@ COUNTER_NAMES: Final = tuple(item.name for item in fields(TopicCounters))
 
 @dataclass(slots=True)
 class FetchSessionCounters:
-    """The incremental fetch sessions that a broker caches (KIP-227)."""
+    """Counts the fetch sessions that a broker caches (KIP-227)."""
 
     # fmt: off
     sessions: int = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions in the cache, of consumers and followers.")
@@ -107,9 +112,10 @@ class FetchSessionCounters:
 
 
 class TimeMeter:
-    """A set of durations: their count, their sum and their distribution.
+    """A set of durations: their number, their sum, and their distribution over buckets.
 
-    `buckets` is bucket -> count. `bucket_of` and `bucket_end_s` define the durations of a bucket.
+    `buckets` is the number of a bucket -> the number of durations in it. The functions `bucket_of`
+    and `bucket_end_s` say which durations belong to a bucket.
     """
 
     __slots__ = ("buckets", "count", "total_s")
@@ -120,7 +126,8 @@ class TimeMeter:
         self.buckets: dict[int, int] = {}
 
     def add(self, seconds: float, weight: int = 1) -> None:
-        """Count a duration. `weight` is the number of durations that a sampled one represents."""
+        """Count a duration (s) `weight` times. If only some of the durations are measured, each one
+        counts for the others."""
         self.count += weight
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)
@@ -128,7 +135,7 @@ class TimeMeter:
 
 
 class SharedTimeMeter(TimeMeter):
-    """A TimeMeter to which several threads add."""
+    """A TimeMeter to which several threads may add durations."""
 
     __slots__ = ("_lock",)
 
@@ -142,7 +149,7 @@ class SharedTimeMeter(TimeMeter):
 
 
 class RequestMeter:
-    """The number of requests of one API, and the times of some of them."""
+    """The number of requests of one API, and the durations of those that were measured."""
 
     __slots__ = ("count", "times")
 
@@ -152,7 +159,8 @@ class RequestMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the bucket of a duration. All durations below a nanosecond share one bucket."""
+    """Return the number of the bucket to which a duration belongs. All durations below a nanosecond
+    share one bucket."""
     if seconds < 1e-9:
         return _NOTHING
     fraction, exponent = math.frexp(seconds)
@@ -160,7 +168,7 @@ def bucket_of(seconds: float) -> int:
 
 
 def bucket_end_s(bucket: int) -> float:
-    """Return the upper bound (s) of the bucket's durations, exclusive."""
+    """Return the duration (s) below which all durations of this bucket are."""
     if bucket == _NOTHING:
         return 0.0
     exponent, part = divmod(bucket, SUB_BUCKETS)
@@ -168,7 +176,8 @@ def bucket_end_s(bucket: int) -> float:
 
 
 def quantile_s(buckets: Mapping[int, int], share: float) -> float:
-    """Return the quantile `share` (0 to 1) of the counted durations (s); 0 if there are none."""
+    """Return the duration (s) that the given share (0 to 1) of the counted durations does not
+    exceed. `buckets` is that of a TimeMeter. Return 0 if no duration was counted."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -180,7 +189,8 @@ def quantile_s(buckets: Mapping[int, int], share: float) -> float:
 
 @dataclass(slots=True)
 class FetcherCounters:
-    """The replication traffic that this broker fetched from one leader since the start."""
+    """Counts what this broker, as a follower, has fetched from one leader since the broker
+    started."""
 
     # fmt: off
     requests: int = counter("kafka_server_fetcherstats_requests_total", "Fetch requests to each leader.", "broker")
@@ -192,7 +202,7 @@ class FetcherCounters:
 
 @dataclass(slots=True)
 class GroupCounters:
-    """Counters of the groups that this broker coordinates, since the start."""
+    """Counts events of the groups that this broker coordinates since it started."""
 
     # fmt: off
     completed_rebalances: int = gauge("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", "Rebalances since the start that were completed by an assignment of the group's leader.")
@@ -204,16 +214,17 @@ class Metrics:
     """All counters of one broker."""
 
     topics: dict[str, TopicCounters] = field(default_factory=dict)
-    """The topics with replicas on this broker. `topic` adds one."""
+    """Topic name -> its counters, for the topics that have a replica on this broker. `topic` adds a
+    topic."""
     gone: TopicCounters = field(default_factory=TopicCounters)
-    """The sum of the counters of deleted topics, and of topic names that are unknown to this
-    broker."""
+    """The sum of the counters of deleted topics. Requests for topics that this broker does not have
+    are counted here, too."""
     requests: list[RequestMeter] = field(
         default_factory=lambda: [RequestMeter() for _ in range(API_KEYS)]
     )
-    """The meters by API key."""
+    """The request meters; the index is the low byte of the API key."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
-    """The counters by the id of the leader."""
+    """Broker id of a leader -> what this broker has fetched from it."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
     # fmt: off
@@ -229,31 +240,32 @@ class Metrics:
     # fmt: on
 
     def topic(self, name: str) -> TopicCounters:
-        """Return the counters of a topic with a replica on this broker; the first call creates
-        them."""
+        """Return the counters of a topic that has a replica on this broker. If the topic has none
+        yet, create them."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = TopicCounters()
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the counters of a topic that a client named, or `gone` if this broker does not
-        have the topic, so that clients cannot fill the memory with topic names."""
+        """Return the counters of the topic that a client's request names. If this broker does not
+        have the topic, return `gone`, so that clients cannot fill the memory with topic names."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:
-        """Remove the counters of a deleted topic. Their values stay in the sum over all topics."""
+        """Remove the counters of a deleted topic. Their values are added to `gone`, so that the sum
+        over all topics keeps them."""
         found = self.topics.pop(name, None)
         if found is not None:
             self.gone.add(found)
 
     def all_topics(self) -> TopicCounters:
-        """Return the sum over all topics, including deleted ones."""
+        """Return the sum of the counters of all topics, including deleted topics."""
         total = TopicCounters()
         for counters in [self.gone, *self.topics.values()]:
             total.add(counters)
         return total
 
     def connection_closed(self, reason: str) -> None:
-        """Count a closed connection. `reason` must be one of a few fixed words."""
+        """Count a connection that was closed. `reason` must be one of a few fixed words."""
         self.closed[reason] = self.closed.get(reason, 0) + 1

@@ -1,12 +1,12 @@
-"""The values that the whole broker shares: partitions, brokers, partition state, and the
-controller's commands. All are immutable.
+"""The values that the whole broker shares: partitions, brokers, the state of partitions, and the
+controller's commands. All of them are immutable.
 
 Abbreviations of the protocol:
 
 - ISR: in-sync replicas.
 - HW: high watermark, the offset below which every record is committed.
 - LEO: log end offset, the offset that the next record gets.
-- LSO: last stable offset, the offset below which every transaction is decided.
+- LSO: last stable offset, the offset below which every transaction is committed or aborted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic. It is printed as `topic-partition`, as in Kafka's logs and directory
+    """A partition of a topic. As text it is `TOPIC-PARTITION`, as in Kafka's logs and directory
     names."""
 
     topic: str
@@ -44,7 +44,8 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The advertised address of a broker's listener, not the bound one."""
+    """The address of a broker's listener that the broker advertises to clients. The address to
+    which the listener is bound may differ."""
 
     listener: str
     host: str
@@ -54,11 +55,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A registered broker.
+    """A broker that is registered in ZooKeeper.
 
-    `epoch` is the czxid of its registration node (KIP-380), `incarnation` the data version of its
-    node under
-    /pybroker/incarnations (KIP-903); both are -1 where unknown.
+    `epoch` is the broker epoch: the czxid of its registration node (KIP-380). `incarnation` is the
+    version of its node under /pybroker/incarnations (KIP-903). Both are -1 if they are unknown.
     """
 
     id: int
@@ -68,7 +68,8 @@ class Broker:
     incarnation: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the endpoint of that listener name, or None."""
+        """Return the broker's endpoint for the listener of that name, or None if it has no such
+        listener."""
         return next(
             (endpoint for endpoint in self.endpoints if endpoint.listener == listener), None
         )
@@ -76,11 +77,11 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's leader, ISR and epochs: the content of its `state` node.
+    """A partition's leader, ISR and epochs: the content of its state node in ZooKeeper.
 
     Invariant: `leader` is in `isr`, or is NO_LEADER. `eligible` are replicas that left the ISR
-    while it was below min.insync.replicas and still have every committed record (KIP-966); usually
-    empty.
+    while it was smaller than min.insync.replicas, so they still have every committed record
+    (KIP-966). Usually there are none.
     """
 
     leader: int
@@ -91,16 +92,18 @@ class PartitionState:
 
 
 def is_orphaned(state: PartitionState) -> bool:
-    """Whether no replica is known to have every committed record. Then each replica that was in
-    sync or eligible has been removed from both after a power loss."""
+    """Whether the partition has no leader, no in-sync replica and no eligible replica, so that no
+    replica is known to have every committed record. This happens if all of them may lack records
+    after a power loss or a loss of a disk."""
     return state.leader == NO_LEADER and not state.isr and not state.eligible
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with another ISR, and with the resulting `eligible`. If the new ISR is
-    smaller than `required` (min.insync.replicas, at most the number of replicas), a replica that
-    leaves it becomes eligible: it still has every committed record, because the high watermark does
-    not advance until the ISR is large enough again (KIP-966). Leader and epochs are unchanged."""
+    """Return the state with `isr` as its ISR, and with the eligible replicas that follow from it.
+    `required` is min.insync.replicas, or the number of replicas if that is smaller. If the new ISR
+    has fewer replicas than `required`, a replica that leaves it becomes eligible: the high
+    watermark does not advance until the ISR is large enough again, so the replica still has every
+    committed record (KIP-966). The leader and the epochs are unchanged."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -111,7 +114,8 @@ def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> P
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """The state of one partition as the controller sends it to a broker. `partition_epoch` is the
-    version of the state node; a leader needs it to change the ISR."""
+    version of the partition's state node; a leader changes the ISR only if that version is
+    unchanged."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -123,23 +127,25 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Which partitions a command names. The numbers are pybroker's own in the protocol."""
+    """Which share of the partitions a command names: some, all, or a part of all that several
+    commands name together. The numbers are those of pybroker's own field in the requests."""
 
     SOME = 0
-    """The command names some partitions and leaves all others as they are."""
+    """The command names some partitions. All other partitions stay as they are."""
     ALL = 1
     """The command names all partitions."""
     BEGINS = 2
-    """The command is the first of several that together name all partitions."""
+    """The command is the first of a series of commands that together name all partitions. GOES_ON
+    marks the following ones, and ENDS the last one."""
     GOES_ON = 3
     ENDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the controller to a broker. A broker rejects a command whose `controller_epoch`
-    is below the highest one that it has received (STALE_CONTROLLER_EPOCH) or whose `broker_epoch`
-    is below its own (STALE_BROKER_EPOCH)."""
+    """A command of the controller to a broker. The broker rejects it with STALE_CONTROLLER_EPOCH if
+    it has received a command with a higher `controller_epoch`, and with STALE_BROKER_EPOCH if
+    `broker_epoch` is lower than the epoch of its registration."""
 
     controller_id: int
     controller_epoch: int
@@ -148,8 +154,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
-    """The command to lead or follow these partitions. If `extent` says that they are all partitions
-    with a replica on the broker, any other log on its disk belongs to no partition."""
+    """The command to lead or to follow these partitions. If `extent` says that the command names
+    all partitions that have a replica on the broker, any other log on the broker's disks belongs to
+    no partition any more."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -157,10 +164,10 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """The command to answer Metadata requests with this content. `brokers` are all live brokers.
-    `partitions` are those that changed or, depending on `extent`, all partitions: then the broker
-    removes all others from its metadata. A partition with leader LEADER_DURING_DELETION is always
-    removed."""
+    """The command to return these brokers and partitions to clients that ask for metadata.
+    `brokers` are all live brokers. `partitions` are those that have changed or, if `extent` says
+    so, all partitions; in that case the broker removes every other partition from its metadata. A
+    partition with the leader LEADER_DURING_DELETION is removed, too."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -170,7 +177,7 @@ class UpdateMetadata(Command):
 @dataclass(frozen=True, slots=True)
 class StopReplicaPartition:
     """One partition of a StopReplica command. `leader_epoch` is LEADER_DURING_DELETION if the topic
-    is being deleted."""
+    is being deleted. If `delete` is True, the broker deletes the replica's log."""
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -179,21 +186,24 @@ class StopReplicaPartition:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica(Command):
-    """The command to stop serving these partitions, and to remove their data if `delete` is set."""
+    """The command to stop serving these partitions. Each partition says whether the broker also has
+    to delete its log."""
 
     partitions: tuple[StopReplicaPartition, ...] = ()
 
 
 class Everything:
-    """Collects the partitions of a series of commands that together name all partitions."""
+    """Collects the partitions of a series of commands that together name all partitions (see
+    `Extent`)."""
 
     def __init__(self) -> None:
         self._named: set[TopicPartition] | None = None
 
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
-        """Return all partitions of the series if `command` is its last one, else None. Commands are
-        passed in the order in which they were carried out. A series whose first command is missing
-        gives None."""
+        """Add the partitions of a command; the caller passes all commands in the order in which
+        they were carried out. If the command is the last one of a series, return all partitions of
+        the series. Otherwise return None, also if the first command of the series was never
+        passed."""
         extent = command.extent
         if extent is Extent.SOME:
             return None
@@ -210,8 +220,8 @@ class Everything:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """The content of a topic's node in ZooKeeper: partition -> replicas, preferred replica
-    first."""
+    """The content of a topic's node in ZooKeeper: partition -> the broker ids of its replicas, the
+    preferred leader first."""
 
     name: str
     topic_id: uuid.UUID
@@ -235,13 +245,13 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collides(name: str, other: str) -> bool:
-    """Whether two topic names differ only in '.' and '_'. Both would become the same metric name,
-    so Kafka rejects the second one."""
+    """Whether two topic names are the same if '.' and '_' count as the same character. Such names
+    would become the same name in metrics, so Kafka rejects the second topic."""
     return name.replace(".", "_") == other.replace(".", "_")
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Return a UUID as Kafka writes it in text: base64url without padding, 22 characters."""
+    """Return a UUID as text in Kafka's form: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
@@ -249,8 +259,12 @@ def decode_uuid(text: str) -> uuid.UUID:
     """Return the UUID from which `encode_uuid` makes `text`. Raise ValueError if `text` is not 22
     characters of base64url."""
     if len(text) != 22:
-        raise ValueError(f"{text!r} is not a base64url UUID: it has {len(text)} characters, not 22")
+        raise ValueError(
+            f"{text!r} is not a base64url UUID: it has {len(text)} characters, expected 22"
+        )
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{text!r} is not a base64url UUID") from error
+        raise ValueError(
+            f"{text!r} is not a base64url UUID: expected letters, digits, - and _"
+        ) from error

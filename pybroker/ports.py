@@ -1,10 +1,10 @@
-"""The protocols of clock, disk, ZooKeeper and other brokers. The code that makes decisions receives
-its collaborators as these protocols. Each has one real implementation (`clock.py`,
-`storage/files.py`, `coordinator/zookeeper/session.py`, `broker/app.py`); the tests use simulated
-ones.
+"""The protocols (Python's interfaces) of the clock, the disk, ZooKeeper and other brokers. Code
+that makes decisions receives the objects that it works with as these protocols. Each protocol has
+one real implementation (`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`,
+`broker/app.py`); tests use simulated ones.
 
-Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`), because a simulation of time has an
-event loop of its own. Only *reading* a clock uses `Clock`.
+Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`), because a simulation brings an event
+loop with simulated time. Only *reading* a clock uses `Clock`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Readings of time. Wall time is for records and people only; every decision about durations
-    uses the other two."""
+    """Reads the time. Wall time is only for records and for people; every decision about durations
+    uses the other two methods."""
 
     def wall_ms(self) -> int:
-        """Return the milliseconds since 1970 by the machine's clock, which may jump."""
+        """Return the milliseconds since 1970 by the machine's clock. The clock may jump forwards or
+        backwards."""
 
     def monotonic(self) -> float:
-        """Return the seconds since some fixed instant. They never decrease."""
+        """Return the seconds since some fixed instant in the past. The value never decreases."""
 
     def boottime(self) -> float:
-        """Return the seconds as `monotonic` does, including the time in which the machine was
+        """Return seconds as `monotonic` does, but with the time in which the machine was
         suspended."""
 
 
 class Rng(Protocol):
-    """Randomness for choices (replica placement, ids), such as `random.Random` or
-    `random.SystemRandom`."""
+    """Random numbers for choices, such as the placement of replicas. `random.Random` and
+    `random.SystemRandom` are implementations."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -53,124 +54,126 @@ class Rng(Protocol):
 
 
 class Proc(Protocol):
-    """Facts about this process and machine that the operating system provides."""
+    """Facts about this process and this machine that the operating system provides."""
 
     def boot_id(self) -> str:
-        """Return an id that changes with every boot of the kernel. While it is unchanged, the page
-        cache still has everything that was written."""
+        """Return an id that changes each time the kernel boots. While the id is unchanged, the page
+        cache still has everything that was written to files, even if it is not on disk."""
 
     def pid(self) -> int: ...
 
 
 class Blocking(Protocol):
-    """Runs blocking work (disk, compression) outside the event loop."""
+    """Runs blocking work, such as disk access and compression, outside the event loop."""
 
     def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Call `function(*args)` outside the event loop. The awaitable returns its result or raises
-        its exception."""
+        """Call `function(*args)` outside the event loop. The awaitable returns the result of the
+        call or raises its exception."""
 
 
 class File(Protocol):
-    """An open file of a log. Every method may raise StorageError with the path and the
-    operation."""
+    """An open file of a log. Every method may raise StorageError; the message names the path and
+    the operation."""
 
     @property
     def path(self) -> str: ...
 
     def size(self) -> int:
-        """Return the length in bytes."""
+        """Return the length of the file in bytes."""
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end. If the disk writes only a part, the file is truncated to
-        its old length before StorageError is raised."""
+        """Write all of `data` at the end of the file. If the disk writes only a part, truncate the
+        file to its old length and raise StorageError."""
 
     def pread(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`; fewer only at the end of the file. May wait
-        for the disk."""
+        """Return `length` bytes of the file from `position` on, fewer only if the file ends before.
+        The call may wait for the disk."""
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
-        """Return the bytes as `pread` does, or None if any of them would have to come from the
-        disk. Never waits. The memory of a long read is reused after the last reference to the
-        result is gone."""
+        """Return the bytes as `pread` does if all of them are in the page cache, else None. The
+        call never waits for the disk. The memory of a long result is used for another read when
+        nothing refers to the result any more."""
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Make content and length durable (fdatasync)."""
+        """Make the content and the length of the file durable (fdatasync)."""
 
     def close(self) -> None:
         """Close the file. Idempotent."""
 
 
 class Disk(Protocol):
-    """The file system, as far as the logs need it. Paths are absolute. All methods block and may
-    raise StorageError."""
+    """The operations on files and directories that the logs need. Paths are absolute. All methods
+    block and may raise StorageError."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and appending. Raise StorageError if the file is missing and
-        `create` is not set."""
+        """Open a file for reading and appending. If the file is missing, create it if `create` is
+        True, else raise StorageError."""
 
     def read(self, path: str) -> bytes:
-        """Return the whole content. Raise FileNotFoundError if there is no such file."""
+        """Return the whole content of a file. Raise FileNotFoundError if there is no such file."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replace the content of the file, atomically and durably: write a temporary file, fsync,
-        rename, fsync the directory."""
+        """Replace the content of a file, atomically and durably: write a temporary file, fsync it,
+        rename it, and fsync the directory."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, atomically. The new name is durable only after `sync_dir`."""
+        """Rename a file, atomically. The new name is durable only after a `sync_dir` of the
+        directory."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file. No error if the file is missing."""
+        """Remove a file. Do nothing if there is no such file."""
 
     def list_dir(self, path: str) -> list[str]:
-        """Return the names in the directory, sorted."""
+        """Return the names of the files and directories in a directory, sorted."""
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Return the length of the file in bytes, without opening it."""
+        """Return the length of a file in bytes, without opening the file."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace the content of the file, neither atomically nor durably. Only for files that have
-        a checksum of their own and can be rebuilt."""
+        """Replace the content of a file, neither atomically nor durably. Only for a file that has a
+        checksum of its own and can be rebuilt."""
 
     def writable(self, path: str) -> bool:
-        """Return whether files can be created in the directory."""
+        """Return whether new files can be created in a directory."""
 
     def lock(self, path: str, owner: str) -> Callable[[], None] | None:
-        """Take the exclusive lock of the file (created if missing) and write `owner` into it.
-        Return the function that releases the lock, or None if another process holds it."""
+        """Take the exclusive lock of the file `path`, which is created if it is missing, and write
+        `owner` into the file. Return the function that releases the lock, or None if another
+        process holds the lock."""
 
     def is_dir(self, path: str) -> bool: ...
 
     def make_dirs(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
-        """Make creations, renames and deletions in the directory durable."""
+        """Make the creations, renames and deletions of files in a directory durable."""
 
     def remove_tree(self, path: str) -> None: ...
 
     def modified_ms(self, path: str) -> int:
-        """Return the time of the last change of the content (ms since 1970)."""
+        """Return when the content of a file last changed (ms since 1970)."""
 
     def free_bytes(self, path: str) -> int:
         """Return how many bytes can still be written on the file system that contains `path`."""
 
 
 class SessionEvent(enum.Enum):
-    """The events of this process's session with the coordination service."""
+    """Events of this process's session with the coordination service (ZooKeeper)."""
 
     CONNECTED = "connected"
-    """A new session exists. Ephemeral nodes and watches of the previous session are gone."""
+    """A new session has begun. The ephemeral nodes and the watches of the session before are
+    gone."""
     SUSPENDED = "suspended"
-    """The connection is lost. The session may survive or expire, and a later event reports
-    which."""
+    """The connection is lost. The session may survive or expire; a later event says which."""
     RECONNECTED = "reconnected"
-    """The connection is restored and the session has survived. Its watches are still set."""
+    """There is a connection again, and the session has survived. Its watches are still set."""
     EXPIRED = "expired"
-    """The session has expired. A CONNECTED event of a new session follows when the service can be
-    reached."""
+    """The session has expired. When the service can be reached again, a new session begins with a
+    CONNECTED event."""
 
 
 class WatchKind(enum.Enum):
@@ -182,7 +185,8 @@ class WatchKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """The event of a one-shot watch. Watches of a session that has ended never fire."""
+    """The event that a one-shot watch of a node reports. A watch is never called after its session
+    has ended."""
 
     kind: WatchKind
     path: str
@@ -194,8 +198,9 @@ SessionListener = Callable[[SessionEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """The metadata of a node. `version` counts the changes of its data from 0. `czxid` orders all
-    creations of nodes in the service."""
+    """The metadata of a node. `version` is the number of changes of the node's data since its
+    creation. `czxid` is the number of the transaction that created the node: a node that was
+    created later has a larger one."""
 
     czxid: int
     mzxid: int
@@ -236,33 +241,34 @@ class CheckOp:
 
 CoordOp = CreateOp | SetOp | DeleteOp | CheckOp
 OpResult = str | NodeStat | None
-"""The result of an operation: the path for a create, the new stat for a set, None for delete and
-check."""
+"""The result of one operation of a multi: the path for a create, the new metadata for a set, None
+for a delete or a check."""
 
 
 class Coord(Protocol):
-    """The coordination service: a tree of small nodes with versions, ephemeral nodes, one-shot
-    watches, and multis.
+    """The coordination service (ZooKeeper): a tree of small nodes with versions, ephemeral nodes,
+    one-shot watches, and multis (groups of operations that are applied together).
 
-    The errors are the CoordError classes of `errors.py`. After ConnectionLoss an operation may or
-    may not have been applied; after every other error it was not applied. Requests over 512 KiB are
-    rejected locally with RequestTooLarge. Version -1 means any version. Callbacks run on the event
-    loop, in order, and never for a session that has ended.
+    The errors are the subclasses of CoordError in `errors.py`. After ConnectionLoss an operation
+    may or may not have been applied; after every other error it was not applied. A request over 512
+    KiB is not sent and raises RequestTooLarge. Version -1 means any version. Watches and listeners
+    are called on the event loop, in the order of the events, and never for a session that has
+    ended.
     """
 
     @property
     def generation(self) -> int:
-        """The number of this process's sessions so far; 0 before the first one."""
+        """How many sessions this process has had so far; 0 before the first one."""
 
     @property
     def session_id(self) -> int:
-        """The service's id of the current session, as in `NodeStat.ephemeral_owner`; 0 if there is
-        none."""
+        """The id of the current session, as in `NodeStat.ephemeral_owner`; 0 if there is no
+        session."""
 
     def silence(self) -> float:
-        """Return the seconds (boottime) since the service is known to have received a request of
-        this session. An answer of a single server that may be cut off from the quorum does not
-        count."""
+        """Return for how long (s, boottime) it has been uncertain whether the service still
+        receives this session's requests: the time since the service certainly received one. If a
+        single server answers that may be cut off from the quorum, that does not count."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -271,7 +277,8 @@ class Coord(Protocol):
     async def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None: ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Return the names of the children, sorted."""
+        """Return the names of the node's children, sorted. If `watch` is given, it is called once,
+        at the next change."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
@@ -282,19 +289,22 @@ class Coord(Protocol):
     async def delete(self, path: str, version: int = -1) -> None: ...
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
-        """Apply all operations or none. Raise MultiFailed with the first operation that failed."""
+        """Apply all operations or none, and return their results. Raise MultiFailed for the first
+        operation that failed."""
 
     async def sync(self, path: str = "/") -> None:
-        """Wait until the connected server has everything that was committed before this call."""
+        """Wait until the server to which this session is connected has all changes that were
+        committed before this call."""
 
 
 class BrokerChannel(Protocol):
-    """A controller's channel to one broker. Commands arrive in the order in which they were sent.
-    All methods raise BrokerError if the broker rejects the whole command, and another
-    PybrokerError, OSError or TimeoutError if it is unknown whether the command arrived."""
+    """The channel on which a controller sends commands to one broker. The commands arrive in the
+    order in which they were sent. Each method raises BrokerError if the broker rejects the whole
+    command. It raises another PybrokerError, OSError or TimeoutError if it is unknown whether the
+    command arrived."""
 
     async def close(self) -> None:
-        """Close the connection, if there is one, at once. Commands in flight may be lost.
+        """Close the connection at once, if there is one. Commands without an answer may be lost.
         Idempotent."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]: ...
@@ -306,23 +316,24 @@ class BrokerChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """A follower's position in one partition, which its next fetch sends to the leader."""
+    """How far a follower has copied a partition. The follower's next fetch sends this to the
+    leader."""
 
     fetch_offset: int
-    """The follower's log end offset. It has every record below this offset, durably if its log is
-    configured to sync."""
+    """The follower's log end offset. The follower has every record below it. If its log is
+    configured to sync, these records are on disk."""
     log_start_offset: int
     leader_epoch: int
-    """The current leader epoch on the follower. A leader with another epoch rejects the fetch
+    """The leader epoch that the follower knows. A leader that is in another epoch rejects the fetch
     (KIP-320)."""
     last_epoch: int = NO_EPOCH
-    """The leader epoch of the follower's last batch. With it the leader finds where the two logs
-    diverge (KIP-595)."""
+    """The leader epoch of the last batch in the follower's log. With it, the leader finds where the
+    follower's log differs from its own (KIP-595)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """A leader's answer for one partition."""
+    """The leader's result for one partition of a follower's fetch."""
 
     topic_partition: TopicPartition
     error: ErrorCode = ErrorCode.NONE
@@ -330,16 +341,17 @@ class FetchedPartition:
     log_start_offset: int = NO_OFFSET
     diverging_epoch: int = NO_EPOCH
     diverging_end_offset: int = NO_OFFSET
-    """Both are set if the follower has to truncate its log: the leader's largest epoch that is not
-    above the follower's, and the end offset of that epoch."""
+    """These two are set if the follower has to truncate its log: the leader's largest epoch that is
+    not above the epoch of the follower's last batch, and the end offset of that epoch in the
+    leader's log."""
     records: Buffer = b""
-    """Whole batches from the fetch offset on. Valid until the next call."""
+    """Whole batches, from the fetch offset on. The bytes are valid until the next fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """The maximal amount of data that a follower requests at a time, and how long the leader may
-    wait for data."""
+    """How much data a follower requests in one fetch, in total and for each partition, and how long
+    the leader may wait until it has at least `min_bytes`."""
 
     max_wait_ms: int
     min_bytes: int
@@ -348,9 +360,10 @@ class FetchLimits:
 
 
 class LeaderChannel(Protocol):
-    """A follower's channel to one leader. The channel connects by itself, and again after every
-    failure. All methods may raise BrokerError if the leader rejects the whole request, and another
-    PybrokerError, OSError or TimeoutError if the leader cannot be reached."""
+    """The channel on which a follower sends requests to one leader. It connects at the first
+    request, and again after every failure. All methods may raise BrokerError if the leader rejects
+    the whole request. They may raise another PybrokerError, OSError or TimeoutError if the leader
+    cannot be reached."""
 
     async def fetch(
         self,
@@ -358,15 +371,18 @@ class LeaderChannel(Protocol):
         limits: FetchLimits,
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
-        """Return the leader's answers for `positions` (in a session, only changes are sent,
-        KIP-227). `changed` names each partition whose position may differ from the last call;
-        None: any may. Partitions without news may be missing in the answer."""
+        """Fetch `positions` from the leader, and return its results. In a fetch session, only
+        changed positions are sent (KIP-227). `changed` names the partitions whose position may
+        differ from that in the last call; None means that any may. If nothing has changed in a
+        partition, its result may be missing."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """Return the leader's log start offset. Raise BrokerError."""
+        """Return the leader's log start offset of a partition. Raise BrokerError if the leader does
+        not lead it in this epoch."""
 
     async def latest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
-        """Return the leader's log end offset. Raise BrokerError."""
+        """Return the leader's log end offset of a partition. Raise BrokerError if the leader does
+        not lead it in this epoch."""
 
     async def close(self) -> None:
         """Close the connection, if there is one. Idempotent."""
@@ -374,23 +390,23 @@ class LeaderChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A record for an internal topic. A value of None is a tombstone."""
+    """A record of an internal topic. If `value` is None, the record is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class PartitionLog(Protocol):
-    """A partition of an internal topic on its leader, in which a coordinator stores its decisions.
-    Every method may raise BrokerError NOT_LEADER_OR_FOLLOWER once another broker leads, and
-    KAFKA_STORAGE_ERROR."""
+    """A partition of an internal topic on the broker that leads it. A coordinator stores its
+    decisions in it. Every method may raise BrokerError KAFKA_STORAGE_ERROR and, once another broker
+    leads the partition, NOT_LEADER_OR_FOLLOWER."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch. It may increase while the same broker remains the leader."""
+        """The current leader epoch. It may grow while the same broker remains the leader."""
 
     @property
     def start_offset(self) -> int: ...
@@ -400,48 +416,50 @@ class PartitionLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """All records below this offset are committed."""
+        """The offset below which all records are committed."""
 
     @property
     def is_surely_led(self) -> bool:
-        """Whether no other broker can lead the partition at this moment, judged by the time since
-        ZooKeeper last answered. Never raises."""
+        """Whether it is certain that no other broker leads the partition at this moment, judged by
+        the time since ZooKeeper last answered. Never raises."""
 
     async def is_led_now(self) -> bool:
-        """Whether `is_surely_led`, and no other leader is elected whose election the controller
-        could not report to this broker. If the followers have not fetched recently, ZooKeeper is
-        asked. Never raises."""
+        """Whether it is certain that this broker leads the partition at this moment:
+        `is_surely_led` is True, and the controller has not elected another leader without being
+        able to tell this broker. If the followers have not fetched recently, ask ZooKeeper. Never
+        raises."""
 
     @property
     def is_certainly_led(self) -> bool:
-        """Return the result of `is_led_now`, or False if ZooKeeper would have to be asked. Never
-        raises."""
+        """The result that `is_led_now` would return, or False if it would have to ask ZooKeeper.
+        Never raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched from this leader in its epoch. From then on
-        none of them acts as the leader. A replica that does not fetch delays the return until it
-        leaves the ISR. Raise BrokerError NOT_LEADER_OR_FOLLOWER."""
+        """Wait until every in-sync replica has fetched from this leader in its current leader
+        epoch. A replica that has done so no longer acts as a leader itself. If an in-sync replica
+        does not fetch, wait until it leaves the ISR. Raise BrokerError NOT_LEADER_OR_FOLLOWER if
+        another broker leads by then."""
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether the partition has other replicas. Even an out-of-sync replica may have records
-        that this replica lacks: it may join the ISR and lead instead. Never raises."""
+        """Whether the partition has replicas on other brokers. Even one that is not in sync may
+        have records that this replica lacks, and it may become the leader later. Never raises."""
 
     def suspect(self, offset: int) -> None:
-        """Report that the bytes read at `offset` differ from those that were written, so that the
-        log is checked."""
+        """Report that the bytes read at `offset` are not those that were written. The log is then
+        checked."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches from the one that contains `offset` up to the log end, committed or
-        not: about `bytes_max` bytes and at least one batch; none only at the log end. Each buffer
-        has one or more batches. Also raise OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first
-        batch is damaged."""
+        """Return whole batches, committed or not, from the batch that contains `offset` on: about
+        `bytes_max` bytes and at least one batch. Return nothing only at the log end. Each buffer
+        has one or more batches. Also raise BrokerError OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if
+        the first batch is damaged."""
 
     def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
-        """Append the records (at least one) as one batch, without yielding to the event loop, and
-        return the offset after the last one. All records get the timestamp `timestamp_ms` (since
-        1970). As an append with acks=all, it also raises NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE
-        if the batch is too large."""
+        """Append the records, at least one, as one batch with acks=all, and return the offset that
+        follows the last record. This method never yields to the event loop and does not wait until
+        the batch is committed. All records get the timestamp `timestamp_ms` (since 1970). Also
+        raise BrokerError NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE if the batch is too large."""
 
     async def committed(self, offset: int) -> None:
-        """Wait until all records below `offset` are committed, without a time limit."""
+        """Wait until all records below `offset` are committed. There is no time limit."""

@@ -1,6 +1,6 @@
-"""The list of tools as plain data: name, module of the command, summary. It imports no other
-module of pybroker, because `pybroker --help` and every start read it.
-"""
+"""The list of the tools as plain data: each tool's name, the module of its command, and a summary.
+This module imports no other module of pybroker, since `pybroker --help` and every start of a tool
+read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Tool(NamedTuple):
-    """A row of the list: the module of a command, and its summary in one line."""
+    """A row of the list: the module of a tool's command, and a summary of the tool in one line."""
 
     module: str
     summary: str
@@ -66,10 +66,10 @@ TOOLS: Final[Mapping[str, Tool]] = {
 }
 
 BROKERS: Final = ("start", "container")
-"""The tools that run a broker."""
+"""The names of the tools that run a broker."""
 
 
 def tool_name(word: str) -> str:
-    """Return the tool's name in the list. Kafka's own spellings `kafka-topics` and
-    `kafka-topics.sh` are accepted, too."""
+    """Return the name in the list of the tool that the user calls `word`. Kafka's own names, such
+    as `kafka-topics` and `kafka-topics.sh`, are accepted, too."""
     return word.removesuffix(".sh").removeprefix("kafka-")

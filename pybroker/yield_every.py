@@ -1,7 +1,8 @@
-"""Long loops that yield to other tasks: the controller decides for thousands of partitions on the
-event loop on which the same broker serves its clients.
+"""Lets a long loop yield to other tasks. The controller decides about thousands of partitions on
+the event loop on which the same broker serves its clients.
 
-Another handler of the controller never runs during such a pause: handlers run one after the other.
+While one handler of the controller yields, no other handler of the controller runs: they run one
+after another.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 ITEMS_PER_YIELD: Final = 250
-"""The number of items between two yields. A decision and its encoding take about ten
-microseconds."""
+"""The number of items after which the loop yields. Deciding about one item and encoding the
+decision take about ten microseconds."""
 
 
 async def yield_every(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield the items, and let other tasks run after every ITEMS_PER_YIELD of them."""
+    """Yield the items one by one, and let other tasks run after every ITEMS_PER_YIELD items."""
     for number, item in enumerate(items, 1):
         yield item
         if number % ITEMS_PER_YIELD == 0:

@@ -258,7 +258,7 @@ async def test_failure_is_logged_once_when_it_happens(caplog: pytest.LogCaptureF
     task.start(fail)
     await task.finish()
     (told,) = caplog.records
-    assert told.getMessage() == "task failed name=work"
+    assert told.getMessage() == "background task failed name=work"
     assert told.exc_info is not None and str(told.exc_info[1]) == "a defect"
     await task.stop()
     await task.stop()

@@ -72,6 +72,16 @@ def test_the_page_of_options_is_made_from_the_tables() -> None:
     assert make_configuration.PAGE.read_text() == make_configuration.render(), "run: make docs"
 
 
+@pytest.mark.parametrize("name", ["authorizer.class.name", "zookeeper.set.acl"])
+def test_option_that_stops_the_start_is_not_called_without_effect(name: str) -> None:
+    entry = make_configuration.render().split(f"``{name}``\n", 1)[1].split("\n\n", 1)[0]
+    assert entry.endswith("**refused here**.")
+    assert "without effect" not in entry
+    commented = make_config_files.render_server().split(f"#{name}=", 1)[0].split("\n\n")[-1]
+    assert "start fails" in " ".join(commented.split("\n# "))
+    assert "without effect" not in commented
+
+
 def _size(moves: Mapping[Any, frozenset[Any]]) -> int:
     return sum(map(len, moves.values()))
 

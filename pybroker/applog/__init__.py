@@ -1,2 +1,2 @@
-"""The application log of a broker: the format of lines, their destination, their levels, and a
-rate limit."""
+"""The application log of a broker: the format of its lines, where they are written, the levels of
+loggers, and a limit on repeated lines."""

@@ -1,5 +1,5 @@
-"""The levels of the process's loggers, under Kafka's names. They can be read and changed while the
-broker runs (KIP-412: the resource BROKER_LOGGER).
+"""The levels of the process's loggers, under Kafka's names for levels. They can be read and changed
+while the broker runs (KIP-412: the resource type BROKER_LOGGER).
 
 This module does not depend on requests or files. `output.py` decides where lines are written.
 """
@@ -12,7 +12,8 @@ from typing import Final
 
 ROOT: Final = "root"
 TRACE: Final = 5
-"""A level below DEBUG, which Kafka has and no code here uses."""
+"""The number of Kafka's level TRACE, below DEBUG. Python has no such level, and no code of this
+project logs at it."""
 LEVELS: Final[Mapping[str, int]] = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -24,27 +25,29 @@ LEVELS: Final[Mapping[str, int]] = {
 """Kafka's name of a level -> Python's number."""
 _OURS: Final = "pybroker"
 _OTHERS: Final = ("aiohttp", "asyncio", "kazoo")
-"""Libraries that also log to the broker's log."""
+"""The loggers of libraries whose lines also go to the broker's log."""
 
 
 def level_name(number: int) -> str:
-    """Return Kafka's name of a level: that of the nearest level at or below `number`, else
-    TRACE."""
+    """Return Kafka's name for a level of Python's logging, given its number: the name of the
+    nearest level at or below `number`, or TRACE if there is none."""
     return next((name for name, value in LEVELS.items() if number >= value), "TRACE")
 
 
 def parse_level(text: str) -> int:
-    """Return the number of a level. Upper and lower case are accepted, and so are Python's WARNING
-    and CRITICAL. Raise ValueError with the allowed names."""
+    """Return the number of the level that `text` names. Upper and lower case are accepted, and so
+    are Python's names WARNING and CRITICAL. Raise ValueError for any other text; the message lists
+    the allowed names."""
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:
-        raise ValueError(f"{text!r} is no level; expected one of {', '.join(LEVELS)}")
+        raise ValueError(f"{text!r} is no log level; expected one of {', '.join(LEVELS)}")
     return LEVELS[word]
 
 
 def loggers() -> list[str]:
-    """Return the names of all known loggers: first `root`, then the others, sorted."""
+    """Return the names of all loggers of this process, `root` first and the others sorted. Loggers
+    of libraries are included only if their lines go to the broker's log."""
     known = logging.root.manager.loggerDict
     names = {name for name in known if _is_shown(name)}
     for name in list(names):
@@ -55,32 +58,33 @@ def loggers() -> list[str]:
 
 
 def levels() -> dict[str, str]:
-    """Return logger -> the level in force: its own, or that of its nearest parent with a level."""
+    """Return logger -> name of the level in force. A logger without a level of its own has the
+    level of its nearest parent that has one."""
     return {name: level_name(_logger(name).getEffectiveLevel()) for name in loggers()}
 
 
 def own_level(logger: str) -> str | None:
-    """Return the level that is set for this logger itself, None if it inherits its parent's. Raise
-    ValueError if `loggers` does not contain the name."""
+    """Return the name of the level that is set for this logger itself, None if the logger inherits
+    its parent's level. Raise ValueError if `loggers` does not contain the name."""
     number = _known(logger).level
     return None if number == logging.NOTSET else level_name(number)
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set the level of this logger, which the loggers below it inherit. With None, the logger
-    inherits its parent's level again. The change takes effect at once.
+    """Set the level of this logger, which the loggers below it inherit. If `level` is None, the
+    logger inherits its parent's level again. The change takes effect at once.
 
     Raise ValueError for an unknown logger or level, and for None on the root logger.
     """
     found = _known(logger)
     if level is None and found is logging.root:
-        raise ValueError("the root logger cannot be without a level")
+        raise ValueError("the level of the root logger cannot be removed; set another level")
     found.setLevel(logging.NOTSET if level is None else parse_level(level))
 
 
 def _known(name: str) -> logging.Logger:
     if name not in loggers():
-        raise ValueError(f"there is no logger {name!r}")
+        raise ValueError(f"there is no logger of the name {name!r}")
     return _logger(name)
 
 

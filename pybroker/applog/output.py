@@ -1,8 +1,8 @@
-"""The format of log lines and where they are written: to standard output, and on request to the
-files `server.log`, `controller.log` and `state-change.log`, as in Kafka.
+"""The format of log lines, and where they are written: to standard output and, if a directory is
+given, to the files `server.log`, `controller.log` and `state-change.log`, as in Kafka.
 
-Each event is one line: text from a peer (client ids, topic names) cannot begin a second line or
-move the cursor of a terminal. `log_levels.py` changes levels at run time.
+Each event is one line: text from a peer, such as a client id or a topic name, cannot begin a second
+line or move the cursor of a terminal. `log_levels.py` changes levels at run time.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pybroker.errors import StartupError
 log = logging.getLogger(__name__)
 
 STATE_CHANGE: Final = "pybroker.state_change"
-"""The logger of partition changes: leaders, ISRs, states and their epochs. Standard output gets
-only its warnings, unless its level is DEBUG."""
+"""The logger of changes of single partitions: their leaders, ISRs, states and epochs. On standard
+output only its warnings appear, unless its level is DEBUG."""
 CONTROLLER: Final = "pybroker.coordinator.controller"
-"""The parent of the loggers of the controller's decisions."""
+"""The name of the logger above all loggers of the controller's decisions."""
 COMPONENTS: Final[Mapping[str, str]] = {STATE_CHANGE: "state-change", CONTROLLER: "controller"}
-"""Logger -> the file of that logger and of all loggers below it. All other loggers write to
-`server`."""
+"""Logger -> the name of the file, without .log, to which this logger and all loggers below it
+write. All other loggers write to `server`."""
 SERVER: Final = "server"
 
 MESSAGE_CHARS_MAX: Final = 8_192
-"""The maximal length of a message in characters. A longer message is cut, so that no peer can fill
-the disk with one line."""
+"""The maximal length of a message in characters. The rest of a longer message is cut off, so that
+no peer can fill the disk with one line."""
 TRACE_CHARS_MAX: Final = 65_536
 _QUIET_LIBRARIES: Final[Mapping[str, str]] = {"kazoo": "ERROR"}
 _COMPLAINT_INTERVAL_S: Final = 60.0
@@ -44,28 +44,29 @@ _COMPLAINT_INTERVAL_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """The options `pybroker.log.*`."""
+    """The values of the options `pybroker.log.*`."""
 
     directory: str | None = None
-    """The directory of the three files; None for standard output only."""
+    """The directory of the three log files; None if lines go to standard output only."""
     as_json: bool = False
     level: str = "INFO"
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Logger -> level, for the loggers whose level differs from `level`."""
+    """Logger -> its level, for each logger that has another level than `level`."""
     file_bytes_max: int = 100 * 1024 * 1024
-    """The maximal size of a file (bytes). Before a file grows above it, the file is rotated to
-    NAME.1."""
+    """The maximal size of a log file (bytes). A line that would exceed it goes to a new file, and
+    the old file is renamed to NAME.1."""
     files_kept: int = 10
-    """How many rotated files of each log are kept."""
+    """How many renamed files (NAME.1, NAME.2, ...) of each log file are kept."""
     config_file: str | None = None
-    """A file of Python's logging.config. If it is given, the other options have no effect."""
+    """The path of a configuration file of Python's logging.config. If it is set, all other options
+    have no effect."""
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
-    """Send all log lines of the process to the destinations in `options`, and to no others.
+    """Write all log lines of the process to where `options` say, and nowhere else.
 
-    `stream` replaces standard output. Raise StartupError if the files cannot be written or the
-    configuration file is invalid.
+    `stream` is used instead of standard output, if it is given. Raise StartupError if a log file
+    cannot be written, or if the configuration file is invalid.
     """
     if options.config_file is not None:
         _configure(options.config_file)
@@ -97,7 +98,11 @@ def _configure(path: str) -> None:
         # occur.
         importlib.import_module("logging.config").fileConfig(path, disable_existing_loggers=False)
     except Exception as error:
-        log.error("logging not configured file=%s error=%r", path, error)
+        log.error(
+            "the logging configuration cannot be used, the start fails file=%s error=%r",
+            path,
+            error,
+        )
         raise StartupError(
             f"pybroker.log.config={path} cannot be used: {error!r}; "
             "expected a file in the format of config/logging.ini"
@@ -105,7 +110,8 @@ def _configure(path: str) -> None:
 
 
 def component_of(logger: str) -> str:
-    """Return which of the three files a logger writes to."""
+    """Return the name of the file, without .log, to which a logger writes: `server`, `controller`
+    or `state-change`."""
     for parent, component in COMPONENTS.items():
         if logger == parent or logger.startswith(parent + "."):
             return component
@@ -182,8 +188,8 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 class _Complaining:
-    """A handler that reports lines that cannot be written, once a minute, on standard error. The
-    broker continues."""
+    """A log handler for a destination that may fail. If lines cannot be written, it reports that on
+    standard error at most once a minute, and the broker continues."""
 
     _complained_at = -_COMPLAINT_INTERVAL_S
 
@@ -194,15 +200,18 @@ class _Complaining:
             return
         self._complained_at = now
         try:
-            sys.stderr.write(f"pybroker: log lines are lost: {sys.exc_info()[1]!r}\n")
+            sys.stderr.write(
+                f"pybroker: log lines cannot be written and are lost: {sys.exc_info()[1]!r}\n"
+            )
         except OSError:
             pass  # standard error fails, too: nothing is left to report to
 
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop INFO lines of single partitions: state-change.log has them, and standard output has
-        one line per command. If the logger is at DEBUG, standard output gets them, too."""
+        """Return False, which drops the line, for an INFO line about a single partition:
+        state-change.log has it, and standard output has one line for the whole command. If the
+        level of that logger is DEBUG, return True."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

@@ -1,7 +1,8 @@
-"""A limit on log lines that a peer can cause. A hostile peer that causes a line for each connection
-must not fill the disk.
+"""A limit on log lines that a peer can cause: a hostile peer that causes a line with each
+connection must not fill the disk.
 
-The caller asks for permission before it logs. Its next line says how many lines were left out.
+Before it logs, the caller asks whether it may. The next allowed line says how many lines have been
+left out.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from typing import Final
 from pybroker.ports import Clock
 
 KINDS_MAX: Final = 64
-"""The maximal number of kinds with limits of their own. All further kinds share one limit."""
+"""The maximal number of kinds of lines that have limits of their own. All further kinds share one
+limit."""
 _OTHERS: Final = "others"
 
 
 class LogLimit:
-    """At most `lines` lines of each kind in `interval_s`, counted from the first of them.
+    """Allows at most `lines` log lines of each kind in `interval_s` seconds. The interval begins
+    with the first line of the kind.
 
     Usage::
 
         left_out = limit.allow("refused")
         if left_out is not None:
-            log.info("connection refused peer=%s left_out=%d", peer, left_out)
+            log.info("connection refused peer=%s lines_left_out=%d", peer, left_out)
     """
 
     __slots__ = ("_clock", "_interval_s", "_kinds", "_lines")
@@ -34,10 +37,9 @@ class LogLimit:
         self._kinds: dict[str, _Kind] = {}
 
     def allow(self, kind: str = "") -> int | None:
-        """Return how many lines of this kind were left out since the last allowed one, or None if
-        this line has to be left out, too. `kind` is a fixed word of the caller, never text of a
-        peer.
-        """
+        """Return None if the caller must not log this line. Otherwise return how many lines of this
+        kind have been left out since the last allowed one. `kind` must be a fixed word of the
+        caller, never text from a peer."""
         now = self._clock.monotonic()
         state = self._kinds.get(kind)
         if state is None:

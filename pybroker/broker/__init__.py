@@ -1,1 +1,1 @@
-"""One broker: its parts put together, and its start, registration and stop."""
+"""A broker's components put together, and the broker's start, registration and stop."""

@@ -73,8 +73,8 @@ DRAIN_S = 1.0
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the advertised addresses of a
-    configuration. The broker calls `lost` with the reason when it has to end."""
+    """A broker between `start` and `stop`. `advertised` returns the addresses to advertise under a
+    configuration. The broker calls `lost` with the reason when it has to end by itself."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class BrokerApp:
         env.coord.add_listener(self._controlled_shutdown.session_changed)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Accept connections on `sockets` (listener name -> bound socket), join the cluster, wait
-        until the controller has sent the metadata of brokers and topics, then answer clients.
+        """Accept connections on `sockets` (listener name -> bound socket) and register the broker.
+        Wait until the controller has sent the metadata of brokers and topics. Then answer clients.
 
         Raise StartupError if the broker id is taken, ZooKeeper does not answer, or there is no
         controller.
@@ -156,13 +156,13 @@ class BrokerApp:
 
     async def stop(self) -> None:
         """Leave the cluster and make the logs durable: stop the started components in the reverse
-        order of their start. The failure of a component is logged, not raised. Idempotent, also
-        after a start that failed half-way."""
+        order of their start. If a component fails to stop, the failure is logged, not raised.
+        Idempotent, also after a start that failed half-way."""
         await self._lifecycle.stop()
 
     async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
-        """Start the components that the registration needs, and register. Return the names of the
-        existing topics. Raise StartupError, CoordError or MalformedNode."""
+        """Start the components that the registration needs, and register the broker in ZooKeeper.
+        Return the names of the existing topics. Raise StartupError, CoordError or MalformedNode."""
         coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
         again = partial(repeat_unanswered, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
@@ -184,8 +184,8 @@ class BrokerApp:
         return existing
 
     async def _start_services(self) -> None:
-        """Start the services that run while the broker is registered, without yielding to the event
-        loop: no task and no request finds only some of them started."""
+        """Start the services that run while the broker is registered. This function never yields to
+        the event loop, so no other task runs while only some of the services are started."""
         services: tuple[tuple[str, Service], ...] = (
             ("controller-journal", self.journal),
             ("controller", self.controller),
@@ -216,7 +216,7 @@ class BrokerApp:
         push("controlled-shutdown", self._hand_over)
 
     async def _hand_over(self) -> None:
-        """Move the leadership of this broker's partitions to other brokers."""
+        """Ask the controller to elect other leaders for this broker's partitions."""
         if self._membership.is_registered:
             self.replicas.leadership_yield.leaves = True
             await self._controlled_shutdown.run()
@@ -338,9 +338,9 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return this broker's incarnation, or -1 until it has received the roles of its
-        registration. Until then it may follow with the log of a deleted topic, which must not count
-        as in sync in the recreated topic."""
+        """Return this broker's incarnation, or -1 until the controller has sent the roles after the
+        current registration. With -1 no fetch is sent: a log of this broker may belong to a deleted
+        topic, and must not count as in sync in the recreated topic."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1
@@ -427,8 +427,7 @@ class BrokerApp:
         return await read_log_configs(coord, lambda: self.live.current, topics, held.get)
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
-        """Apply changed options of the broker. `LiveConfig` applies the changed options of the
-        logs."""
+        """Apply changed options of the broker, except those of logs, which `LiveConfig` applies."""
         if now.advertised != before.advertised:
             log.info("advertised listeners=%s", ",".join(map(str, now.advertised)))
             self._broker = replace(self._broker, endpoints=self._advertised(now))

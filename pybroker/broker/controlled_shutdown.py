@@ -1,9 +1,10 @@
-"""Controlled shutdown: a stopping broker asks the controller to elect other leaders for its
+"""Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
 partitions.
 
-The cluster is correct without it, since a broker may die at any time. Controlled shutdown spares
-clients the wait until the controller notices that the broker has ended. It takes a limited time. It
-ends early when there is no other broker, or when ZooKeeper does not answer.
+The cluster is correct without a controlled shutdown, since a broker may die at any time. But
+clients would have to wait until the controller notices that the broker has ended. The number of
+attempts and the time of each one are limited. The broker asks no longer if there is no other
+broker, or if the broker has no connection to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ from pybroker.wire.messages.control import ControlledShutdownRequest, Controlled
 log = logging.getLogger(__name__)
 
 _NEW_LEADERS_WAIT_S: Final = 1.0
-"""How long (s) the broker waits for metadata with the new leaders. Until then this broker sends
-clients to itself."""
+"""How long (s) the broker waits until its own metadata has the new leaders. Until then it tells
+clients that it is still the leader."""
 
 
 AskController = Callable[[Broker, int, int], Awaitable[Collection[TopicPartition]]]
-"""Asks the controller (a broker) to move the leaders away from this broker (its id and its epoch).
-Returns the partitions that this broker still leads. Raises PybrokerError or OSError."""
+"""Called with the controller's broker, this broker's id and this broker's epoch. Asks the
+controller to move the leadership of this broker's partitions to other brokers. Returns the
+partitions that this broker still leads. Raises PybrokerError or OSError."""
 
 
 class ControlledShutdown:
-    """The controlled shutdown of one broker. `broker_epoch` returns the epoch of its registration.
-    The owner passes the events of its ZooKeeper session to `session_changed`; the session is
-    connected at first."""
+    """Carries out the controlled shutdown of one broker. `broker_epoch` returns the epoch of the
+    broker's registration. The owner passes each event of the broker's ZooKeeper session to
+    `session_changed`. Before the first event, the session counts as connected."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class ControlledShutdown:
             self._attempt.cancel()
 
     async def run(self) -> None:
-        """Ask the controller for other leaders until no partition is left or all attempts are used.
-        Raise nothing, since the broker stops in any case."""
+        """Ask the controller to elect other leaders, until no partition remains that another broker
+        can lead, or all attempts are used. Raise nothing, since the broker stops in any case."""
         others = self._metadata.brokers.keys() - {self._broker_id}
         if not self._config.controlled_shutdown_enable or not others:
             return
@@ -85,14 +87,15 @@ class ControlledShutdown:
         led = len(self._led())
         log.log(
             logging.WARNING if led else logging.INFO,
-            "controlled shutdown not complete leads=%d zookeeper=%s",
+            "controlled shutdown not complete leads=%d zookeeper=%s: the broker stops nevertheless",
             led,
             "connected" if self._connected else "not connected",
         )
 
     async def _try(self, attempt: int) -> bool:
-        """Ask the controller once. Return whether other brokers now lead every partition that they
-        can lead."""
+        """Ask the controller once to move the leadership of this broker's partitions. Return True
+        if the controller answers that none of them remains here. Return False if some remain, or
+        the request fails. A failure is logged."""
         self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000
@@ -104,15 +107,16 @@ class ControlledShutdown:
                 )
             remaining = self._attempt.result()
         except (PybrokerError, OSError) as error:
-            log.info("controlled shutdown attempt=%d failed reason=%r", attempt, error)
+            log.info("attempt=%d of the controlled shutdown failed reason=%r", attempt, error)
             return False
         except Exception:
-            log.exception("controlled shutdown attempt=%d failed", attempt)
+            log.exception("attempt=%d of the controlled shutdown failed", attempt)
             return False
         finally:
             self._attempt.cancel()
             self._attempt = None
-        log.info("controlled shutdown attempt=%d remaining=%d", attempt, len(remaining))
+        text = "attempt=%d of the controlled shutdown done, this broker still leads partitions=%d"
+        log.info(text, attempt, len(remaining))
         return not remaining
 
     async def _ask_current_controller(self) -> Collection[TopicPartition]:
@@ -122,14 +126,14 @@ class ControlledShutdown:
         known = self._controller.controller_id
         controller = None if known is None else self._metadata.brokers.get(known)
         if controller is None:
-            raise BrokerError(ErrorCode.NOT_CONTROLLER, "the metadata has no live controller")
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "this broker knows no live controller")
         return await self._ask(controller, self._broker_id, epoch)
 
     # the partitions to hand over
 
     def _led(self) -> list[PartitionFacts]:
         """Return the partitions that this broker leads and that have a replica on another live
-        broker."""
+        broker, which could lead them instead."""
         mine, brokers = self._broker_id, self._metadata.brokers
         return [
             facts
@@ -140,8 +144,9 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Whether no other broker can lead any partition of this broker. The controller counts the
-        replicas of brokers in controlled shutdown as offline."""
+        """Whether a further attempt cannot move any leadership: no other live broker has a usable
+        replica of a partition that this broker leads, or ZooKeeper is not connected. The controller
+        reports the replicas of brokers in controlled shutdown as offline; those are not usable."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers
@@ -152,8 +157,8 @@ class ControlledShutdown:
 
 
 def asking_controller(config: BrokerConfig) -> AskController:
-    """Return an `AskController` that sends its requests to the controller's inter-broker
-    listener."""
+    """Return an `AskController` that sends its requests over the network, to the controller's
+    inter-broker listener."""
     return partial(
         ask_controller,
         listener=config.inter_broker_listener,
@@ -164,8 +169,9 @@ def asking_controller(config: BrokerConfig) -> AskController:
 async def ask_controller(
     controller: Broker, broker_id: int, broker_epoch: int, *, listener: str, timeout_s: float
 ) -> Collection[TopicPartition]:
-    """Send ControlledShutdown to `listener` of the controller. Return the partitions that the
-    stopping broker still leads. Raise BrokerError, ClientError or OSError."""
+    """Send ControlledShutdown for the broker `broker_id` to the listener of that name at the
+    controller. Return the partitions that the stopping broker still leads. Raise BrokerError,
+    ClientError or OSError."""
     endpoint = controller.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

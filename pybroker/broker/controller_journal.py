@@ -1,7 +1,7 @@
-"""The controller's journal: its decisions as lines of JSON, in two rotated files in the first log
-directory.
+"""The controller's journal: the controller's decisions as lines of JSON, in two files in the
+broker's first log directory. When the current file is full, it replaces the older file.
 
-Decisions never wait for the journal. If the disk refuses writes, entries are lost and the
+The controller never waits for the journal. If the disk refuses writes, entries are lost and the
 controller continues.
 """
 
@@ -22,9 +22,10 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "controller-journal"
 OLDER_FILE_NAME: Final = f"{FILE_NAME}.1"
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The size limit of each file (bytes). A full file replaces the older one."""
+"""The size limit of each of the two files (bytes). A full current file is renamed and replaces the
+older file."""
 WAITING_MAX: Final = 20_000
-"""The maximal number of entries that wait to be written. Beyond that the oldest entries are
+"""The maximal number of entries that wait to be written. If more wait, the oldest ones are
 dropped."""
 SHOWN_MAX: Final = 10_000
 
@@ -32,7 +33,7 @@ Entry = dict[str, object]
 
 
 class ControllerJournal:
-    """Writes journal entries between `start` and `stop`. `read` works at any time."""
+    """Writes the controller's journal between `start` and `stop`. `read` works at any time."""
 
     def __init__(self, directory: str, disk: Disk, blocking: Blocking) -> None:
         self._path = f"{directory}/{FILE_NAME}"
@@ -46,7 +47,7 @@ class ControllerJournal:
         self._refused = False
 
     def note(self, entry: Entry) -> None:
-        """Queue an entry for writing, without waiting and without an error."""
+        """Queue an entry for writing. Return at once and raise nothing."""
         self._waiting.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         self._wake.set()
 
@@ -54,13 +55,14 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Stop the task, and try once to write the queued entries. Idempotent."""
+        """Stop writing entries. Before that, try once to write the entries that are queued.
+        Idempotent."""
         await self._task.stop()
         await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
-        """Return at most `limit` of the newest entries, the newest last. With `partition` (such as
-        `topic-0`), return only the entries of that partition."""
+        """Return at most `limit` of the newest entries, the newest last. If `partition` is given
+        (such as `topic-0`), return only the entries about that partition."""
         async with self._files:
             waiting = list(self._waiting)
             return await self._blocking.run(self._read, waiting, partition, limit)
@@ -81,14 +83,20 @@ class ControllerJournal:
                 await self._blocking.run(self._write, b"".join(lines))
             except StorageError as error:
                 if not self._refused:
-                    log.warning("journal not written path=%s error=%s", self._path, error)
+                    log.warning(
+                        "journal not written, trying again with the next entry path=%s error=%s",
+                        self._path,
+                        error,
+                    )
                 self._refused = True
                 self._waiting = deque([*lines, *self._waiting], WAITING_MAX)
             else:
                 self._refused = False
 
     def _write(self, data: bytes) -> None:
-        """Append entries to the file. Blocks. Raise StorageError."""
+        """Append `data`, one or more lines of JSON, to the current file. If the file would become
+        too large, rename it first, so that it replaces the older file. Blocks. Raise
+        StorageError."""
         disk, path = self._disk, self._path
         if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
             disk.rename(path, self._older)
@@ -102,7 +110,9 @@ class ControllerJournal:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Read the entries of both files. Blocks. A line that a crash cut off is skipped."""
+        """Return at most `limit` of the newest entries, the newest last: from `waiting`, which is
+        not written yet, and from both files. If `partition` is given, return only the entries of
+        that partition. A line that a crash cut off is skipped. Blocks."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

@@ -1,4 +1,5 @@
-"""The environment of a broker: ZooKeeper session, clock, disk, threads. `startup.py` creates it."""
+"""The environment of a broker: its ZooKeeper session, clock, disk and threads. `startup.py` creates
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pybroker.ports import Blocking, Clock, Coord, Disk, Rng
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """The services outside of the broker that its components use."""
+    """The services of the process and the machine that a broker's components use."""
 
     coord: Coord
     clock: Clock
@@ -20,10 +21,13 @@ class BrokerEnvironment:
     blocking: Blocking
     disk: Disk
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
-    """Opens the ZooKeeper session in which offsets are written. Raises StartupError."""
+    """Opens the separate ZooKeeper session in which the broker writes committed offsets. Raises
+    StartupError."""
     earlier_session_ids: Callable[[], Collection[int]] = tuple
-    """The ids of earlier ZooKeeper sessions of this broker, whose registrations it may replace."""
+    """Returns the ids of this broker's earlier ZooKeeper sessions. A registration that one of them
+    owns does not mean that the broker id is taken: this broker may replace that registration."""
     resize_blocking: Callable[[int], None] = lambda threads: None
     """Changes the number of threads of `blocking`."""
     metrics: Metrics = field(default_factory=Metrics)
-    """All counters of the process, including those outside of the broker."""
+    """All counters of the process, including those that are incremented outside of the broker's
+    components."""

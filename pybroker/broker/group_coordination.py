@@ -1,8 +1,8 @@
-"""The group coordinators of a broker: the shards of `__consumer_offsets`, the logs of its
-partitions, the fences in ZooKeeper, and the topic itself.
+"""The group coordinators of a broker: the shards of `__consumer_offsets` (one for each of its
+partitions that this broker leads), their logs, their fences in ZooKeeper, and the topic itself.
 
-Offsets have a ZooKeeper session of their own, so that a flood of commits does not delay the writes
-of the replicas.
+Committed offsets are written in a ZooKeeper session of their own, so that a flood of commits does
+not delay the broker's other writes, such as changes of an ISR.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ GROUP_TOPIC: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class CoordinationRooms:
-    """The parts of the broker that the group coordinators use."""
+    """The components of the broker that the group coordinators use."""
 
     broker_id: int
     config: BrokerConfig
     coord: Coord
     offsets: Coord
-    """The ZooKeeper session in which offsets are written."""
+    """The separate ZooKeeper session in which committed offsets are written."""
     replicas: ReplicaManager
     metadata: MetadataView
     topics: TopicAdmin
@@ -62,7 +62,7 @@ class CoordinationRooms:
 
 
 class GroupCoordination:
-    """The group coordinators of one broker, between `start` and `stop`."""
+    """Creates the group coordinators of one broker and runs them between `start` and `stop`."""
 
     def __init__(self, rooms: CoordinationRooms) -> None:
         self._rooms = rooms
@@ -95,7 +95,8 @@ class GroupCoordination:
         self.classic_offsets = ClassicOffsets(
             rooms.offsets, timeout_s=rooms.config.offsets_commit_timeout_ms / 1000
         )
-        """Serves OffsetCommit and OffsetFetch version 0, which need no coordinator."""
+        """Serves OffsetCommit and OffsetFetch version 0. These versions store offsets in ZooKeeper,
+        so any broker can serve them."""
         self._joint = MultiBatcher(rooms.offsets)
         rooms.replicas.on_internal = self._role_changed
         rooms.metadata.on_deleted = self._topics_deleted
@@ -104,12 +105,13 @@ class GroupCoordination:
         self.shards.start()
 
     async def stop(self) -> None:
-        """Stop the lag reports and the shards. Idempotent."""
+        """Stop the measurement of lags, and stop the shards. Idempotent."""
         await self.lags.close()
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
-        """Return the numbers of groups and of shards, for the metrics."""
+        """Return for the metrics how many groups are in each state, how many shards this broker
+        serves and loads, and how long loading took."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -120,8 +122,10 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of the group topic, then take the fence of a shard in ZooKeeper,
-        before the shard serves requests."""
+        """Take the fence of the shard whose log is `source`: store in ZooKeeper that this broker,
+        in the log's leader epoch and with `token`, coordinates the shard. From then on the writes
+        of an earlier coordinator fail. Return the version of the fence's node, or None if the
+        caller has to try again. Before that, read the partition count of the group topic."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:
@@ -130,7 +134,8 @@ class GroupCoordination:
         return await take_fence(self._rooms.coord, owner)
 
     def _size(self) -> int:
-        """Return the approximate size (bytes) of the groups and their members in memory."""
+        """Return the approximate memory (bytes) of all groups that this broker coordinates, with
+        their members."""
         return sum(shard.size() for shard in self.shards.serving().values())
 
     def _make(self, context: ShardContext) -> GroupCoordinator:
@@ -153,8 +158,8 @@ class GroupCoordination:
                 coordinator.offsets.removal.topics_deleted(names)
 
     def _own_endpoint(self) -> Endpoint | None:
-        """Return the inter-broker endpoint of this broker, or None while the metadata lacks this
-        broker."""
+        """Return this broker's own inter-broker endpoint, or None while the metadata does not
+        contain this broker."""
         own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
         return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 

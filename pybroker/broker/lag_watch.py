@@ -1,7 +1,8 @@
-"""The lag of the groups that this broker coordinates, for its metrics.
+"""The lag of the consumer groups that this broker coordinates, for its metrics.
 
-This broker has the committed offsets, and the partition leaders have the log ends. One report asks
-the leaders about all groups. A report is made on request, at most once in `FRESH_S` seconds.
+This broker has the committed offsets, and the partition leaders have the log ends. To make a
+report, this broker asks the leaders about all groups together. It makes a report only on request,
+and reuses the last one for `FRESH_S` seconds.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ log = logging.getLogger(__name__)
 FRESH_S: Final = 10.0
 """A report younger than this (s) is reused."""
 PATIENCE_S: Final = 2.0
-"""If a new report takes longer than this (s), the previous report is returned."""
+"""How long (s) a request waits for a new report. After that it gets the previous one."""
 TIMEOUT_MS: Final = 5_000
-"""The time limit of each request to a leader."""
+"""The time limit (ms) of each request to a leader."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
-"""With more committed partitions than this, a report has only the lag in records. The lag in
-seconds would need a batch of each partition that has a lag."""
+"""If the groups have more committed partitions than this, a report has the lag in records only. For
+the lag in seconds, this broker would have to fetch a batch of each partition that has a lag."""
 
 Position = tuple[TopicPartition, int]
 AskLag = Callable[[Sequence[Position], bool], Awaitable[Sequence[Lag | None]]]
-"""Returns the lag of each of these offsets, with or without bytes and seconds; None if the leader
-does not answer. Raises PybrokerError or OSError."""
+"""Called with (partition, committed offset) pairs, and with whether the lag in bytes and seconds is
+wanted, too. Returns the lag of each pair, in the same order; None if the partition's leader does
+not answer. Raises PybrokerError or OSError."""
 
 
 class Offsets(Protocol):
@@ -48,7 +50,8 @@ class Offsets(Protocol):
 
 
 class HasOffsets(Protocol):
-    """A shard of groups, with their committed offsets."""
+    """A shard of `__consumer_offsets`, which gives access to the committed offsets of its
+    groups."""
 
     @property
     def offsets(self) -> Offsets: ...
@@ -71,7 +74,8 @@ class _Taken:
 
 
 class LagWatch:
-    """Reports the lag of groups. It owns a task while it measures; `close` ends the task."""
+    """Reports the lag of the groups that this broker coordinates. It owns a task that measures the
+    lag; `close` ends the task."""
 
     def __init__(self, groups: Groups, ask: AskLag, clock: Clock) -> None:
         self._groups = groups
@@ -81,8 +85,9 @@ class LagWatch:
         self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
-        """Return the lag of the groups that this broker coordinates, at most a few seconds old.
-        Return None before the first measurement."""
+        """Return the lag of the groups that this broker coordinates. If the last report is older
+        than `FRESH_S`, measure the lag again, and wait for the result at most `PATIENCE_S`; after
+        that return the last report. Return None if there is no report yet."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)
@@ -93,7 +98,7 @@ class LagWatch:
         return ProgressReport(tuple(filter(self._is_here, self._taken.groups)), age_s)
 
     async def close(self) -> None:
-        """End the task. Idempotent."""
+        """End the measurement in progress. Idempotent."""
         await self._task.stop()
 
     def _age_s(self) -> float | None:
@@ -101,8 +106,8 @@ class LagWatch:
         return None if moment is None else self._clock.monotonic() - moment
 
     def _is_here(self, group: GroupProgress) -> bool:
-        """Whether this broker still coordinates the group. Otherwise the new coordinator reports
-        its lag."""
+        """Whether this broker still coordinates the group. If not, the group is omitted, since its
+        new coordinator reports its lag."""
         try:
             self._groups.shard_of(group.group_id, may_be_empty=True)
         except BrokerError:
@@ -114,13 +119,13 @@ class LagWatch:
             moment = self._clock.monotonic()
             self._taken = _Taken(await self._progress(), moment)
         except (PybrokerError, OSError) as error:
-            log.warning("group lag unknown error=%s", error)
+            log.warning("group lag unknown, the last report stays error=%s", error)
         except Exception:
-            log.exception("group lag unknown")
+            log.exception("group lag unknown, the last report stays")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
-        """Return the progress of all groups. Reads the committed offsets first and the log ends
-        after them, so that no lag is negative."""
+        """Return the committed offsets and the lags of all groups. Read the committed offsets
+        before the log ends, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
         groups = [
             group
@@ -155,7 +160,8 @@ class LagWatch:
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
     """Return an `AskLag` that sends its requests through an admin client. The client bootstraps
-    from this broker's inter-broker endpoint, and opens new connections for each report."""
+    from this broker's inter-broker endpoint, which `own_endpoint` returns (None: unknown). Each
+    report opens new connections."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()

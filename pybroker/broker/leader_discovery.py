@@ -1,11 +1,12 @@
-"""Leader discovery: a broker that receives no answers from ZooKeeper asks other brokers for the
-leaders.
+"""Leader discovery: a broker that receives no answers from ZooKeeper asks other brokers which
+broker leads each partition.
 
 When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-The broker would send clients that reach no other broker to itself forever. So it sends Metadata
-requests to the brokers that it still reaches. The answers change its metadata and which requests it
-rejects, never its roles or its logs. Leader epochs only grow, so a later epoch in an answer is
-certain to be newer, and an earlier one is ignored.
+The broker would tell clients forever that it is the leader, and some clients may reach no other
+broker. So it sends Metadata requests to the brokers that it still reaches. Their answers update its
+metadata, and it stops accepting records for a partition that has a later leader. The answers never
+change its roles or its logs. Leader epochs only grow, so an answer with a later leader epoch than
+the broker's own is newer; an answer with an earlier one is ignored.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ from pybroker.wire.messages.metadata import (
 log = logging.getLogger(__name__)
 
 PARTITIONS_PER_REQUEST: Final = 500
-"""A request ends with the topic that reaches this number of partitions, so no answer blocks the
-event loop for long."""
+"""The number of partitions that one Metadata request asks about: topics are added to the request
+until it has at least this many partitions. So no answer blocks the event loop for long."""
 _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
-"""The pause after a round is at least this many times as long as the answers took."""
+"""The pause after a round of requests is at least this many times as long as the brokers took to
+answer them."""
 
 Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
-"""Asks a broker for the metadata of the named topics. Raises PybrokerError or OSError."""
+"""Asks a broker for the metadata of the topics with these names. Raises PybrokerError or
+OSError."""
 
 
 class LeaderDiscovery:
-    """Asks other brokers for leaders, between `start` and `stop`. The ZooKeeper lease calls
-    `changed` at any time."""
+    """Asks other brokers for the current leaders, between `start` and `stop`, while this broker
+    gets no answers from ZooKeeper. The ZooKeeper lease calls `changed`, at any time."""
 
     def __init__(
         self,
@@ -69,19 +72,19 @@ class LeaderDiscovery:
         self._is_wanted = asyncio.Event()
         self._task = BackgroundTask("discovery")
         self._turn = 0
-        """The index of the broker that is asked first. It changes each round, since that broker may
-        be cut off, too."""
+        """Which of the other brokers, sorted by id, is asked first in the next round. It changes
+        each round, since the broker that is asked first may itself be cut off."""
 
     def start(self) -> None:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Stop asking. Idempotent."""
+        """Stop asking other brokers. Idempotent."""
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """Ask other brokers unless this broker has full authority, which means that ZooKeeper
-        answers."""
+        """Begin to ask other brokers, or stop asking if `lease` is ALL. ALL means that this broker
+        gets answers from ZooKeeper, so that the controller sends it every change."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -94,14 +97,14 @@ class LeaderDiscovery:
             try:
                 took_s = await self._round()
             except Exception:
-                log.exception("leader discovery failed")
+                log.exception("asking other brokers for leaders failed, trying again after a pause")
             pause_s = self._session_s / _ROUNDS_PER_SESSION
             await asyncio.sleep(max(pause_s, took_s * _PAUSE_PER_ROUND))
 
     async def _round(self) -> float:
-        """Ask a broker about all topics, and continue with the next broker when it stops answering.
-        Return the time (s) that the answers took, without the waits for brokers that did not
-        answer."""
+        """Ask one broker about all topics, in several requests. If that broker does not answer a
+        request, send this request and the following ones to the next broker. Return the time (s)
+        until the answers arrived, without the waits for brokers that did not answer."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
@@ -116,7 +119,8 @@ class LeaderDiscovery:
                 try:
                     answer = await self._ask(order[0], names)
                 except (PybrokerError, OSError) as error:
-                    log.debug("leader discovery unanswered broker=%d error=%r", order[0].id, error)
+                    text = "no answer about leaders, asking the next broker broker=%d error=%r"
+                    log.debug(text, order[0].id, error)
                     del order[0]
                 else:
                     self._apply(order[0].id, answer)
@@ -141,7 +145,8 @@ class LeaderDiscovery:
                     lost.append(key)
         if lost:
             log.warning(
-                "replaced as leader partitions=%d first=%s reported_by=broker-%d",
+                "replaced as leader, accepting no more records partitions=%d first=%s"
+                " reported_by=broker-%d",
                 len(lost),
                 lost[0],
                 neighbour,
@@ -150,9 +155,10 @@ class LeaderDiscovery:
     def _mark_if_replaced(
         self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
     ) -> bool:
-        """Return whether the local replica leads in an earlier epoch. If it does, mark it as
-        replaced, so that it accepts no more records. A replica of a recreated topic is not
-        affected."""
+        """Compare `leader_epoch`, from another broker's answer, with that of the local replica. If
+        the local replica leads in an earlier epoch, it has been replaced as the leader: make it
+        accept no more records and return True. Otherwise return False, also if the local replica
+        belongs to a topic of the same name with another id."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (
@@ -188,7 +194,8 @@ def new_discovery(
     replicas: ReplicaManager,
     clock: Clock,
 ) -> LeaderDiscovery:
-    """Return a LeaderDiscovery that asks over the network, with the options of `config`."""
+    """Return a LeaderDiscovery that sends its requests over the network. `config` gives the
+    inter-broker listener and the session timeout."""
     session_s = config.zookeeper_session_timeout_ms / 1000
     ask = partial(
         ask_neighbour,
@@ -209,7 +216,8 @@ def new_discovery(
 async def ask_neighbour(
     neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
 ) -> MetadataResponse:
-    """Send Metadata to `listener` of another broker. Raise BrokerError, ClientError or OSError."""
+    """Send a Metadata request for the topics `names` to another broker, at its listener of that
+    name. `broker_id` is the id of this broker. Raise BrokerError, ClientError or OSError."""
     endpoint = neighbour.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

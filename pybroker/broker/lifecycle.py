@@ -1,4 +1,4 @@
-"""Components that start one after another and stop in the reverse order."""
+"""Starts the components of a broker one after another, and stops them in the reverse order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[object] | None]
-"""Starts or stops a component. If the call returns an awaitable, the step ends when it is
-awaited."""
+"""Starts or stops a component. If the call returns an awaitable, the caller has to await it."""
 
 
 class Service(Protocol):
-    """A component whose `start` returns at once."""
+    """A component whose `start` returns at once, without a wait."""
 
     def start(self) -> None: ...
 
@@ -25,25 +24,27 @@ class Service(Protocol):
 
 
 class Lifecycle:
-    """The started components and the steps that stop them. The owner always calls `stop`, also
-    after a start that failed half-way."""
+    """The components that have been started, each with the call that stops it. The owner always
+    calls `stop`, also after a start that failed half-way."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
 
     async def start(self, name: str, start: Step, stop: Step) -> None:
-        """Start a component. The component is stopped later even if its start fails half-way. Raise
-        the errors of `start`."""
+        """Call `start`, which starts the component of that name. `stop` is called when the
+        lifecycle stops, even if `start` fails. Raise the errors of `start`."""
         self.push(name, stop)
         await _carry_out(start)
 
     def push(self, name: str, stop: Step) -> None:
-        """Add a component that runs already, or that starts at its first use."""
+        """Add a component that runs already, or that starts by itself at its first use. `stop` is
+        called when the lifecycle stops."""
         self._stack.push_async_callback(_stop, name, stop)
 
     async def stop(self) -> None:
-        """Stop the components in the reverse order of their start. A failure is logged, and the
-        other components are stopped all the same, also if the caller is cancelled. Idempotent."""
+        """Stop the components in the reverse order of their start. If a component fails to stop,
+        the failure is logged and the remaining components are stopped. They are also stopped if the
+        caller is cancelled. Idempotent."""
         await self._stack.aclose()
 
 
@@ -51,11 +52,17 @@ async def _stop(name: str, stop: Step) -> None:
     try:
         await _carry_out(stop)
     except Exception as error:
-        log.error("not stopped component=%s error=%r", name, error, exc_info=error)
+        log.error(
+            "not stopped, stopping the other components component=%s error=%r",
+            name,
+            error,
+            exc_info=error,
+        )
 
 
 async def _carry_out(step: Step) -> None:
-    """Carry out a step. A step that does not wait does not yield to the event loop."""
+    """Call `step`, and await its result if that is an awaitable. Otherwise do not yield to the
+    event loop."""
     done = step()
     if inspect.isawaitable(done):
         await done

@@ -1,8 +1,9 @@
-"""The broker's configuration in force: its file, overlaid with the dynamic values in ZooKeeper.
+"""The broker's configuration in force: the configuration file, overridden by the dynamic values in
+ZooKeeper.
 
 `LiveConfig` follows the changes in ZooKeeper and passes them to the broker's components. The
-handlers read and change configurations through it. The handlers and `layered_config.py` decide
-which changes are allowed.
+handlers read and change configurations through it. Whether a change is allowed is decided by the
+handlers and by `layered_config.py`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from pybroker.replication.manager import ReplicaManager
 log = logging.getLogger(__name__)
 
 _REFRESH_WAIT_S: Final = 5.0
-"""How long (s) the answer to a change waits until the change is in force on this broker."""
+"""How long (s) a change request waits, after the change is written, until the change is in force on
+this broker. After that it is answered nevertheless."""
 
 OnChange = Callable[[BrokerConfig, BrokerConfig], None]
 """Receives the broker's configuration before and after a change."""
 OnTopics = Callable[[Collection[str] | None], None]
-"""Receives the names of the topics whose options changed. None means that the broker's options
-changed, from which any topic may inherit."""
+"""Receives the names of the topics whose own options changed. None means that options of the broker
+changed; any topic may inherit these."""
 
 
 class LiveConfig:
-    """Follows configuration changes between `start` and `stop`. Before `start` only the file is in
-    force."""
+    """Follows configuration changes in ZooKeeper between `start` and `stop`. Before `start`, only
+    the options of the configuration file are in force."""
 
     def __init__(
         self,
@@ -64,7 +66,8 @@ class LiveConfig:
         self._changes = ConfigChanges(coord=coord, clock=clock, apply=self._apply)
         self._applying = asyncio.Lock()
         self._logs_are_behind = False
-        """Whether the logs still have to receive the broker's changed options."""
+        """Whether the broker's options have changed and the logs have not received the change
+        yet."""
 
     @property
     def layers(self) -> LayeredConfig:
@@ -76,22 +79,25 @@ class LiveConfig:
         return self._layers.current
 
     async def start(self) -> None:
-        """Read all values and begin to follow changes. Raise CoordError."""
+        """Read all dynamic options in ZooKeeper, put them in force, and follow their changes from
+        then on. Raise CoordError."""
         await self._changes.start()
 
     async def stop(self) -> None:
-        """Stop following changes. Idempotent."""
+        """Stop following changes of the configuration. Idempotent."""
         await self._changes.stop()
 
     # reads and changes of requests
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """Return the values of an entity in ZooKeeper. Raise MalformedNode or CoordError."""
+        """Return the values (option -> text) that ZooKeeper has for a topic, a broker or all
+        brokers. Raise MalformedNode or CoordError."""
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Change a topic's values. Return False if there is no such topic. `change`, `replaces` and
-        the errors are those of `change_config`."""
+        """Change the values of a topic in ZooKeeper and apply them on this broker. Return False if
+        there is no topic of that name. `change`, `replaces` and the errors are those of
+        `change_config`."""
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:
@@ -99,24 +105,28 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Change the values of one broker, or (None) of all brokers. `change`, `replaces` and the
-        errors are those of `change_topic`."""
+        """Change the dynamic values of the broker `broker_id`, or of all brokers (None), in
+        ZooKeeper, and apply them on this broker. `change`, `replaces` and the errors are those of
+        `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)
 
     async def _refresh(self, entity: ConfigEntity) -> None:
-        """Apply a change that this broker has written, before the request is answered."""
+        """Apply a change that this broker has just written to ZooKeeper, so that the change is in
+        force when its request is answered. If that fails or takes too long, log it: the change is
+        applied later."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])
         except (CoordError, TimeoutError) as error:
-            log.info("configuration change not applied yet error=%r", error)
+            log.info("changed configuration not in force yet, it is applied later error=%r", error)
 
     # application of changes
 
     async def _apply(self, entities: Collection[ConfigEntity] | None) -> None:
-        """Read the values of these entities (None: of all entities) again and apply them."""
+        """Read the values of these topics or brokers in ZooKeeper and apply them. None means all of
+        them."""
         async with self._applying:
             everything = entities is None
             names = {entity.parts[0] for entity in entities or ()}
@@ -133,8 +143,8 @@ class LiveConfig:
                 await self._replicas.reconfigure(topics)
 
     async def _reload(self) -> None:
-        """Read the broker's dynamic options. An invalid value is logged and ignored. A malformed
-        node is ignored, and so is a node whose values contradict the other options."""
+        """Read the broker's dynamic options in ZooKeeper and put them in force. Log and ignore an
+        invalid value, a malformed node, and a node whose values contradict the other options."""
         before = self._layers
         for entity, per_broker in ((self._for_all, False), (self._for_this, True)):
             where = paths.config(entity)
@@ -163,7 +173,8 @@ class LiveConfig:
 
 
 def _options_without_effect(layers: LayeredConfig) -> Iterator[str]:
-    """Yield the dynamic options that have no effect in this broker."""
+    """Yield the names of the dynamic options whose values have no effect in this broker. If only
+    some words of the value have no effect, yield "WORDS in NAME"."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
         if row is not None and row.is_without_effect(text):

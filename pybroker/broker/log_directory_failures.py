@@ -1,5 +1,6 @@
-"""Log directory failures: a broker notifies the controller of a failed directory, and reads in
-ZooKeeper whether an empty directory has lost partitions."""
+"""Failures of log directories: the broker notifies the controller when a log directory fails. At
+its start, the broker compares its log directories with ZooKeeper, to find replicas that may lack
+records."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ _RETRY_S: Final = 1.0
 
 
 async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
-    """Return whether this broker is in the ISR or among the eligible replicas of a partition. Then
-    the cluster relies on its committed records and may elect it. Raise CoordError."""
+    """Return whether this broker is in the ISR, or among the eligible replicas, of at least one
+    partition. If it is, the cluster expects that this broker has committed records, and may elect
+    it as a leader. Raise CoordError."""
     states, _ = await read_states(coord, await _assigned(coord, broker_id))
     return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
@@ -33,9 +35,10 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas whose loss of records the operator has accepted, and how much is left of
-    each. The loss is that of a directory, or of the records behind a corrupt range. These replicas
-    must not be elected, or the followers would truncate their logs. Raise CoordError."""
+    """Return the replicas of this broker whose loss of records the operator has accepted, each with
+    the offsets up to which it still has records. The records were lost with a log directory, or
+    behind a corrupt range. These replicas must not be elected, or the followers would truncate
+    their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -48,10 +51,10 @@ async def read_accepted_losses(
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the assigned partitions whose logs are missing on this broker after a power loss.
-    Before the first sync, a power loss may remove even the directory of a partition. While a log
-    directory is failed or lost, it may hold the missing logs, so the result is empty. Raise
-    CoordError."""
+    """Return the partitions that are assigned to this broker and whose logs a power loss has
+    removed, each with the offsets 0: it has no records. A power loss may remove even the directory
+    of a partition that was never synced. While a log directory is failed or missing, it may contain
+    the logs, so the result is empty. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -59,8 +62,8 @@ async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
-    """Return the partitions that have a replica on that broker, each with the ids of all its
-    replicas."""
+    """Return the partitions that are assigned to the broker `broker_id`: partition -> the ids of
+    all brokers that have a replica. Raise CoordError."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
     return {
         TopicPartition(name, number): replicas
@@ -71,10 +74,11 @@ async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequen
 
 
 class DirectoryFailures:
-    """Takes the replicas of a failed directory out of service, and notifies the controller through
-    `/log_dir_event_notification`, between `start` and `stop`. It also notifies the controller of
-    directories that are missing at the start, and of replicas that should not lead. It calls `lost`
-    when no usable directory remains."""
+    """Reacts to failures of log directories, between `start` and `stop`. It takes the replicas of a
+    failed directory out of service, and notifies the controller through nodes below
+    `/log_dir_event_notification`. It also notifies the controller of directories that are missing
+    at the start, and of replicas that should not lead. It calls `lost` with the reason when no
+    usable directory remains."""
 
     def __init__(
         self,
@@ -103,16 +107,16 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Notify the controller after a registration: it does not know the failed directories of a
-        broker that has just registered."""
+        """Notify the controller of failed and missing directories after this broker has registered:
+        the controller of a new registration does not know them."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:
             self.replicas_changed()
 
     def replicas_changed(self) -> None:
-        """Notify the controller that replicas of this broker should not lead, or have left the
-        ISR."""
+        """Notify the controller that replicas of this broker should no longer lead, or have left
+        the ISR. The controller then reads which ones."""
         self._queue(LogDirEvent.REPLICAS_CHANGED)
 
     def _queue(self, event: LogDirEvent) -> None:
@@ -120,7 +124,7 @@ class DirectoryFailures:
         self._loop.wake()
 
     async def stop(self) -> None:
-        """Stop the notifications. Idempotent."""
+        """Stop sending notifications. Idempotent."""
         await self._loop.stop()
 
     def _on_failure(self, path: str, error: StorageError) -> None:
@@ -130,11 +134,12 @@ class DirectoryFailures:
 
     def _end_without_any(self, error: StorageError) -> None:
         if not self._logs.usable_directories:
-            self._lost(f"all log directories have failed; the error of the last one: {error}")
+            self._lost(f"all log directories have failed; the last one failed with: {error}")
 
     async def _send(self) -> bool:
-        """Create a notification node for each kind of event. A node covers all directories, or all
-        replicas, of this broker. Return whether an event remains to be sent."""
+        """Create one node in ZooKeeper for each kind of event that is not sent yet. A node names
+        only the kind and this broker, not the directories or replicas. Return True if an event
+        could not be sent, so that the caller tries again."""
         for event in list(self._unsent):
             self._unsent.discard(event)
             try:
@@ -142,7 +147,7 @@ class DirectoryFailures:
                 await self._coord.create(paths.LOG_DIR_EVENT_PREFIX, content, sequence=True)
             except CoordError as error:
                 log.warning(
-                    "controller not notified, retrying event=%s error=%r", event.name, error
+                    "controller not notified yet, trying again event=%s error=%r", event.name, error
                 )
                 self._unsent.add(event)
         return bool(self._unsent)

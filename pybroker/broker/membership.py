@@ -1,8 +1,9 @@
-"""The broker's registration in ZooKeeper, with its addresses, in each of its sessions.
+"""The broker's registration in ZooKeeper, with the broker's addresses. Each ZooKeeper session needs
+a registration of its own.
 
 When a session expires, the broker resigns as controller at once. In the new session the broker
 registers again and takes part in the controller election again. Its logs stay open. The controller
-sees a new broker epoch and sends the roles.
+sees a new broker epoch, and sends the broker its roles.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.2
 
 Register = Callable[[], Awaitable[Broker]]
-"""Registers this broker in the current session. Returns the broker with its epoch and
-incarnation."""
+"""Registers this broker in the current ZooKeeper session. Returns the broker with the epoch and the
+incarnation that the registration gave it."""
 Update = Callable[[], Awaitable[None]]
-"""Writes the broker's current endpoints into its registration."""
+"""Writes this broker's current advertised addresses into its registration."""
 
 
 class Membership:
-    """Owns the tasks that register the broker again and that update its endpoints. It calls `lost`
-    with the reason if another process has taken the broker id."""
+    """Keeps the broker registered. It owns the task that registers the broker again in a new
+    session, and the task that writes changed endpoints. It calls `lost` with the reason if another
+    process has taken the broker id."""
 
     def __init__(
         self,
@@ -53,14 +55,15 @@ class Membership:
         self._rejoining: asyncio.Task[None] | None = None
         self._updating = BackgroundTask("registration")
         self._is_outdated = False
-        """Whether the registration lacks the latest endpoints."""
+        """Whether the endpoints have changed since the registration was written."""
         self._stopped = False
         self.is_registered = False
-        """Whether the broker is registered in its current session, as far as this broker knows."""
+        """Whether the broker is registered in its current session. The expiry of the session may
+        not be known yet."""
 
     async def join(self) -> None:
-        """Register for the first time and begin to listen to the session. Raise StartupError if the
-        broker id is taken, CoordError if ZooKeeper does not answer."""
+        """Register for the first time, and follow the events of the ZooKeeper session from then on.
+        Raise StartupError if the broker id is taken, CoordError if ZooKeeper does not answer."""
         generation = -1
         while generation != self._coord.generation:  # else the session ended unnoticed
             generation = self._coord.generation
@@ -68,17 +71,18 @@ class Membership:
             broker = await self._register()
         self._registered(broker)
         self._coord.add_listener(self._on_session)
-        log.info("registered broker=%d epoch=%d", broker.id, broker.epoch)
+        log.info("registered in ZooKeeper broker=%d broker_epoch=%d", broker.id, broker.epoch)
 
     def endpoints_changed(self) -> None:
-        """Write the changed endpoints into the registration; a registration in progress is updated
-        when it is done."""
+        """Write the broker's changed endpoints into its registration. If the broker is just
+        registering, the endpoints are written after that."""
         self._is_outdated = True
         if self.is_registered and not self._stopped:
             self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Stop reacting to session events, so that the registration can be removed. Idempotent."""
+        """Stop reacting to events of the ZooKeeper session, so that the registration can be removed
+        and is not made again. Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()
@@ -96,7 +100,7 @@ class Membership:
             try:
                 await self._update()
             except CoordError as error:
-                log.warning("endpoints not written, retrying error=%r", error)
+                log.warning("changed endpoints not registered yet, trying again error=%r", error)
                 self._is_outdated = True
                 await asyncio.sleep(_RETRY_S)
 
@@ -120,14 +124,15 @@ class Membership:
             try:
                 broker = await self._register()
             except CoordError as error:
-                log.warning("registration failed, retrying error=%r", error)
+                log.warning("registration in ZooKeeper failed, trying again error=%r", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             except PybrokerError as error:
-                log.error("registration refused error=%s", error)
+                log.error("registration in ZooKeeper refused, the broker ends error=%s", error)
                 self._lost(str(error))
                 return
             self._registered(broker)
             self._controller.session_renewed()
-            log.info("registered again broker=%d epoch=%d", broker.id, broker.epoch)
+            text = "registered in a new ZooKeeper session broker=%d broker_epoch=%d"
+            log.info(text, broker.id, broker.epoch)
             return

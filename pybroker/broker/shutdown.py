@@ -18,26 +18,27 @@ log = logging.getLogger(__name__)
 
 
 async def unregister(coord: Coord, broker: Broker) -> None:
-    """Remove the registration. If ZooKeeper does not answer, the node is removed when the session
-    expires."""
+    """Remove the broker's registration from ZooKeeper. If ZooKeeper does not answer, log a warning:
+    ZooKeeper removes the registration when the session expires."""
     try:
         await registry.unregister_broker(coord, broker)
     except CoordError as error:
-        log.warning("registration not removed until the session ends error=%r", error)
+        text = "registration not removed, ZooKeeper removes it with the session error=%r"
+        log.warning(text, error)
 
 
 def end_logs_last(
     lifecycle: Lifecycle, logs: LogManager, blocking: Blocking, replicas: ReplicaManager
 ) -> None:
-    """Make the closing of the logs the last step of the stop. Called before any component
-    starts."""
+    """Make the closing of the logs the last steps of `lifecycle`'s stop. Must be called before any
+    component is started, since components stop in the reverse order of their start."""
     lifecycle.push("log-directories", partial(_end_directories, logs, blocking, replicas))
     lifecycle.push("logs", partial(_end_logs, logs, blocking))
 
 
 async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
-    """Make the logs durable and close them, several at a time. Wait for all of them even if one
-    fails, since the checkpoints are written next."""
+    """Make the logs durable and close them, several at a time. If a log fails, the other logs are
+    still closed; then raise the error of that log."""
     shares = await blocking.run(logs.ending.shares)
     work = (blocking.run(logs.ending.end, share) for share in shares)
     for ended in await asyncio.gather(*work, return_exceptions=True):
@@ -46,7 +47,7 @@ async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
 
 
 async def _end_directories(logs: LogManager, blocking: Blocking, replicas: ReplicaManager) -> None:
-    """Close the logs that `_end_logs` has not closed, then write the checkpoints and the clean
-    shutdown files."""
+    """Close the logs that are still open, then write each log directory's checkpoints and its clean
+    mark."""
     shutdown = partial(logs.shutdown, broker_epoch=replicas.broker_epoch)
     await blocking.run(shutdown, replicas.high_watermarks())

@@ -1,7 +1,7 @@
-"""The steps of a broker's start around its registration. Before it registers, the broker removes
-its replicas that may lack records from the ISR and the eligible replicas. After that, and before it
-answers clients, it waits until a controller has sent the metadata of the cluster and of the topics.
-"""
+"""The steps of a broker's start around its registration. Before the broker registers, it removes
+those of its replicas that may lack records from the ISR and the eligible replicas. After it has
+registered, and before it answers clients, it waits until a controller has sent the metadata of the
+cluster and of the topics."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _READY_WAIT_S = 30.0
-"""How long (s) the start waits until a controller sends the metadata of the cluster."""
+"""How long (s) the starting broker waits until a controller sends the metadata of the cluster. If
+none does, the start fails."""
 _OPEN_SOON_S = 2.0
 _OPEN_WAIT_S = 30.0
-"""How long (s) the start waits for the existing topics. A topic that takes longer opens while the
-broker serves clients."""
+"""How long (s) the starting broker waits until the metadata has every existing topic. Then it
+serves clients in any case, and a missing topic follows later."""
 
 
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: DamagedReplicas
 ) -> set[str]:
-    """Remove this broker's replicas that may lack records from the ISR and the eligible replicas.
-    Return the names of the existing topics. All writes are conditional, so the caller may repeat
-    this function. Raise CoordError or MalformedNode."""
+    """Remove the replicas of broker `me` that may lack records from the ISR and the eligible
+    replicas of their partitions. Return the names of the topics that exist and are not being
+    deleted. All writes are conditional, so the caller may repeat this function after an error.
+    Raise CoordError or MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()
@@ -49,7 +51,8 @@ async def settle_replicas(
 
 
 async def wait_for_cluster(metadata: MetadataView, controller: Controller, broker_id: int) -> None:
-    """Wait until the metadata contains this broker. Raise StartupError after `_READY_WAIT_S`."""
+    """Wait until the metadata, which a controller sends, contains the broker `broker_id`. Raise
+    StartupError after `_READY_WAIT_S`."""
     known = await metadata.wait_until(lambda: broker_id in metadata.brokers, _READY_WAIT_S)
     if not known:
         raise StartupError(
@@ -63,8 +66,9 @@ async def wait_for_cluster(metadata: MetadataView, controller: Controller, broke
 
 
 async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
-    """Wait until the metadata contains the existing topics. Topics whose nodes are malformed are
-    excluded, since the controller never sends them."""
+    """Wait until the metadata contains every topic in `existing` whose nodes are readable: the
+    controller never sends a topic with malformed nodes. After a time limit, log the missing topics
+    and return."""
 
     def missing() -> set[str]:
         return wanted - metadata.topics.keys()
@@ -77,4 +81,5 @@ async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collec
         wanted.intersection_update(readable)
     if not await metadata.wait_until(lambda: not missing(), _OPEN_WAIT_S):
         late = sorted(missing())
-        log.warning("topics not open yet count=%d first=%s", len(late), late[:5])
+        text = "topics not open yet, the broker serves clients without them count=%d first=%s"
+        log.warning(text, len(late), late[:5])

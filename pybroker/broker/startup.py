@@ -1,9 +1,9 @@
-"""The start of a broker, from its log directories and ZooKeeper until it serves clients.
+"""The start of a broker: from its log directories and ZooKeeper, until the broker serves clients.
 
 ARCHITECTURE.rst describes the order of the steps in "Start and stop".
 
 `run.py` starts a broker as a process of the operating system, and the simulation starts a simulated
-one, with the same steps.
+broker. Both use this module.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-"""These three names are in the first log directory."""
+"""Each of these three names is that of a file or directory in the first log directory."""
 FOREIGN_NAMES: Final = (
     EMBEDDED_DIRECTORY,
     SESSION_FILE,
@@ -57,18 +57,20 @@ FOREIGN_NAMES: Final = (
     FILE_NAME,
     OLDER_FILE_NAME,
 )
-"""The names in a log directory that are not partition directories."""
+"""The names in a log directory that are not directories of partitions, and that the log manager
+ignores."""
 
 
 class Session(Coord, Protocol):
-    """A ZooKeeper session that has the ids of the broker's earlier sessions."""
+    """A ZooKeeper session of a broker that also knows the ids of the broker's earlier sessions."""
 
     @property
     def earlier_session_ids(self) -> Collection[int]: ...
 
 
 class Threads(Blocking, Protocol):
-    """The threads for blocking work."""
+    """The threads for blocking work. `resize` changes their number, `close` waits for the running
+    work."""
 
     def resize(self, threads: int) -> None: ...
 
@@ -77,7 +79,8 @@ class Threads(Blocking, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
-    """The environment in which a broker starts. `sockets`: listener name -> bound socket."""
+    """The services with which a broker starts. `sockets` maps a listener name to its bound socket.
+    `threads` creates that number of threads for blocking work."""
 
     clock: Clock
     rng: Rng
@@ -87,23 +90,26 @@ class StartupInputs:
     sockets: Mapping[str, socket.socket]
     threads: Callable[[int], Threads]
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
-    """Opens the ZooKeeper session, given the usable log directories. Returns the session and the
-    address of the servers."""
+    """Opens the broker's ZooKeeper session. Its argument is the usable log directories. Returns the
+    session, and the address of the ZooKeeper servers for the log."""
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
-    """Opens another session, for offsets, after `connect`. Raises StartupError."""
+    """Opens a second ZooKeeper session, for committed offsets. Called only after `connect`. Raises
+    StartupError."""
     host_name: Callable[[], str] = socket.getfqdn
     check: Callable[[str | None], None] = lambda stored_cluster: None
-    """Receives the cluster id in the log directories, None if there is none. Raises StartupError if
-    this process cannot serve that cluster."""
+    """Receives the cluster id that the log directories contain, None for new directories. Raises
+    StartupError if the cluster's embedded ZooKeeper is missing."""
     report_phase: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
-    """Receives each phase of the start, and the broker's parts once they exist."""
+    """Receives each phase of the broker's life when it begins, and in some phases the parts of the
+    broker that the admin pages show, else None."""
 
 
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Call `start`, wait for `ended`, then stop the broker. Return the reason of the end, or None
-    if a signal requested it. An end during the start cancels the start."""
+    """Start a broker with `start`, wait until `ended` has a result, then stop the broker. Return
+    that result: the reason of the end, or None if a signal requested it. If `ended` gets its result
+    during the start, the start is cancelled."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())
@@ -124,8 +130,8 @@ async def start_broker(
     stack: AsyncExitStack,
     end: Callable[[str | None], None],
 ) -> BrokerApp:
-    """Start a broker and return it. `stack` stops it later. The broker calls `end` with the reason
-    when it has to end. Raise StartupError."""
+    """Start a broker and return it. The calls that stop it are pushed onto `stack`. The broker
+    calls `end` with the reason when it has to end by itself. Raise StartupError."""
     disk = around.disk
     stored_id, stored_cluster = LogManager.peek(config.log_directories, disk)
     _check_broker_id(config, stored_id)
@@ -147,7 +153,8 @@ async def start_broker(
             "ids", settle, clock=around.clock, limit_s=limit_s
         )
     except (CoordError, MalformedNode) as error:
-        raise StartupError(f"reading the ids in ZooKeeper at {where} failed: {error!r}") from error
+        text = f"reading the cluster id and the broker id in ZooKeeper at {where} failed: {error!r}"
+        raise StartupError(text) from error
     around.report_phase(Phase.RECOVERING, None)
     start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
     await blocking.run(start)
@@ -201,7 +208,8 @@ def _log_manager(config: BrokerConfig, around: StartupInputs) -> LogManager:
 
 
 def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
-    """Remove those directories in `made` that are still empty. A failed start has created them."""
+    """Remove the log directories that this start has created (`made`), as far as they are still
+    empty, because the start has failed."""
     for directory in made:
         if disk.is_dir(directory) and {LOCK, SESSION_FILE}.issuperset(disk.list_dir(directory)):
             disk.remove_tree(directory)
@@ -215,14 +223,15 @@ def _advertised(config: BrokerConfig, around: StartupInputs) -> tuple[Endpoint, 
 def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
     if config.broker_id != -1 and stored is not None and stored != config.broker_id:
         raise StartupError(
-            f"the data in {config.log_directories[0]} belongs to broker {stored}, but broker.id is "
+            f"the data in {config.log_directories[0]} is that of broker {stored}, but broker.id is "
             f"{config.broker_id}; set broker.id={stored} or another log.dirs"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The ids stored in the log directories, and whether the directories are new."""
+    """The broker id and the cluster id that the log directories contain (None: they contain none),
+    and whether the directories are new."""
 
     broker_id: int | None
     cluster: str | None
@@ -232,9 +241,9 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Return the cluster id, the broker id, the options of topics, and whether the cluster expects
-    records in the new log directories of this broker. The caller may repeat this function. Raise
-    StartupError, CoordError or MalformedNode."""
+    """Return four values: the cluster id; the broker id; topic -> the options of its logs; and
+    whether the log directories are new although the cluster expects records in them. The caller may
+    repeat this function after an error. Raise StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
@@ -245,8 +254,9 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster's id; create it if there is none. Raise StartupError if the data belongs
-    to another cluster; then nothing is written."""
+    """Return the cluster id in ZooKeeper. If ZooKeeper has none, create one. `stored` is the
+    cluster id in the log directories (None: they are new). If it differs from that in ZooKeeper,
+    write nothing and raise StartupError: the directories belong to another cluster."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
@@ -261,7 +271,8 @@ async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
 
 
 async def _settle_broker_id(coord: Coord, config: BrokerConfig, stored: int | None) -> int:
-    """Return `broker.id` if it is set, else the id in the log directories, else a generated id."""
+    """Return `broker.id` if it is set, else `stored`, the id in the log directories. If both are
+    missing, let ZooKeeper generate an id."""
     if config.broker_id != -1:
         return config.broker_id
     if stored is not None:

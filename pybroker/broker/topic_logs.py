@@ -1,4 +1,4 @@
-"""The options of logs, from the topic configurations in ZooKeeper."""
+"""Turns the topic configurations in ZooKeeper into the options of the topics' logs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
-    """Return the options of a topic's logs from its values in ZooKeeper (None: the node is
-    malformed). An invalid value is ignored with a warning, so that the partition opens. If the
-    retention cannot be read, nothing is deleted."""
+    """Return the options of a topic's logs. `overrides` are the topic's own values in ZooKeeper,
+    None if the node is malformed; the broker's options give the rest. Log and ignore an invalid
+    value, so that the partition can be opened. If an option about retention cannot be read, the
+    logs keep all records."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
@@ -52,9 +53,9 @@ async def read_log_configs(
     topics: Collection[str],
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """Return the current options of the logs of these topics. If a topic's node is malformed, its
-    options from `held` remain in force. This function syncs with ZooKeeper first, since the
-    broker's ZooKeeper server may be behind the controller's. Raise CoordError."""
+    """Read the options of the logs of these topics in ZooKeeper: topic -> options. If the node of a
+    topic is malformed, use the options that `held` returns: those in force now. Sync with ZooKeeper
+    first, since this broker's ZooKeeper server may be behind the controller's. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
@@ -73,9 +74,9 @@ async def read_log_configs(
 
 
 async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
-    """Return the options of the logs of all topics that have options of their own. Recovery needs
-    these options before the controller sends any topic: a gap in a compacted log is not damage.
-    Raise CoordError."""
+    """Return topic -> the options of its logs, for every topic that has options of its own. The
+    recovery of the logs needs the options, and runs before the controller sends any topic: in a
+    compacted log a gap between offsets is not damage. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig | None:
         overrides = await _read(coord, topic)
@@ -89,7 +90,8 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
 
 async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
-    """Return a topic's own options, or None if the node is malformed."""
+    """Return the options that ZooKeeper has for the topic itself (name -> text). Return None and
+    log an error if the topic's node is malformed."""
     try:
         return await read_config(coord, topic_entity(topic))
     except MalformedNode as error:

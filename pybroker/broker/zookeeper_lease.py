@@ -1,11 +1,12 @@
-"""The broker's ZooKeeper lease: which requests the broker may answer while ZooKeeper does not
-answer.
+"""The broker's ZooKeeper lease: which requests the broker may answer while it gets no answers from
+ZooKeeper.
 
-A leader that is cut off may have been replaced without knowing it. ISR changes are conditional
-writes, so committed records stay correct: the leader continues to serve them, and continues to
-accept acks=all, which waits for the in-sync replicas. It rejects every request whose answer depends
-on this leader, or controller, alone. A process that was stopped for longer than its session first
-finds out whether the session still exists.
+A leader that is cut off from ZooKeeper may have been replaced without knowing it. Changes of the
+ISR are conditional writes, so the leader still knows for certain which records are committed. It
+continues to serve committed records, and accepts records with acks=all, which are acknowledged only
+by the in-sync replicas. It rejects every request that is correct only if this broker is still the
+leader, or the controller. After a pause of the process that is longer than the session timeout, the
+broker answers nothing until it knows whether the session still exists.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _BEATS_PER_SESSION: Final = 12
 
 
 class ZooKeeperLease:
-    """Determines the level of authority, between `start` and `stop`. Before `start` the level is
-    ALL.
+    """Determines which requests the broker may answer (its `level`), between `start` and `stop`.
+    Before `start` the level is ALL: every request.
 
     Every request calls `check`. So the first request after a pause of the process finds that the
-    lease has expired, even before any timer runs.
+    lease has expired, even if no timer has run yet.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class ZooKeeperLease:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence` returns how long ZooKeeper has not answered (s, boottime). `is_registered`
-        returns whether the broker is registered in its current session, and `knows_roles` whether
-        the controller has sent its roles since. With `fences`, the broker answers nothing while it
-        is cut off (pybroker.zookeeper.loss=fence). `changed` receives each new level."""
+        """`silence` returns for how long (s, boottime) ZooKeeper has not answered; `session_s`
+        returns the session timeout (s). `is_registered` returns whether the broker is registered in
+        its current session, and `knows_roles` whether the controller has sent the broker's roles
+        since that registration. If `fences` is True, the broker answers nothing while it is cut off
+        (pybroker.zookeeper.loss=fence). `changed` receives each new level."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s
@@ -62,8 +64,8 @@ class ZooKeeperLease:
         self._woke_at = math.inf
         self.level = Authority.ALL
         self.is_valid = True
-        """Whether ZooKeeper answers and the broker is registered in its session. A controller needs
-        both."""
+        """Whether ZooKeeper answers and the broker is registered in its current session. A broker
+        may act as controller only while this is True."""
         # The lease is valid up to this boottime.
         self._valid_until = math.inf
 
@@ -72,27 +74,32 @@ class ZooKeeperLease:
         self._beat()
 
     def stop(self) -> None:
-        """Stop the timer. Idempotent."""
+        """Stop checking the lease periodically. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def session_changed(self, event: SessionEvent) -> None:
-        """Determine the level again after an event of the ZooKeeper session."""
+        """Determine again which requests the broker may answer, because of an event of its
+        ZooKeeper session."""
         if self._timer is not None:
             self.look()
 
     def check(self) -> None:
-        """Determine the level again if the lease may have expired."""
+        """Determine the level of authority again, if the lease may have expired since the last
+        time. Otherwise do nothing."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 
     def look(self) -> None:
-        """Determine the level of authority now."""
+        """Determine the level of authority now, and call `changed` if it differs from the last
+        one."""
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
             log.warning(
-                "process paused longer than the session timeout paused_s=%.1f", now - self._beat_at
+                "process paused longer than the session timeout, answering nothing until ZooKeeper"
+                " has answered paused_s=%.1f",
+                now - self._beat_at,
             )
             self._woke_at = now
         self._beat_at = now

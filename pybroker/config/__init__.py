@@ -1,2 +1,2 @@
-"""Configuration: the declaration of options, the tables of options, and the precedence of
-values."""
+"""Configuration: how an option is declared, the tables of all options, and which of several values
+of an option is in force."""

@@ -1,8 +1,9 @@
-"""The broker's options (`server.properties`) as one value: parsed, checked against each other, with
-the values that several options determine together.
+"""The broker's options (`server.properties`) as one value: parsed, checked against each other, and
+with the values that several options determine together.
 
-The rows are in `broker_options.py`, and options without a row in `kafka_options.py`. This module
-does not read files, and does not depend on the components that use the values.
+The rows of the options are in `broker_options.py`, and the names of Kafka's options without a row
+in `kafka_options.py`. This module does not read files, and does not depend on the components that
+use the values.
 """
 
 from __future__ import annotations
@@ -49,19 +50,20 @@ _ZOOKEEPER_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+)(:[0-9]{
 class BrokerConfig(BrokerOptionTable):
     """All options of one broker. `BrokerConfig()` has Kafka's defaults.
 
-    A component receives all options and reads those that it needs. Values that are needed for each
-    request or connection are computed once."""
+    A component receives all options and reads those that it needs. A value that is needed for each
+    request or each connection is computed once.
+    """
 
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The options that were set explicitly, as text."""
+    """Option name -> text, for the options that were set explicitly."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """Warnings for the operator: options without effect, and advertised addresses that clients
-    cannot reach."""
+    """Warnings for the operator, one sentence each: about options without effect, and about
+    advertised addresses that clients cannot reach."""
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Return the configuration that `properties` (option name -> text) describes. Raise
-        ConfigError with all faults."""
+        """Return the configuration with the values in `properties` (option name -> text), and
+        defaults for all other options. Raise ConfigError with all faults of `properties`."""
         values, faults = parse_values(BROKER_OPTIONS, properties)
         given = {name: text for name, text in properties.items() if name in BROKER_OPTIONS}
         ignored, refusals = _judge_unknown(properties)
@@ -81,7 +83,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def values(self) -> dict[str, Value]:
-        """Option name -> value, for every row."""
+        """Option name -> value, for every option with a row."""
         return {name: getattr(self, row.attribute) for name, row in BROKER_OPTIONS.items()}
 
     @cached_property
@@ -100,8 +102,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def advertised(self) -> tuple[Listener, ...]:
-        """The advertised listeners. `listeners.endpoints` replaces empty hosts and port 0 in
-        them."""
+        """The advertised listeners. A host may be empty and a port may be 0: `listeners.endpoints`
+        replaces them when the broker registers."""
         return self.listener_plan.advertised
 
     @property
@@ -111,8 +113,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The name of the inter-broker listener if clients use other listeners, else None. On this
-        listener, connections beyond max.connections are accepted."""
+        """The name of the inter-broker listener if clients use other listeners, else None. When
+        max.connections is reached, this listener still accepts connections."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
@@ -123,19 +125,19 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def zookeeper_wait_ms(self) -> int:
-        """How long (ms) the start waits for ZooKeeper."""
+        """How long (ms) the start of the broker waits for an answer of ZooKeeper."""
         timeout_ms = self.zookeeper_connection_timeout_ms
         return self.zookeeper_session_timeout_ms if timeout_ms is None else timeout_ms
 
     @property
     def embedded_zookeeper_may_move(self) -> bool:
-        """Whether the embedded ZooKeeper may take another port if its own is in use."""
+        """Whether the embedded ZooKeeper may use another port if its configured port is in use."""
         return "pybroker.embedded.zookeeper.port" not in self.given
 
     @property
     def retention_ms(self) -> int:
-        """log.retention.ms if it is set, else the option in minutes, else the one in hours;
-        UNLIMITED for no limit."""
+        """How long (ms) records are kept: log.retention.ms if it is set, else
+        log.retention.minutes, else log.retention.hours. UNLIMITED means forever."""
         retention_ms = first_ms(
             (self.log_retention_ms, 1),
             (self.log_retention_minutes, _MINUTE_MS),
@@ -145,31 +147,36 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def roll_ms(self) -> int:
-        """log.roll.ms if it is set, else log.roll.hours in ms."""
+        """The age (ms) at which a segment is closed: log.roll.ms if it is set, else
+        log.roll.hours."""
         roll_ms = self.log_roll_ms
         return self.log_roll_hours * _HOUR_MS if roll_ms is None else roll_ms
 
     @property
     def roll_jitter_ms(self) -> int:
-        """log.roll.jitter.ms if it is set, else log.roll.jitter.hours in ms."""
+        """The largest random time (ms) by which a segment is closed earlier: log.roll.jitter.ms if
+        it is set, else log.roll.jitter.hours."""
         jitter_ms = self.log_roll_jitter_ms
         return self.log_roll_jitter_hours * _HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def flush_ms(self) -> int:
-        """log.flush.interval.ms if it is set, else log.flush.scheduler.interval.ms."""
+        """How long (ms) a record waits to be synced: log.flush.interval.ms if it is set, else
+        log.flush.scheduler.interval.ms."""
         interval_ms = self.log_flush_interval_ms
         return self.log_flush_scheduler_interval_ms if interval_ms is None else interval_ms
 
     @cached_property
     def connections_per_ip_overrides(self) -> dict[str, int]:
-        """Host -> the limit of its connections."""
+        """IP address -> the maximal number of its connections, for addresses with a limit of their
+        own."""
         return connection_overrides(self.max_connections_per_ip_overrides)
 
     @property
     def http_address(self) -> tuple[str, int] | None:
-        """The host ("" for every interface) and the port (0 for any free one) of
-        pybroker.http.listener, or None if it is empty. Raise ValueError if the text is invalid."""
+        """The host and the port of pybroker.http.listener, or None if the option is empty: the HTTP
+        pages are then disabled. An empty host means every interface, port 0 means any free port.
+        Raise ValueError if the text is invalid."""
         text = self.pybroker_http_listener.strip()
         found = _HTTP_ADDRESS.fullmatch(text)
         if text and (found is None or int(found["port"]) > 65_535):
@@ -178,19 +185,20 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def log_levels(self) -> dict[str, str]:
-        """Logger -> level, of pybroker.log.levels. Raise ValueError if the text is invalid."""
+        """Logger -> level, as pybroker.log.levels says. Raise ValueError if the text is invalid."""
         return _log_levels(self.pybroker_log_levels)
 
 
 BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
-"""Option name -> row."""
+"""Option name -> row, for all options of the broker that have a row."""
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
-    """Return the options of a start without a configuration file. Kafka's defaults need three
-    brokers and delay the first rebalance; these defaults suit a developer's machine. With several
-    brokers, topics survive the loss of one broker. With two brokers, a write is acknowledged while
-    one of them is down."""
+    """Return the options (name -> text) that replace Kafka's defaults when a broker is started
+    without a configuration file. Kafka's defaults need three brokers and delay the first rebalance
+    of a group; these suit a developer's machine. If `brokers` is more than one, topics survive the
+    loss of one broker. With two brokers, a write is acknowledged even while only one of them
+    runs."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:
@@ -205,8 +213,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names of options without effect, and the faults of names and values that must not
-    be ignored."""
+    """Compare `properties` (name -> text) with the known options. Return the names of options that
+    have no effect in this broker, and a fault for each name or value that must not be ignored."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():
@@ -228,14 +236,15 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
         if meant is not None:
             faults.append(f"{name}: no such option; did you mean {meant}?")
         elif name.startswith(OWN_PREFIX):
-            faults.append(f"{name}: no such option")
+            faults.append(f"{name}: no such option of pybroker")
         else:
             ignored.append(name)
     return sorted(ignored), faults
 
 
 def connection_overrides(text: str) -> dict[str, int]:
-    """Return address -> limit. Raise ValueError for an item that is not ADDRESS:COUNT."""
+    """Return IP address -> maximal number of connections, as max.connections.per.ip.overrides says.
+    Raise ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):
         if not item.strip():
@@ -248,18 +257,21 @@ def connection_overrides(text: str) -> dict[str, int]:
 
 
 def _address(text: str) -> str:
-    """Return the IP address in the form in which the server sees it. Raise ValueError for a host
-    name, since it would never match a connection."""
+    """Return the IP address in the form in which the server sees a peer's address. Raise ValueError
+    if `text` is a host name: host names are not resolved."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise ValueError(f"{text} is not an IP address; host names are not resolved") from None
+        raise ValueError(
+            f"{text} is not an IP address: expected one, since host names are not resolved"
+        ) from None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
 
 def _log_levels(text: str) -> dict[str, str]:
-    """Return logger -> level. Raise ValueError for an item that is not LOGGER=LEVEL."""
+    """Return logger -> level, for a text such as "asyncio=WARN,kazoo=INFO". Raise ValueError for an
+    item that is not LOGGER=LEVEL."""
     levels = {}
     for item in filter(None, map(str.strip, text.split(","))):
         logger, _, level = map(str.strip, item.partition("="))
@@ -297,7 +309,7 @@ def _check_zookeeper(config: BrokerConfig) -> Iterator[str]:
 def _check_listeners(config: BrokerConfig) -> Iterator[str]:
     both = {"inter.broker.listener.name", "security.inter.broker.protocol"}
     if both <= config.given.keys():
-        yield f"{' and '.join(sorted(both))}: only one of the two may be set"
+        yield f"{' and '.join(sorted(both))}: expected only one of the two to be set"
     yield from config.listener_plan.faults
 
 
@@ -307,14 +319,14 @@ def _check_directories(config: BrokerConfig) -> Iterator[str]:
         yield "log.dirs: expected at least one directory"
     elif len(set(directories)) < len(directories):
         twice = sorted({each for each in directories if directories.count(each) > 1})
-        yield f"log.dirs={config.log_dirs}: {', '.join(twice)} is named twice"
+        yield f"log.dirs={config.log_dirs}: {', '.join(twice)} is named twice, expected once"
 
 
 def _check_retention(config: BrokerConfig) -> Iterator[str]:
     if config.retention_ms == 0:
         names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
         name = next(name for name in names if config.values[name] == 0)
-        yield f"{name}=0: expected a time of at least 1, or -1 for ever"
+        yield f"{name}=0: expected at least 1, or -1 to keep segments forever"
 
 
 def _check_compaction(config: BrokerConfig) -> Iterator[str]:
@@ -344,7 +356,7 @@ def _check_http(config: BrokerConfig) -> Iterator[str]:
         _ = config.http_address
     except ValueError:
         text = config.pybroker_http_listener
-        yield f"pybroker.http.listener={text}: expected HOST:PORT, or nothing to switch it off"
+        yield f"pybroker.http.listener={text}: expected HOST:PORT, or no value to disable HTTP"
 
 
 def _check_log_levels(config: BrokerConfig) -> Iterator[str]:
@@ -371,4 +383,5 @@ _CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[BrokerConfig], Iterator[st
     (("pybroker.http.listener",), _check_http),
     (("pybroker.log.levels",), _check_log_levels),
 )
-"""Constraints between several options: the options that are read, and the check."""
+"""Checks of several options together: the names of the options that a check reads, and the check,
+which yields a sentence for each fault."""

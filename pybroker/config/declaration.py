@@ -1,12 +1,13 @@
-"""The declaration of a configuration option, and the parser that turns its text into a typed value.
+"""The declaration of a configuration option, and the parser that turns the option's text into a
+typed value.
 
-A table of options is a frozen dataclass whose fields are made by the row functions below. So a row
-is the attribute's type, its default and its documentation at the same time:
+A table of options is a frozen dataclass. The functions below make its fields, so that a field is an
+attribute with type and default, and at the same time the declaration of an option:
 
     log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, minimum=14, meaning="...")
 
-The parsing rules are those of Kafka's own option types. The options are declared in
-`broker_config.py` and `topic_config.py`. This module does not read files, sockets or clocks.
+The parsing rules are those of Kafka's own types of options. The options are declared in
+`broker_options.py` and `topic_config.py`. This module does not read files, sockets or clocks.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from typing import Any, Final, TypeVar
 D = TypeVar("D")
 
 SIMILARITY_OF_A_TYPO: Final = 0.85
-"""An unknown name counts as a misspelling of a known name from this similarity on (0 to 1)."""
+"""From this similarity on (0 to 1), an unknown name counts as a misspelling of a known name."""
 
 VALUE_BYTES_MAX: Final = 32767
-"""The maximal length of a name or value (bytes). A longer one fits into no message of the protocol,
-so no client could read it."""
+"""The maximal length of an option's name or value (bytes). A longer one does not fit into a message
+of the protocol, so no client could read it."""
 SUGGESTIONS_MAX: Final = 20
-"""The maximal number of suggestions for each call. Searching for a similar name takes half a
-millisecond, and a request or node may contain thousands of unknown names."""
+"""The maximal number of unknown names for which one call searches a similar known name. A search
+takes half a millisecond, and a request or a node may contain thousands of unknown names."""
 _SHOWN_CHARACTERS_MAX: Final = 200
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -41,7 +42,7 @@ _COMMA = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """A secret. Its text appears in no log line and no description."""
+    """A secret value. Its text never appears in a log line or in the description of the option."""
 
     value: str = field(repr=False)
 
@@ -67,8 +68,8 @@ class OptionType(enum.Enum):
 
 
 class UpdateMode(enum.Enum):
-    """Whether an option may be changed while the broker runs: not at all, for one broker, or for
-    the whole cluster, as in Kafka."""
+    """Whether an option may be changed while the broker runs, as in Kafka: it may not; for each
+    broker separately; or also for all brokers together."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -84,15 +85,17 @@ _RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of a table: the declaration of an option.
+    """The declaration of one option: one row of a table of options.
 
-    `excluded` are numbers within the bounds that are rejected nevertheless. `choices` are the
-    allowed words (for a list, those of each item). `pattern` is the regular expression that each
-    item has to match, and `shape` describes it in words. `inherits` (topics only) are the broker's
-    options that give the default, in order of precedence. If there are several, `inherited` is the
-    attribute of the broker's configuration with the resulting value. A row that is not `effective`
-    is accepted and has no effect in this broker. In an effective row, the words in `idle_choices`
-    have no effect, and `instead` (topics only) says what the broker does in their place.
+    `choices` are the allowed words; for a list, each item must be one of them. `excluded` are
+    numbers that are rejected although they are within the bounds. `pattern` is a regular expression
+    that the text, or each item of a list, has to match, and `shape` describes that form in words.
+    `inherits` (options of topics only) are the broker's options that give the default, in order of
+    precedence; if there are several, `inherited` is the attribute of the broker's configuration
+    with the resulting value. If `effective` is False, the option is accepted and has no effect in
+    this broker. If it is True, the words in `idle_choices` have no effect nevertheless. `instead`
+    (options of topics only) says what the broker does in place of an option or a word without
+    effect.
     """
 
     name: str
@@ -114,19 +117,20 @@ class Option:
 
     @property
     def attribute(self) -> str:
-        """The name of the option's attribute."""
+        """The name of the attribute that has the option's value."""
         return attribute_of(self.name)
 
     @property
     def inherited_attribute(self) -> str | None:
-        """The attribute of the broker's configuration that gives the default, or None."""
+        """The attribute of the broker's configuration that gives the default of this option of a
+        topic, or None if it has a default of its own."""
         if self.inherited is None and self.inherits:
             return attribute_of(self.inherits[0])
         return self.inherited
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The smallest and the largest value, or None if the type has no order."""
+        """The smallest and the largest allowed value, or None if the type is not a number."""
         if self.type is OptionType.DOUBLE:
             low, high = -math.inf, math.inf
         elif self.type in _RANGES:
@@ -139,7 +143,8 @@ class Option:
         )
 
     def expected(self) -> str:
-        """Return the form of a valid value of this option, as part of a sentence."""
+        """Return a description of the valid values of this option, such as "an integer from 1 to
+        10"."""
         if self.choices:
             words = ", ".join(self.choices)
             return f"a list of {words}" if self.type is OptionType.LIST else f"one of {words}"
@@ -159,8 +164,8 @@ class Option:
         return f"{kind} from {low} to {high}"
 
     def parse(self, text: str) -> Value:
-        """Return the value of `text`. Raise ValueError without a message if `text` is invalid;
-        `expected` describes the valid form."""
+        """Turn `text` into a value of the option's type. If `text` is invalid, raise ValueError
+        without a message; `expected` describes the valid values."""
         if self.type is OptionType.PASSWORD:
             return Password(text)
         if self.type is OptionType.STRING:
@@ -176,8 +181,8 @@ class Option:
         return self._checked_number(trimmed)
 
     def is_without_effect(self, text: str) -> bool:
-        """Whether this value has no effect in this broker. False for Kafka's default, and for an
-        invalid text."""
+        """Whether the value `text` has no effect in this broker. Return False if it is Kafka's
+        default, or if it is invalid."""
         try:
             value = self.parse(text)
         except ValueError:
@@ -187,13 +192,14 @@ class Option:
         return not self.effective and value != self.default
 
     def fault(self, text: str) -> str:
-        """Return the sentence that rejects `text` as a value."""
+        """Return a sentence for the operator that says why `text` is no valid value of this
+        option."""
         shown = "[hidden]" if self.type is OptionType.PASSWORD else shortened(text)
         return f"{self.name}={shown}: expected {self.expected()}"
 
     def format(self, value: Value) -> str | None:
-        """Return a value as the text from which `parse` returns it; None for None. A password is
-        hidden."""
+        """Return the text that `parse` turns into `value`. Return None for None, and a placeholder
+        for a password."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -228,52 +234,54 @@ class Option:
 
 
 def boolean(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for true or false."""
+    """Return a field that declares an option with the values true and false."""
     return _row(Option(name, OptionType.BOOLEAN, _plain(default), meaning, **rest), default)
 
 
 def integer(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for a number of 32 bits."""
+    """Return a field that declares an option whose value is an integer of 32 bits."""
     return _row(Option(name, OptionType.INT, _plain(default), meaning, **rest), default)
 
 
 def long(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for a number of 64 bits."""
+    """Return a field that declares an option whose value is an integer of 64 bits."""
     return _row(Option(name, OptionType.LONG, _plain(default), meaning, **rest), default)
 
 
 def short(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for a number of 16 bits."""
+    """Return a field that declares an option whose value is an integer of 16 bits."""
     return _row(Option(name, OptionType.SHORT, _plain(default), meaning, **rest), default)
 
 
 def double(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for a number with a fraction."""
+    """Return a field that declares an option whose value is a number with a fraction."""
     return _row(Option(name, OptionType.DOUBLE, _plain(default), meaning, **rest), default)
 
 
 def string(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for text. As in Kafka, the text is not trimmed."""
+    """Return a field that declares an option whose value is a text. As in Kafka, blanks at its ends
+    are kept."""
     return _row(Option(name, OptionType.STRING, _plain(default), meaning, **rest), default)
 
 
 def listing(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for a list of words, separated by commas."""
+    """Return a field that declares an option whose value is a list of words, separated by
+    commas."""
     return _row(Option(name, OptionType.LIST, _plain(default), meaning, **rest), default)
 
 
 def password(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a row for a secret."""
+    """Return a field that declares an option whose value is a secret."""
     return _row(Option(name, OptionType.PASSWORD, _plain(default), meaning, **rest), default)
 
 
 def attribute_of(name: str) -> str:
-    """Return the name of an option's attribute."""
+    """Return the attribute name for an option's name: underscores instead of dots."""
     return name.replace(".", "_")
 
 
 def options_of(table: type[Any]) -> dict[str, Option]:
-    """Return option name -> row, in the order of declaration."""
+    """Return option name -> declaration, for all options of a table, in the order of the table."""
     found = [
         item.metadata["option"] for item in dataclasses.fields(table) if "option" in item.metadata
     ]
@@ -283,9 +291,8 @@ def options_of(table: type[Any]) -> dict[str, Option]:
 def parse_values(
     options: Mapping[str, Option], properties: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse `properties`. Return (attribute -> value, option name -> fault). Names without a row
-    are ignored.
-    """
+    """Parse `properties` (option name -> text). Return attribute -> value, for the valid ones, and
+    option name -> fault, for the others. Names that are not in `options` are ignored."""
     values: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for name, text in properties.items():
@@ -300,33 +307,37 @@ def parse_values(
 
 
 def shortened(text: str) -> str:
-    """Return a text of unknown origin shortened for a message."""
+    """Return `text` for a message, and cut it if it is long: it may come from a client or another
+    program."""
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text
     return f"{text[:_SHOWN_CHARACTERS_MAX]}... ({len(text)} characters)"
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """Return the first faults, for the log, which text of unknown origin must not fill."""
+    """Return the first faults for the log, and how many more there are. A client or another program
+    may cause any number of faults, and they must not fill the log."""
     more = len(faults) - SUGGESTIONS_MAX
     return [*faults[:SUGGESTIONS_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
 def fits_in_message(text: str) -> bool:
-    """Whether the text fits into a message of the protocol."""
+    """Whether `text` is short enough for a message of the protocol (VALUE_BYTES_MAX)."""
     return 3 * len(text) <= VALUE_BYTES_MAX or len(text.encode()) <= VALUE_BYTES_MAX
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name of which `name` is probably a misspelling, or None."""
+    """Return the name in `known` that `name` is probably a misspelling of, or None if no known name
+    is similar."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
     return by_lower[close[0]] if close else None
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """Return the first given one of several (amount, milliseconds per unit), in milliseconds:
-    Kafka's rule for options that differ only in the unit."""
+    """Each candidate is (amount or None, milliseconds per unit). Return the first amount that is
+    not None, in milliseconds; None if all are None. This is Kafka's rule for options that differ
+    only in their unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms
@@ -342,8 +353,8 @@ def _plain(default: object) -> Value:
 
 
 def _java_double(number: float) -> str:
-    """Return a number as Java's Double.toString formats it: 0.5, 1.0E10; without an exponent from
-    0.001 up to ten million."""
+    """Return a number as Java's Double.toString formats it, such as 0.5 and 1.0E10. Numbers from
+    0.001 up to ten million have no exponent."""
     if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
         return str(number)
     sign, all_digits, exponent = Decimal(repr(number)).as_tuple()

@@ -1,8 +1,8 @@
-"""Kafka's broker options without a row in `broker_options.py`: only their names.
+"""The names of Kafka's broker options that have no row in `broker_options.py`.
 
-The list distinguishes an option that is not implemented (a warning) from a misspelled one (the
-start fails). It has the options of Kafka 3.9 and a few predecessors of the ZooKeeper era. A name
-leaves the list when it gets a row.
+If such an option is set, the broker starts with a warning. For a misspelled name, which is not in
+this list, the start fails. The list has the options of Kafka 3.9 and some that earlier versions
+had. When an option gets a row, its name is removed from the list.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type zookeeper.sync.t
 )
 
 PLUGIN_PREFIXES: Final = ("confluent.", "cruise.control.", "listener.name.", "rlmm.", "rsm.")
-"""Names with these prefixes belong to plugins or to single listeners, and never count as
-misspelled."""
+"""A name with one of these prefixes belongs to a plugin or to a single listener. It never counts as
+a misspelled name."""
 
 
 def _is_set(text: str) -> bool:
@@ -95,7 +95,7 @@ def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-_NO_POLICY: Final = "policies are Java classes and not available; remove the option"
+_NO_POLICY: Final = "policies are Java classes, which this broker cannot run; remove the option"
 
 REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     "authorizer.class.name": (
@@ -104,15 +104,18 @@ REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     ),
     "alter.config.policy.class.name": (_is_set, _NO_POLICY),
     "create.topic.policy.class.name": (_is_set, _NO_POLICY),
-    "zookeeper.set.acl": (_is_true, "ACLs on ZooKeeper nodes are not available"),
-    "zookeeper.ssl.client.enable": (_is_true, "TLS to ZooKeeper is not available"),
-    "process.roles": (_is_set, "this broker keeps its metadata in ZooKeeper; remove the option"),
-    "node.id": (_is_set, "use broker.id instead"),
+    "zookeeper.set.acl": (_is_true, "this broker cannot set ACLs in ZooKeeper; remove the option"),
+    "zookeeper.ssl.client.enable": (
+        _is_true,
+        "this broker cannot use TLS to ZooKeeper; remove the option",
+    ),
+    "process.roles": (_is_set, "this is an option of KRaft, this broker uses ZooKeeper; remove it"),
+    "node.id": (_is_set, "this is an option of KRaft; set broker.id instead"),
     "port": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
     "host.name": (_is_set, "removed from Kafka; use listeners=PLAINTEXT://HOST:PORT"),
     "advertised.port": (_is_set, "removed from Kafka; use advertised.listeners"),
     "advertised.host.name": (_is_set, "removed from Kafka; use advertised.listeners"),
 }
-"""Options that must not be ignored, because the broker would be unprotected, unreachable or of
-another kind than requested. If the predicate (first) is true for the value, the start fails with
-the reason (second)."""
+"""Options that must not be ignored: without them the broker would be unprotected, unreachable, or
+of another kind than the operator asked for. Option name -> a function that says whether a value is
+refused, and the reason. With a refused value the start fails."""

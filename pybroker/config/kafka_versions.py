@@ -1,8 +1,8 @@
-"""The names of Kafka versions that inter.broker.protocol.version and message.format.version may
-have, as `MetadataVersion.fromVersionString` of Kafka 3.9 reads them.
+"""The names of Kafka versions that are valid values of inter.broker.protocol.version and
+message.format.version, as `MetadataVersion.fromVersionString` of Kafka 3.9 reads them.
 
-A name is a release (2.8) or a development step of a release (2.8-IV1). Text after a further dot is
-ignored: 0.10.0.1 and 2.8.1 are the releases 0.10.0 and 2.8.
+A name is that of a release (2.8), or that of a development step of a release (2.8-IV1). What
+follows a further dot is ignored: 0.10.0.1 and 2.8.1 mean the releases 0.10.0 and 2.8.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _STEPS: Final = {
     "3.0": 2, "3.1": 1, "3.2": 1, "3.3": 4, "3.4": 1, "3.5": 3, "3.6": 3, "3.7": 5, "3.8": 1,
     "3.9": 1,
 }  # fmt: skip
-"""Release -> the number of its development steps, which begin with IV0."""
+"""Release -> the number of its development steps. The first step is IV0."""
 _UNFINISHED: Final = {"4.0": 2}
-"""Kafka 3.9 accepts development steps of these releases, but not the releases themselves."""
+"""Of these releases Kafka 3.9 accepts only the development steps, not the release itself."""
 
 VERSION_NAMES: Final = frozenset(
     {
@@ -32,10 +32,10 @@ VERSION_NAMES: Final = frozenset(
         ),
     }
 )
-"""The names of all releases and development steps."""
+"""The names of all releases and of all development steps."""
 
 VERSION: Final = (
     "(" + "|".join(re.escape(name) for name in sorted(VERSION_NAMES)) + r")(\..*[^.].*)?"
 )
-"""A regular expression that matches the valid values of such an option."""
+"""A regular expression that matches exactly the valid names of versions."""
 VERSION_SHAPE: Final = "a version of Kafka such as 3.0, 2.8.1 or 3.0-IV1"

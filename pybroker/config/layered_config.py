@@ -1,8 +1,8 @@
-"""The broker's options in Kafka's layers: dynamic values of this broker, dynamic values of all
-brokers, the file, and the defaults.
+"""The broker's options in Kafka's layers, in order of precedence: dynamic values of this broker,
+dynamic values of all brokers, the configuration file, and the defaults.
 
-This module determines the value in force, its source, and the allowed changes. It does not read or
-write ZooKeeper, and does not apply values.
+This module determines which value of an option is in force, from which layer it comes, and which
+changes are allowed. It does not read or write ZooKeeper, and does not apply values to the broker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from pybroker.errors import BrokerError, ConfigError, ErrorCode
 
 
 class Source(enum.IntEnum):
-    """Kafka's ConfigSource, with its numbers on the wire."""
+    """Where an option's value comes from: Kafka's ConfigSource, with its numbers in the
+    protocol."""
 
     TOPIC = 1
     BROKER = 2
@@ -42,7 +43,8 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A source that gives an option a value. A secret has the value None."""
+    """One value of an option in one layer: the name under which it is set, the value, and the
+    layer. The value is None if it is a secret."""
 
     name: str
     value: str | None
@@ -54,7 +56,8 @@ _UNITS: Final = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
-"""Options that differ only in the unit, in order of precedence."""
+"""Groups of options that differ only in their unit. Within a group, the first option that is set
+applies."""
 _THREADS: Final = (
     "background.threads",
     "num.io.threads",
@@ -62,7 +65,8 @@ _THREADS: Final = (
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
 )
-"""Thread counts that a change may at most double or halve, as in Kafka."""
+"""Options with a number of threads. As in Kafka, one change may at most double or halve the
+number."""
 _OF_A_LISTENER: Final = "listener.name."
 _RATES: Final = (
     "leader.replication.throttled.rate",
@@ -81,32 +85,36 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
     )
     for name in _RATES
 }
-"""Options that can only be set dynamically, not in a file."""
+"""Options that can be set only as dynamic values, not in the configuration file."""
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the options that mean the same as `name`, including `name`, in order of precedence."""
+    """Return the options that set the same thing as `name`, including `name` itself, in order of
+    precedence."""
     if name == "log.flush.interval.ms":
         return (name, "log.flush.scheduler.interval.ms")
     return next((group for group in _UNITS if name in group), (name,))
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` overlaid with the values of `over`. A value in `over` replaces every synonym in
-    `base`, even a synonym with higher precedence."""
+    """Return the values of `base` and `over` together (option -> text). If an option is set in
+    `over`, it replaces itself and all its synonyms in `base`, even a synonym that has precedence
+    within one layer."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 
 
 def option_of(name: str) -> Option | None:
-    """Return the row of a broker's option. Options that can only be set dynamically are
-    included."""
+    """Return the row of a broker's option, or None if the name has no row. The options that can be
+    set only as dynamic values have rows, too."""
     return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
 
 
 @dataclass(frozen=True)
 class LayeredConfig:
-    """The layers, as text, and the resulting configuration."""
+    """The layers of the broker's configuration: the file (`static`), the dynamic values of all
+    brokers (`for_all`), and those of this broker (`for_this`), as option -> text. `current` is the
+    resulting configuration."""
 
     static: BrokerConfig
     for_all: Mapping[str, str] = field(default_factory=dict)
@@ -114,7 +122,7 @@ class LayeredConfig:
     current: BrokerConfig = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise ConfigError if the values contradict each other."""
+        """Compute `current`. Raise ConfigError if values of the layers contradict each other."""
         texts = overlaid(overlaid(self.static.given, self.for_all), self.for_this)
         known = {name: text for name, text in texts.items() if name in BROKER_OPTIONS}
         changed = known != dict(self.static.given)
@@ -122,14 +130,15 @@ class LayeredConfig:
         object.__setattr__(self, "current", current)
 
     def synonyms(self, name: str) -> Sequence[Synonym]:
-        """Return all sources that give this option a value, in order of precedence."""
+        """Return all values that the layers have for the option `name` or its synonyms, in order of
+        precedence. The first one is in force."""
         known = self._synonyms.get(name)
         return self._found_synonyms(name) if known is None else known
 
     @cached_property
     def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
-        """The synonyms of all options with a row. They are computed once, since describing a
-        thousand topics needs the same ones each time."""
+        """Option name -> the result of `synonyms`, for all options with a row. It is computed once:
+        describing a thousand topics needs the same values each time."""
         return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
 
     def _found_synonyms(self, name: str) -> Sequence[Synonym]:
@@ -151,8 +160,9 @@ class LayeredConfig:
         return found[start:]
 
     def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> Sequence[Synonym]:
-        """Return all sources that give an option of a topic a value, in order of precedence.
-        `overrides` are the topic's own values."""
+        """Return all values of an option of a topic, in order of precedence: the topic's own value,
+        which is in `overrides` if it is set, and the values that the topic inherits from the
+        broker. The first one is in force."""
         row = TOPIC_OPTIONS.get(name)
         inherited = self.synonyms(row.inherits[0]) if row is not None and row.inherits else []
         if name not in overrides:
@@ -160,9 +170,9 @@ class LayeredConfig:
         return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers with `values` as the dynamic values of this broker, or of all brokers.
-        Raise BrokerError INVALID_REQUEST for every fault, as Kafka does.
-        """
+        """Return the layers after a change: `values` become the dynamic values of this broker if
+        `per_broker` is True, else those of all brokers. Raise BrokerError INVALID_REQUEST if a
+        value is invalid or must not be changed, as Kafka does."""
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
         )
@@ -183,8 +193,8 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers as `checked` does, but without checking each value. Raise
-        ConfigError."""
+        """Return the layers after a change as `checked` does, without checking the single values.
+        Raise ConfigError if values contradict each other."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -193,17 +203,20 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values from ZooKeeper that can be applied, and the reasons why the others cannot.
-    Any program may have written them, and an invalid value must not stop the broker."""
+    """Return the values of a node in ZooKeeper (option -> text) that can be applied, and for each
+    of the others the reason why it cannot. Any program may have written the node, and an invalid
+    value must not stop the broker."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
         if name in wrong:
             faults.append(wrong[name])
         elif _is_fixed(name):
-            faults.append(f"{name}: cannot be changed while the broker runs")
+            faults.append(f"{name}: this option cannot be changed while the broker runs")
         elif not per_broker and _is_for_one_broker(name):
-            faults.append(f"{name}: can be set for one broker only, not for all")
+            faults.append(
+                f"{name}: this option can be set for single brokers, not for all brokers together"
+            )
         else:
             usable[name] = text
     return usable, faults
@@ -214,11 +227,12 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """Return `current` after incremental changes: (operation number of the protocol, option,
-    value).
+    """Return the values `current` (option -> text) after `operations`: (number of the operation in
+    the protocol, option, value). `row_of` returns the row of an option.
 
-    Raise BrokerError INVALID_CONFIG for a list operation on an option that is not a list, or for a
-    value longer than VALUE_BYTES_MAX; INVALID_REQUEST for an unknown operation.
+    Raise BrokerError INVALID_CONFIG if an operation on lists names an option that is not a list, or
+    if a value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of the operation is
+    unknown.
     """
     values = dict(current)
     for operation, name, text in operations:
@@ -246,7 +260,8 @@ def merged(
 
 
 def is_secret(row: Option | None) -> bool:
-    """Whether the value must not be shown: that of a password, or of an option without a row."""
+    """Whether values of the option must not be shown: the option is a password, or it has no
+    row."""
     return row is None or row.type is OptionType.PASSWORD
 
 
@@ -256,8 +271,9 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """Return the items of a list before the change: the option's own value, else Kafka's default
-    (as in Kafka)."""
+    """Return the items of the list `name` before the change: the value in `values` or, if it is not
+    set there, Kafka's default, as in Kafka. Raise BrokerError INVALID_CONFIG if `name` is not a
+    list."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
@@ -270,7 +286,8 @@ def _items(
 
 
 def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
-    """Return option -> fault, for the options with invalid values."""
+    """Return option -> the reason why its value is invalid, for the options in `values` with an
+    invalid value."""
     faults: dict[str, str] = {}
     unknown = 0
     for name, text in values.items():
@@ -283,7 +300,7 @@ def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
         elif row is not None:
             fault = _value_fault(row, name, text)
         elif unknown > SUGGESTIONS_MAX:
-            fault = f"{name}: no such option, as for {SUGGESTIONS_MAX} other names"
+            fault = f"{name}: no such option; {SUGGESTIONS_MAX} other names are unknown, too"
         else:
             meant = nearest_name(name, BROKER_OPTIONS)
             fault = f"{name}: no such option; did you mean {meant}?" if meant else None
@@ -307,8 +324,8 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether only the file can set the option. An unknown name may belong to a plugin, so it is
-    not fixed."""
+    """Whether the option cannot be changed while the broker runs. An unknown name may belong to a
+    plugin, so it can be changed."""
     row = option_of(name)
     if row is None:
         return name in NOT_IMPLEMENTED or name in REFUSED or name.startswith(_OF_A_LISTENER)

@@ -1,7 +1,8 @@
-"""Listeners in the syntax of Kafka's options: `NAME://host:port`, with a map from names to security
-protocols.
+"""Listeners in the syntax of Kafka's options: `NAME://host:port`. Another option maps the listener
+names to security protocols.
 
-The functions turn text into values and faults. They do not bind, resolve or connect.
+The functions turn the options' texts into values and faults. They do not bind sockets, resolve
+names or connect.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _WILDCARDS: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address, bound or advertised. An empty host means all interfaces in a bound address, and
-    this machine's name in an advertised one. Port 0 in a bound address means any free port."""
+    """The address of a listener: one to bind, or one to advertise. An empty host means all
+    interfaces in an address to bind, and this machine's name in an advertised address. Port 0 in an
+    address to bind means any free port."""
 
     name: str
     host: str
@@ -50,8 +52,9 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """The result of all listener options: the addresses to bind, the addresses to advertise, and
-    the name of the inter-broker listener."""
+    """The result of all listener options together: the addresses to bind, the addresses to
+    advertise, and the name of the inter-broker listener (`inter_broker`). `faults` says what is
+    wrong with the options."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -67,8 +70,8 @@ def plan_listeners(
     inter_broker_name: str | None,
     inter_broker_protocol: str,
 ) -> ListenerPlan:
-    """Parse all listener options together, as Kafka does. A listener without an advertised address
-    is advertised with its bound address."""
+    """Parse all listener options together, as Kafka does. If `advertised_listeners` is None, each
+    listener is advertised with the address to which it is bound."""
     protocols, faults = parse_protocol_map(protocol_map)
     bound, more = parse_listeners("listeners", listeners, protocols, distinct_ports=True)
     faults += more
@@ -89,14 +92,15 @@ def plan_listeners(
     names = [listener.name for listener in advertised]
     if not faults and inter_broker not in names:
         faults.append(
-            f"{setting}: brokers need an advertised listener of the name {inter_broker}; there is "
-            f"{', '.join(names)} (inter.broker.listener.name chooses)"
+            f"{setting}: brokers connect to the listener {inter_broker}, but only "
+            f"{', '.join(names)} is advertised; set inter.broker.listener.name to one of these"
         )
     return ListenerPlan(bound, advertised, inter_broker, tuple(faults))
 
 
 def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
-    """Parse `listener.security.protocol.map`. Return (listener name -> protocol, faults)."""
+    """Parse the text of `listener.security.protocol.map`. Return listener name -> security
+    protocol, and the faults of the text."""
     protocols: dict[str, str] = {}
     faults = []
     prefix = f"listener.security.protocol.map={text}"
@@ -105,9 +109,9 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
         if not name:
             faults.append(f"{prefix}: expected NAME:PROTOCOL,..., found {pair}")
         elif protocol not in PROTOCOLS:
-            faults.append(f"{prefix}: {protocol} is not one of {', '.join(PROTOCOLS)}")
+            faults.append(f"{prefix}: protocol {protocol}: expected one of {', '.join(PROTOCOLS)}")
         elif name in protocols:
-            faults.append(f"{prefix}: {name} is given twice")
+            faults.append(f"{prefix}: expected one protocol for the listener {name}, found two")
         else:
             protocols[name] = protocol
     return protocols, faults
@@ -116,7 +120,8 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """Return the listeners that `option=text` names, and the faults of the text."""
+    """Parse `text`, the value of `option`. Return its listeners, and the faults of the text. If
+    `distinct_ports` is True, two listeners with the same port are a fault."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):
@@ -135,8 +140,8 @@ def parse_listeners(
 
 
 def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
-    """Return warnings about the most frequent mistake of new users: other machines may connect, but
-    the broker advertises a loopback address to them."""
+    """Return a warning for each listener to which other machines may connect although the broker
+    advertises a loopback address for it. This is the most frequent mistake of new users."""
     by_name = {listener.name: listener for listener in advertised}
     return [
         f"listener {listener.name} accepts connections from other machines but advertises "
@@ -151,8 +156,9 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints that a broker registers. An empty host becomes the machine's name, and
-    port 0 becomes the port that was actually bound (`bound_ports`: listener name -> port)."""
+    """Return the endpoints with which a broker registers. An empty host is replaced by
+    `machine_name`, and port 0 by the port to which the listener was bound (`bound_ports`: listener
+    name -> port)."""
     filled = (
         replace(
             listener,
@@ -170,7 +176,9 @@ def endpoints(
 def _advertised_faults(
     option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
 ) -> list[str]:
-    """Return the reasons why these addresses cannot be advertised."""
+    """Return a sentence for each address that cannot be advertised, and for each name that is not
+    among the listeners to bind. `option` and `text` are those from which `advertised` was
+    parsed."""
     names = {listener.name for listener in bound}
     faults = []
     for listener in advertised:
@@ -180,7 +188,9 @@ def _advertised_faults(
                 "advertised.listeners to an address that they can reach"
             )
         if listener.name not in names:
-            faults.append(f"{option}={text}: {listener.name} is not a name in listeners")
+            faults.append(
+                f"{option}={text}: {listener.name} is not a name in listeners, expected one"
+            )
     return faults
 
 
@@ -196,7 +206,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
-    """Return the listener that `item` describes, or the fault of `item`."""
+    """Return the listener that `item` describes (NAME://HOST:PORT). If `item` is invalid, return
+    the reason instead."""
     match = _LISTENER.fullmatch(item)
     if match is None:
         return f"expected NAME://HOST:PORT, found {item}"
@@ -204,7 +215,7 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
     if not 0 <= port <= PORT_MAX:
         return f"expected a port from 0 to {PORT_MAX}, found {port}"
     if match[2].startswith("[") and _address(host) is None:
-        return f"{host} is not an IPv6 address"
+        return f"expected an IPv6 address in brackets, found {host}"
     protocol = protocols.get(name)
     if protocol is None:
         return f"listener {name} has no protocol in listener.security.protocol.map"
@@ -215,8 +226,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _share_a_port(one: Listener, other: Listener) -> bool:
-    """Whether two listeners collide on a port. Port 0 (any free port) never collides, nor do an
-    IPv4 and an IPv6 address (KIP-797)."""
+    """Whether two listeners cannot both be bound because they have the same port. They can if the
+    port is 0 (any free port), or if one address is IPv4 and the other IPv6 (KIP-797)."""
     if one.port != other.port or one.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}

@@ -1,4 +1,4 @@
-"""Java's properties syntax, in which the configuration files of Kafka and ZooKeeper are written.
+"""Java's properties syntax, which the configuration files of Kafka and ZooKeeper have.
 
 The functions turn text into names and values, as `load` of java.util.Properties does. They do not
 interpret the names.
@@ -20,14 +20,16 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or a command line. A file may serve several programs, so a
-    client only warns of an option in it that has no effect."""
+    """A value from a properties file or from a command line. A properties file may be meant for
+    several programs. So if it has an option that a client does not use, the client warns and does
+    not reject the file."""
 
     __slots__ = ()
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Name -> value; the last line of a name wins. Raises ConfigError for a broken \\u escape."""
+    """Return the properties in the text of a file (name -> value). If a name has several lines, the
+    last line applies. Raise ConfigError for a `\\u` without four hexadecimal digits."""
     properties: dict[str, str] = {}
     faults = []
     for line in _logical_lines(text):
@@ -35,15 +37,15 @@ def parse_properties(text: str) -> dict[str, str]:
         try:
             properties[_unescape(raw_name)] = PropertyText(_unescape(raw_value))
         except ValueError:
-            faults.append(f"{line!r}: \\u must be followed by four hexadecimal digits")
+            faults.append(f"{line!r}: expected four hexadecimal digits after \\u")
     if faults:
         raise ConfigError(faults)
     return properties
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the properties in a file, in UTF-8 or else Latin-1. Raise ConfigError if the file
-    cannot be read."""
+    """Return the properties (name -> value) in the file `path`. The file is UTF-8 or, if it is not
+    valid UTF-8, Latin-1. Raise ConfigError if the file cannot be read or has an error."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -59,8 +61,9 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
-    """Return name -> value of the words `name=value` of a command line. The last word of a name
-    counts. Raise ConfigError for words without a name or an equals sign."""
+    """Return the properties (name -> value) in words such as `name=value` of a command line. If a
+    name has several words, the last word applies. Raise ConfigError for a word without a name or
+    without an equals sign."""
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:
@@ -74,14 +77,14 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option comes from a properties file or from a mapping of that form: the name has
-    Kafka's spelling and the value is a text. Python keyword arguments have another form."""
+    """Whether an option has the form of a property: its name has Kafka's spelling, with dots, and
+    its value is a text. An option given as a Python keyword argument does not have this form."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines without comments and blank lines. A line that ends in an odd number of
-    backslashes is joined with the next line."""
+    """Yield the lines of a properties file that are neither comments nor empty. A line that ends in
+    an odd number of backslashes is joined with the line after it."""
     joined = ""
     continues = False
     for natural in _LINE_END.split(text):
@@ -99,8 +102,8 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Return the name and the value of a line. The name ends at the first blank, `=` or `:` that is
-    not escaped."""
+    """Return the name and the value of a line. The name ends at the first blank, `=` or `:` without
+    a backslash before it."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANKS:
         position += 2 if line[position] == "\\" else 1
@@ -111,7 +114,8 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _unescape(text: str) -> str:
-    """Raises ValueError for a broken \\u escape."""
+    """Return the text with its escape sequences, such as `\\t` and `\\u00e4`, replaced. Raise
+    ValueError for a `\\u` without four hexadecimal digits."""
     if "\\" not in text:
         return text
     result = []

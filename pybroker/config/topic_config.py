@@ -1,10 +1,10 @@
-"""The options of a topic, one row each: Kafka 3.9's names, and the broker's options that give the
+"""The rows of a topic's options: Kafka 3.9's names, and the broker's options that give the
 defaults.
 
-A topic's own values ("overrides") are stored as text under /config/topics in ZooKeeper. This module
-checks them and, together with the broker's options, turns them into the typed `TopicConfig` of a
-partition. The partition's log reads the same rows (`storage/log_config.py`). This module does not
-depend on the log or ZooKeeper.
+The values that are set for a topic ("overrides") are stored as text under /config/topics in
+ZooKeeper. This module checks them, and makes the typed `TopicConfig` of a topic from them and the
+broker's options. The partition's log reads the same rows (`storage/log_config.py`). This module
+does not depend on the log or on ZooKeeper.
 """
 
 from __future__ import annotations
@@ -53,49 +53,49 @@ _TIERED: Final = ("remote.", "local.retention.")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """All options of one topic. `TopicConfig()` has Kafka's defaults."""
+    """The values of all options of one topic. `TopicConfig()` has Kafka's defaults."""
 
     # fmt: off
-    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), instead=_NOT_COMPACTED)
+    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete removes them by age and size, compact keeps only the last record of each key.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), instead=_NOT_COMPACTED)
     compression_type: str = string("compression.type", "producer", "The compression codec in which batches are stored; producer means that each batch keeps the producer's codec.", choices=COMPRESSION_TYPES, inherits=("compression.type",))
-    compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level of gzip, if batches are stored in that codec; -1 is the codec's default.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), effective=False, instead=_USUAL_EFFORT)
-    compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level of lz4, if batches are stored in that codec.", minimum=1, maximum=17, inherits=("compression.lz4.level",), effective=False, instead=_USUAL_EFFORT)
-    compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level of zstd, if batches are stored in that codec.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), effective=False, instead=_USUAL_EFFORT)
-    delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps tombstones.", minimum=0, inherits=("log.cleaner.delete.retention.ms",), effective=False, instead=_NOT_COMPACTED)
-    file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long a deleted segment's files stay on disk under another name.", minimum=0, inherits=("log.segment.delete.delay.ms",))
-    flush_messages: int = long("flush.messages", LONG_MAX, "The number of records after which a partition is synced to disk; 1 syncs before each acknowledgement.", minimum=1, inherits=("log.flush.interval.messages",))
-    flush_ms: int = long("flush.ms", LONG_MAX, "The longest time that a record waits to be synced.", minimum=0, inherits=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), inherited="flush_ms")
-    follower_replication_throttled_replicas: tuple[str, ...] = listing("follower.replication.throttled.replicas", (), "The followers whose replication is throttled by the broker's quota.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
+    compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level with which the broker compresses batches with gzip; -1 means the codec's default.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), effective=False, instead=_USUAL_EFFORT)
+    compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level with which the broker compresses batches with lz4.", minimum=1, maximum=17, inherits=("compression.lz4.level",), effective=False, instead=_USUAL_EFFORT)
+    compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level with which the broker compresses batches with zstd.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), effective=False, instead=_USUAL_EFFORT)
+    delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the tombstones of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",), effective=False, instead=_NOT_COMPACTED)
+    file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long the files of a deleted segment stay on disk, under another name, before they are removed.", minimum=0, inherits=("log.segment.delete.delay.ms",))
+    flush_messages: int = long("flush.messages", LONG_MAX, "The number of new records after which a partition's log is synced to disk. With 1 each write is synced before it is acknowledged.", minimum=1, inherits=("log.flush.interval.messages",))
+    flush_ms: int = long("flush.ms", LONG_MAX, "The maximal time before a new record is synced to disk.", minimum=0, inherits=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), inherited="flush_ms")
+    follower_replication_throttled_replicas: tuple[str, ...] = listing("follower.replication.throttled.replicas", (), "The followers (PARTITION:BROKER) whose replication the broker's quota throttles; * means all.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
     index_interval_bytes: int = integer("index.interval.bytes", 4096, "How many bytes of the log are between two entries of an index.", minimum=0, inherits=("log.index.interval.bytes",))
-    leader_replication_throttled_replicas: tuple[str, ...] = listing("leader.replication.throttled.replicas", (), "The leaders whose replication is throttled by the broker's quota.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
-    max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The longest time that a record stays uncompacted.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
-    max_message_bytes: int = integer("max.message.bytes", 1_048_588, "The largest record batch that is accepted, measured as received (compressed).", minimum=0, inherits=("message.max.bytes",))
+    leader_replication_throttled_replicas: tuple[str, ...] = listing("leader.replication.throttled.replicas", (), "The leaders (PARTITION:BROKER) whose replication the broker's quota throttles; * means all.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
+    max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The maximal time before a record is compacted.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
+    max_message_bytes: int = integer("max.message.bytes", 1_048_588, "The maximal size, in bytes, of a record batch that a producer sends, as received (compressed).", minimum=0, inherits=("message.max.bytes",))
     message_downconversion_enable: bool = boolean("message.downconversion.enable", True, "Whether batches are converted to an older message format for old clients.", inherits=("log.message.downconversion.enable",), effective=False, instead="all clients get batches in the newest format")
     message_format_version: str = string("message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches always have the newest message format.", pattern=VERSION, shape=VERSION_SHAPE, inherits=("log.message.format.version",), effective=False, instead="batches are always of the newest format")
-    message_timestamp_after_max_ms: int = long("message.timestamp.after.max.ms", LONG_MAX, "How far in the future a record's timestamp may be.", minimum=0, inherits=("log.message.timestamp.after.max.ms",))
-    message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's timestamp may be.", minimum=0, inherits=("log.message.timestamp.before.max.ms",))
-    message_timestamp_difference_max_ms: int = long("message.timestamp.difference.max.ms", LONG_MAX, "The older form of message.timestamp.before.max.ms and message.timestamp.after.max.ms.", minimum=0, inherits=("log.message.timestamp.difference.max.ms",))
+    message_timestamp_after_max_ms: int = long("message.timestamp.after.max.ms", LONG_MAX, "How far in the future the timestamp of a new record may be. A record with a later timestamp is rejected.", minimum=0, inherits=("log.message.timestamp.after.max.ms",))
+    message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past the timestamp of a new record may be. A record with an earlier timestamp is rejected.", minimum=0, inherits=("log.message.timestamp.before.max.ms",))
+    message_timestamp_difference_max_ms: int = long("message.timestamp.difference.max.ms", LONG_MAX, "The older option for both message.timestamp.before.max.ms and message.timestamp.after.max.ms. It applies to each of the two that is not set.", minimum=0, inherits=("log.message.timestamp.difference.max.ms",))
     message_timestamp_type: str = string("message.timestamp.type", "CreateTime", "Whether records keep the producer's timestamp or get the time at which the broker appends them.", choices=TIMESTAMP_TYPES, inherits=("log.message.timestamp.type",))
-    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "The share of uncompacted bytes at which a log is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), effective=False, instead=_NOT_COMPACTED)
-    min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The shortest time that a record stays uncompacted.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
-    min_insync_replicas: int = integer("min.insync.replicas", 1, "The least number of in-sync replicas for which a write with acks=all is accepted.", minimum=1, inherits=("min.insync.replicas",))
+    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "The share (0 to 1) of bytes in a log that are not compacted yet. At this share the log is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), effective=False, instead=_NOT_COMPACTED)
+    min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The minimal time before a record may be compacted.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
+    min_insync_replicas: int = integer("min.insync.replicas", 1, "The minimal number of in-sync replicas. If a partition has fewer, a write with acks=all is rejected.", minimum=1, inherits=("min.insync.replicas",))
     preallocate: bool = boolean("preallocate", False, "Whether the disk space of a new segment is allocated at once.", inherits=("log.preallocate",), effective=False, instead="the files of a segment grow as they are written")
-    retention_bytes: int = long("retention.bytes", -1, "The size of a partition above which its oldest segments are deleted, -1 for no limit.", inherits=("log.retention.bytes",))
-    retention_ms: int = long("retention.ms", 604_800_000, "The age at which a segment is deleted, -1 for never.", minimum=-1, inherits=("log.retention.ms", "log.retention.minutes", "log.retention.hours"), inherited="retention_ms")
-    segment_bytes: int = integer("segment.bytes", 1 << 30, "The size of a segment at which the log rolls to a new segment.", minimum=14, inherits=("log.segment.bytes",))
-    segment_index_bytes: int = integer("segment.index.bytes", 10_485_760, "The largest size of an offset or time index.", minimum=4, inherits=("log.index.size.max.bytes",))
-    segment_jitter_ms: int = long("segment.jitter.ms", 0, "The largest random amount by which segments roll early.", minimum=0, inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"), inherited="roll_jitter_ms")
-    segment_ms: int = long("segment.ms", 604_800_000, "The age of a segment at which the log rolls to a new segment.", minimum=1, inherits=("log.roll.ms", "log.roll.hours"), inherited="roll_ms")
-    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether an out-of-sync replica may be elected leader if no in-sync replica is alive, which loses records.", inherits=("unclean.leader.election.enable",))
+    retention_bytes: int = long("retention.bytes", -1, "The maximal size, in bytes, of a partition's log. Above it the oldest segments are deleted; -1 means no limit.", inherits=("log.retention.bytes",))
+    retention_ms: int = long("retention.ms", 604_800_000, "The age at which a segment is deleted; -1 means never.", minimum=-1, inherits=("log.retention.ms", "log.retention.minutes", "log.retention.hours"), inherited="retention_ms")
+    segment_bytes: int = integer("segment.bytes", 1 << 30, "The size, in bytes, at which a segment is closed and the log begins a new one.", minimum=14, inherits=("log.segment.bytes",))
+    segment_index_bytes: int = integer("segment.index.bytes", 10_485_760, "The maximal size, in bytes, of a segment's offset index, and of its time index.", minimum=4, inherits=("log.index.size.max.bytes",))
+    segment_jitter_ms: int = long("segment.jitter.ms", 0, "The maximal random time by which a segment is closed earlier than its age demands, so that many logs do not begin new segments at the same time.", minimum=0, inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"), inherited="roll_jitter_ms")
+    segment_ms: int = long("segment.ms", 604_800_000, "The age at which a segment is closed and the log begins a new one.", minimum=1, inherits=("log.roll.ms", "log.roll.hours"), inherited="roll_ms")
+    unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether the controller may elect an out-of-sync replica as leader if no in-sync replica is alive. Such an election loses records.", inherits=("unclean.leader.election.enable",))
     # fmt: on
 
     overrides: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The topic's own options, as text."""
+    """The options that are set for the topic itself: name -> text."""
 
     @classmethod
     def parse(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> Self:
-        """Return the options in force for a topic. Raise ConfigError with all faults of
-        `overrides`."""
+        """Return the options in force for a topic, from `overrides` (those set for the topic: name
+        -> text) and the broker's options. Raise ConfigError with all faults of `overrides`."""
         values, faults = _parse(broker, overrides)
         if faults:
             raise ConfigError(list(faults.values()))
@@ -103,34 +103,35 @@ class TopicConfig:
 
     @property
     def values(self) -> dict[str, Value]:
-        """Option name -> value, for every row."""
+        """Option name -> value, for every option of a topic."""
         return {name: getattr(self, row.attribute) for name, row in TOPIC_OPTIONS.items()}
 
     @property
     def texts(self) -> dict[str, str]:
-        """Return option name -> value as text, for every row, as in the responses of CreateTopics
-        and DescribeConfigs."""
+        """Option name -> value as text, for every option of a topic, as CreateTopics and
+        DescribeConfigs return it."""
         return {name: row.format(self.values[name]) or "" for name, row in TOPIC_OPTIONS.items()}
 
     @property
     def timestamp_before_max_ms(self) -> int:
-        """How far in the past (ms) a record's timestamp may be: the newer option if it is set, else
-        the older one."""
+        """How far in the past (ms) a record's timestamp may be: message.timestamp.before.max.ms if
+        it is set, else message.timestamp.difference.max.ms."""
         if self.message_timestamp_before_max_ms != LONG_MAX:
             return self.message_timestamp_before_max_ms
         return self.message_timestamp_difference_max_ms
 
     @property
     def timestamp_after_max_ms(self) -> int:
-        """How far in the future (ms) a record's timestamp may be: the newer option if it is set,
-        else the older one."""
+        """How far in the future (ms) a record's timestamp may be: message.timestamp.after.max.ms if
+        it is set, else message.timestamp.difference.max.ms."""
         if self.message_timestamp_after_max_ms != LONG_MAX:
             return self.message_timestamp_after_max_ms
         return self.message_timestamp_difference_max_ms
 
     @property
     def deletes(self) -> bool:
-        """Whether old records are deleted by age and size."""
+        """Whether old records of the topic are deleted by age and size: its cleanup.policy contains
+        delete."""
         return DELETION in self.cleanup_policy
 
     @property
@@ -139,13 +140,15 @@ class TopicConfig:
 
 
 TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
-"""Option name -> row."""
+"""Option name -> row, for all options of a topic."""
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:
-    """Return one sentence for each fault of a topic's options, for the client's INVALID_CONFIG
-    error. None, which the protocol allows instead of a value, is a fault."""
-    missing = [f"{name}: the value is missing" for name, text in overrides.items() if text is None]
+    """Return a sentence for each fault of the options in `overrides` (those set for a topic), for
+    the error INVALID_CONFIG. The protocol allows None instead of a value; here None is a fault."""
+    missing = [
+        f"{name}: the value is missing (null)" for name, text in overrides.items() if text is None
+    ]
     given = {name: text for name, text in overrides.items() if text is not None}
     return missing + list(_parse(broker, given)[1].values())
 
@@ -153,8 +156,9 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the valid overrides, and the faults of the others. For values from ZooKeeper: any
-    program may have written them, and an invalid value must not stop the partition."""
+    """Return the valid ones of `overrides`, the options that ZooKeeper has for a topic, and a
+    sentence for each fault of the others. Any program may have written them, and an invalid value
+    must not keep a partition from being opened."""
     usable = dict(overrides)
     problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():
@@ -167,7 +171,8 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (attribute -> value, option name -> fault)."""
+    """Return attribute -> value, for the options that are set for a topic or inherited from the
+    broker, and option name -> fault, for the invalid ones of `overrides`."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
         if name in TOPIC_OPTIONS and not fits_in_message(text):
@@ -193,7 +198,7 @@ def _parse(
 
 def _unknown(name: str, *, suggests: bool) -> str:
     if name.startswith(_TIERED):
-        return f"{shortened(name)}: tiered storage is not available"
+        return f"{shortened(name)}: this broker has no tiered storage"
     meant = nearest_name(name, TOPIC_OPTIONS) if suggests else None
     suggestion = f"; did you mean {meant}?" if meant else ""
     return f"Unknown topic config name: {shortened(name)}{suggestion}"

@@ -1,8 +1,8 @@
-"""Topic options that this version accepts, as Kafka does, but does not implement: finds them among
-given options, and words the warning for the operator.
+"""Options of topics that this version accepts, as Kafka does, but does not implement. This module
+finds them among the options of a topic, and words the warning for the operator.
 
 The rows of `topic_config.py` declare which options and values have no effect, and what the broker
-does instead. This module does not log or print; brokers and tools do.
+does in their place. This module does not log or print; brokers and tools do that.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:
-    """Return those names among a topic's own options (name -> text) whose value has no effect, in
-    the given order. Unknown names and invalid values are omitted, since other checks reject
+    """Return the names of those options of a topic (name -> text) whose value has no effect, in the
+    order of `config`. Unknown names and invalid values are omitted, since other checks reject
     them."""
     return [
         name
@@ -28,8 +28,8 @@ def options_without_effect(config: Mapping[str, str]) -> list[str]:
 
 
 def topic_options_without_effect(topic: str, config: Mapping[str, str]) -> list[str]:
-    """Return what `options_without_effect` returns, for a topic by its name. The broker itself
-    makes its internal topics compact, so their cleanup.policy is omitted."""
+    """Return what `options_without_effect` returns for the topic of that name. For an internal
+    topic, cleanup.policy is omitted: the broker itself sets it to compact."""
     return [
         name
         for name in options_without_effect(config)
@@ -38,7 +38,7 @@ def topic_options_without_effect(topic: str, config: Mapping[str, str]) -> list[
 
 
 def sentence(topic: str, option: str) -> str:
-    """Return the warning about a topic's option without effect."""
+    """Return the warning that an option of a topic has no effect."""
     row = TOPIC_OPTIONS[option]
     what = f"{' and '.join(row.idle_choices)} in {option}" if row.idle_choices else option
     return f"topic {topic}: {what} has no effect in this version: {row.instead}"

@@ -1,2 +1,2 @@
-"""The handlers of all APIs, one module for each family. A handler validates a request, calls a
-service, and returns the response."""
+"""The handlers of all APIs, one module for each family of APIs. A handler validates a request,
+calls a service, and returns the response."""

@@ -1,9 +1,9 @@
-"""AlterConfigs and IncrementalAlterConfigs: change the options of topics, of this broker, of all
+"""AlterConfigs and IncrementalAlterConfigs: change the options of topics, of this broker, or of all
 brokers together, and the levels of this broker's loggers.
 
-The answer has one result for each resource of the request, in the order of the request. If one
-resource fails, the others are still changed. A change is in force on this broker when the answer is
-sent.
+The response has one result for each resource of the request, in the order of the request. If one
+resource fails, the others are still changed. When the response is sent, the changes are in force on
+this broker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DELETE: Final = 1
 _OPERATION_NAMES: Final = {2: "APPEND", 3: "SUBTRACT"}
 
 Operations = Sequence[tuple[int, str, str | None]]
-"""Rows of (operation number of the protocol, option, value)."""
+"""Changes of options, each as (number of the operation in the protocol, option, value)."""
 
 
 async def handle_alter_configs(
@@ -102,7 +102,9 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """Raise BrokerError for errors that do not depend on the type of the resource."""
+    """Raise BrokerError for a fault that does not depend on the type of the resource: the request
+    names the resource more than once (`count`), names an option twice, or gives no value for an
+    option."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -127,7 +129,8 @@ async def _alter(
     replaces: bool,
     validate_only: bool,
 ) -> None:
-    """Apply the operations. With `replaces`, remove all other values of the resource."""
+    """Apply `operations` to the resource `name` of the type `kind`. If `replaces` is True, remove
+    all other values of the resource. If `validate_only` is True, only check the operations."""
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -212,7 +215,9 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """Return the new values. As in Kafka, stored values that cannot be applied are dropped."""
+    """Return the dynamic values of the broker, or of all brokers, after `operations`. As in Kafka,
+    values in ZooKeeper that cannot be applied are removed. Raise BrokerError if a new value is
+    invalid."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)
@@ -220,7 +225,8 @@ def _changed_broker(
 
 
 def _alter_loggers(operations: Operations, *, validate_only: bool) -> None:
-    """Set the levels of all named loggers, or of none of them if one operation is invalid."""
+    """Set the levels of all loggers that `operations` name. If one operation is invalid, set none
+    of them and raise BrokerError. If `validate_only` is True, only check the operations."""
     known = log_levels.levels()
     for operation, name, text in operations:
         if operation not in (_SET, _DELETE):

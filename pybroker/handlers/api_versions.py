@@ -1,4 +1,4 @@
-"""ApiVersions: returns the versions of all APIs, the same to every client."""
+"""ApiVersions: returns the supported versions of all APIs. Every client gets the same response."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FIRST_VERSION_WITH_SOFTWARE: Final = 3
 def handle_api_versions(
     services: Services, request: Request, message: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Return the advertised versions. A client software name or version that violates KIP-511 gets
-    INVALID_REQUEST."""
+    """Return the supported versions of all APIs. If the client's software name or version does not
+    have the form of KIP-511, return INVALID_REQUEST."""
     if request.version >= _FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(message.client_software_name)
         and _SOFTWARE.fullmatch(message.client_software_version)
@@ -28,8 +28,9 @@ def handle_api_versions(
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """Return the answer, in version 0, to an ApiVersions request of an unsupported version. It
-    contains the supported versions of ApiVersions itself, so that the client can retry."""
+    """Return the response to an ApiVersions request whose version this broker does not support. It
+    is encoded in version 0 and lists the supported versions of ApiVersions, so that the client can
+    retry with one of them."""
     api = APIS[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

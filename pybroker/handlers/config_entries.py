@@ -1,4 +1,4 @@
-"""The entries of options in DescribeConfigs and CreateTopics responses: values, sources, types and
+"""The options in DescribeConfigs and CreateTopics responses: their values, sources, types and
 descriptions.
 
 This module does no I/O. The handlers read the values from ZooKeeper.
@@ -31,7 +31,8 @@ _TYPES: Final[Mapping[OptionType, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One option of a resource, as in the protocol. `type` is a number of KIP-569."""
+    """One option of a resource, as DescribeConfigs returns it. `type` is the number of the option's
+    type in KIP-569."""
 
     name: str
     value: str | None
@@ -44,8 +45,9 @@ class ConfigEntry:
 
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return every option of a topic whose own values are `overrides`, and its own values of
-    unknown options. An invalid value is not in force, so the default is returned instead."""
+    """Return an entry for every option of a topic. `overrides` are the values that are set for the
+    topic; names without a row get an entry, too. If the topic's value of an option is invalid, it
+    is not in force, and the entry has the default."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -57,7 +59,8 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
 
 
 def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return every option of this broker, and the dynamic values of unknown options."""
+    """Return an entry for every option of this broker, and for every dynamic value whose name has
+    no row."""
     values = layers.current.values
     entries = [
         _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))
@@ -72,7 +75,8 @@ def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
 
 
 def all_brokers_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return only the dynamic values that are set for all brokers."""
+    """Return an entry for every dynamic value that is set for all brokers together, and for no
+    other option."""
     return [
         _as_text(
             name,
@@ -117,7 +121,8 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """Return an entry without its value: the value of an unknown option may be a secret."""
+    """Return an entry, without a value, for an option whose name has no row: its value may be a
+    secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

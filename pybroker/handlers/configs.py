@@ -1,7 +1,7 @@
-"""DescribeConfigs: returns the options of topics, of this broker, of all brokers together, and the
-levels of this broker's loggers.
+"""DescribeConfigs: returns the options of topics, of this broker, or of all brokers together, and
+the levels of this broker's loggers.
 
-The answer has one result for each resource of the request, in the order of the request. If one
+The response has one result for each resource of the request, in the order of the request. If one
 resource fails, the others are still described.
 """
 
@@ -42,12 +42,13 @@ TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
-"""The resource types of the protocol."""
+"""These four are the numbers of the resource types in the protocol."""
 _AT_A_TIME: Final = 100
-"""The maximal number of resources that are read from ZooKeeper concurrently."""
+"""The maximal number of resources of a request that are read from ZooKeeper at the same time."""
 _OPTIONS_MAX: Final = 500_000
-"""The maximal number of options in an answer: all options of some 16,000 topics. A request may
-repeat a resource any number of times, and the answer must not fill the memory."""
+"""The maximal number of options in a response: all options of some 16,000 topics. Further resources
+get an error. A request may name a resource any number of times, and the response must not fill the
+memory."""
 
 
 async def handle_describe_configs(
@@ -69,7 +70,7 @@ async def handle_describe_configs(
 def _too_many(resource: DescribeConfigsResource) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"the answer has more than {_OPTIONS_MAX} options; ask for fewer resources",
+        error_message=f"the response has more than {_OPTIONS_MAX} options; ask for fewer resources",
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
@@ -103,9 +104,10 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Return this broker's id if `name` is that id, or None if `name` is empty, which means all
-    brokers. Raise BrokerError INVALID_REQUEST for another broker's id: a client sends that request
-    to the broker itself."""
+    """Return this broker's id if `name`, the name of a broker resource, is that id. Return None if
+    `name` is empty and `or_all` is True: the resource is all brokers together. Raise BrokerError
+    INVALID_REQUEST for any other name: a client must ask another broker about that broker's own
+    options."""
     if not name and or_all:
         return None
     if not name:
@@ -129,7 +131,8 @@ def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | 
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error for the client after a failed read or write in ZooKeeper."""
+    """Return the error that the client gets after reading or writing a configuration in ZooKeeper
+    has failed with `error`."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, RequestTooLarge):

@@ -1,4 +1,5 @@
-"""The services and the request that each handler receives. Handlers have no state."""
+"""The services of the broker and the request that each handler receives. Handlers have no state of
+their own."""
 
 from __future__ import annotations
 
@@ -28,15 +29,16 @@ from pybroker.replication.mover import ReplicaMover
 from pybroker.wire.headers import RequestHeader
 
 AUTO_CREATE_WAIT_S: Final = 1.0
-"""How long (s) a request waits for the leaders of a topic that it created."""
+"""How long (s) a Metadata or FindCoordinator request waits until a topic that it created has
+leaders."""
 
 
 class ControllerView(Protocol):
-    """The controller as the handlers use it."""
+    """The methods of the controller that handlers call."""
 
     @property
     def controller_id(self) -> int | None:
-        """The id of the current controller's broker, or None if it is unknown."""
+        """The broker id of the current controller, or None if it is unknown."""
 
     @property
     def is_active(self) -> bool:
@@ -45,29 +47,32 @@ class ControllerView(Protocol):
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold elections. Raise BrokerError NOT_CONTROLLER."""
+        """Hold elections of leaders. Raise BrokerError NOT_CONTROLLER if this broker is not the
+        controller."""
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
-        """Move the leaders of that broker's partitions to other brokers. Return the partitions that
-        the broker still leads. Raise BrokerError."""
+        """Move the leadership of that broker's partitions to other brokers, because it is about to
+        stop. Return the partitions that the broker still leads. Raise BrokerError."""
 
 
 class ZooKeeperLease(Protocol):
-    """The ZooKeeper lease of the broker."""
+    """The broker's ZooKeeper lease: whether ZooKeeper has answered this broker recently enough."""
 
     @property
     def is_valid(self) -> bool:
-        """Whether ZooKeeper answers and the broker is registered in its session."""
+        """Whether ZooKeeper answers this broker and the broker is registered in its current
+        session."""
 
     def check(self) -> None:
-        """Determine the level of authority again if the lease may have expired."""
+        """Determine again which requests the broker may answer, if the lease may have expired since
+        the last time."""
 
 
 class TopicAdmin(Protocol):
-    """Creates, expands and deletes topics. All methods may raise BrokerError with the code for the
-    client."""
+    """Creates, expands and deletes topics. All methods may raise BrokerError with the error code
+    that the client gets."""
 
     async def create(
         self,
@@ -81,7 +86,8 @@ class TopicAdmin(Protocol):
     ) -> CreatedTopic: ...
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Request the deletion, if the topic has that id. The controller carries it out."""
+        """Write a request to ZooKeeper to delete the topic; the controller deletes it. If
+        `topic_id` is given and the topic has another id, raise BrokerError."""
 
     async def expand(
         self,
@@ -91,57 +97,66 @@ class TopicAdmin(Protocol):
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions until the topic has `count` partitions. `assignments` places the new
-        ones."""
+        """Add partitions to the topic until it has `count` partitions. `assignments` are the
+        replicas of the new partitions; None lets this method choose them. If `validate_only` is
+        True, only check the request."""
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until the topic is deleted. Return False if it still exists after the timeout."""
+        """Wait until the topic is deleted. Return False if it still exists after `timeout_s`."""
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the topic's id (None if it has none) and its number of partitions, from ZooKeeper.
-        Return None if there is no such topic. Raise CoordError or MalformedNode."""
+        """Return the topic's id and its number of partitions, as ZooKeeper has them; the id is None
+        if the topic has none. Return None if there is no topic of that name. Raise CoordError or
+        MalformedNode."""
 
 
 class InternalTopic(Protocol):
-    """A topic with the state of coordinators. All methods may raise BrokerError
+    """An internal topic in which coordinators store their state. All methods may raise BrokerError
     COORDINATOR_NOT_AVAILABLE."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the number of partitions is known, which `partition_of` needs."""
+        """Whether the topic's number of partitions is known. Without it, `partition_of` fails."""
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of a group or a transactional id."""
+        """Return the partition to which a group id, or a transactional id, maps."""
 
     def leader_of(self, partition: int) -> int:
-        """Return the leader of that partition, which coordinates its groups."""
+        """Return the broker id of the partition's leader, which coordinates the partition's
+        groups."""
 
     async def settle(self, wait_s: float) -> None:
-        """Create the topic if it is missing, and wait until its partitions have leaders."""
+        """Create the topic if it is missing, and wait until its partitions have leaders, at most
+        `wait_s` seconds."""
 
 
 class Configs(Protocol):
-    """The configurations of topics and brokers. Methods that use ZooKeeper may raise CoordError, or
-    MalformedNode if a node contains no configuration."""
+    """The configurations of topics and brokers. A method that uses ZooKeeper may raise CoordError,
+    or MalformedNode if a node does not contain a configuration."""
 
     @property
     def layers(self) -> LayeredConfig:
-        """The broker's options in force, each with its source."""
+        """The broker's options in force, each with the sources of its value."""
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """Return the values that are set for an entity."""
+        """Return the values (option -> text) that ZooKeeper has for a topic, a broker or all
+        brokers."""
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
-        """Replace a topic's values by `change(values)`. Return False if there is no such topic.
-        With `replaces`, `change` ignores the stored values."""
+        """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
+        current values. Return False if there is no topic of that name. If `replaces` is True,
+        `change` ignores the current values, so a malformed node is no error."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the values of one broker, or (None) of all brokers, by `change(values)`."""
+        """Replace the dynamic values of the broker `broker_id`, or of all brokers (None), by the
+        result of `change`, which receives the current values. `replaces` is as in
+        `change_topic`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that has been created, or (validate only) that could be created."""
+    """The description of a topic that has been created, or that could be created if the request is
+    only a validation."""
 
     topic_id: uuid.UUID
     assignment: Mapping[int, Sequence[int]]
@@ -154,7 +169,7 @@ def _nothing() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of the broker that handlers use."""
+    """The parts of the broker that handlers call."""
 
     broker_id: int
     cluster_id: str
@@ -164,10 +179,11 @@ class Services:
     metadata: MetadataView
     controller: ControllerView
     commands: BrokerChannel
-    """Carries out the commands of the controller on this broker."""
+    """Carries out, on this broker, the commands that a controller has sent to it."""
     lead_now: LeadNow
     prove_controller: Callable[[int], Awaitable[None]]
-    """Raises BrokerError unless a controller of that epoch has existed."""
+    """Called with a controller epoch. Raises BrokerError unless there has been a controller with
+    that epoch."""
     topics: TopicAdmin
     group_topic: InternalTopic
     groups: GroupService
@@ -179,10 +195,10 @@ class Services:
     metrics: Metrics
     fetch_sessions: FetchSessionCache
     log_limit: LogLimit
-    """The limit of log lines that clients can cause."""
+    """Limits the number of log lines that clients can cause."""
     lease: ZooKeeperLease
     unsent_bytes: Callable[[], int] = _nothing
-    """Returns the size (bytes) of the answers in memory that slow peers have not read yet."""
+    """Returns the size (bytes) of all responses in memory whose clients read too slowly."""
 
     @property
     def controller_id(self) -> int:
@@ -194,7 +210,7 @@ class Services:
 
 
 class Request(NamedTuple):
-    """One request: its header, its listener and the host of the client."""
+    """One request: its header, the name of the listener that received it, and the client's host."""
 
     header: RequestHeader
     listener: str
@@ -207,7 +223,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error code and message of a failed item of a request."""
+    """The error code and the message for an item of a request that has failed."""
 
     code: ErrorCode
     message: str

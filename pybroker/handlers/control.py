@@ -1,7 +1,7 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata: translates the controller's requests into commands of
-the model, and the results into responses.
+"""LeaderAndIsr, StopReplica, UpdateMetadata: turns a controller's requests into commands of
+`model.py`, and their results into responses.
 
-Only brokers may send these requests, so listeners for clients reject them.
+Only brokers may send these requests, so only the inter-broker listener accepts them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pybroker.wire.messages.control import (
 log = logging.getLogger(__name__)
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""The security protocols; the index of each name is its number in the requests."""
+"""The names of the security protocols. The index of a name is its number in the requests."""
 
 
 async def _require_controller(services: Services, request: Request, controller_epoch: int) -> None:
@@ -59,15 +59,15 @@ def require_broker(services: Services, request: Request) -> None:
         left_out = services.log_limit.allow("only for brokers")
         if left_out is not None:
             log.warning(
-                "inter-broker request rejected listener=%s left_out=%d: the inter-broker listener "
-                "is %s, and inter.broker.listener.name has to be the same on all brokers",
+                "inter-broker request rejected listener=%s lines_left_out=%d: the inter-broker"
+                " listener is %s, and inter.broker.listener.name has to be the same on all brokers",
                 request.listener,
                 left_out,
                 expected,
             )
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"only brokers may send this request, on listener {expected}",
+            f"only brokers may send this request, on the inter-broker listener {expected}",
         )
 
 
@@ -218,7 +218,8 @@ def _extent(number: int) -> Extent:
         return Extent(number)
     except ValueError:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"unknown extent {number} in the request of the controller"
+            ErrorCode.INVALID_REQUEST,
+            f"the controller's request has the extent {number}: expected 0 to 4",
         ) from None
 
 
@@ -226,6 +227,6 @@ def _protocol(number: int) -> str:
     if not 0 <= number < len(SECURITY_PROTOCOLS):
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,
-            f"unknown security protocol {number} in the request of the controller",
+            f"the controller's request has the security protocol {number}: expected 0 to 3",
         )
     return SECURITY_PROTOCOLS[number]

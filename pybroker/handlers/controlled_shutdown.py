@@ -1,4 +1,5 @@
-"""ControlledShutdown: the controller moves the leaders away from a broker that is about to stop."""
+"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaderships to
+other brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ async def handle_controlled_shutdown(
         require_broker(services, request)
         require_controller(services)
         if message.broker_epoch < 0:
-            raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, "the request has no broker epoch")
+            raise BrokerError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                "the request has no broker epoch, expected that of the stopping broker",
+            )
         async with asyncio.timeout(_WAIT_MAX_S):
             remaining = await services.controller.controlled_shutdown(
                 message.broker_id, message.broker_epoch

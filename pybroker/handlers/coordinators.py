@@ -1,8 +1,8 @@
 """FindCoordinator: returns the broker that coordinates a group.
 
-The coordinator is the leader of the group's partition of `__consumer_offsets`. The first request
-creates that topic. Its answer waits a short time for the leaders, so that most clients need not
-retry.
+The coordinator is the leader of the partition of `__consumer_offsets` to which the group id maps.
+The first request creates that topic, and waits a short time for the leaders of its partitions, so
+that most clients need not retry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _FIRST_VERSION_WITH_MANY_KEYS: Final = 4
 _NO_ERROR: Final = "NONE"
-"""Kafka's error message of a successful answer, up to version 3."""
+"""The error message of a response without an error, up to version 3, as in Kafka."""
 
 
 def handle_find_coordinator(
@@ -92,8 +92,8 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
 
 
 def _coordinator_of(services: Services, group_id: str) -> int:
-    """Return the id of the coordinator. Raise BrokerError COORDINATOR_NOT_AVAILABLE, after which
-    the client retries, at another broker if possible."""
+    """Return the broker id of the group's coordinator. Raise BrokerError COORDINATOR_NOT_AVAILABLE
+    if it is unknown; the client then retries, at another broker if possible."""
     topic = services.group_topic
     partition = topic.partition_of(group_id)
     broker_id = topic.leader_of(partition)

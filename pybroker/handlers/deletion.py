@@ -1,10 +1,11 @@
-"""DeleteRecords: raises the log start offset of partitions and deletes the segments below it.
+"""DeleteRecords: raises the log start offset of partitions, and deletes the segments below it.
 
-The answer has one result for each partition of the request, in the order of the request. A success
-means that all live replicas have the new log start offset, and that it is durable on this broker,
-so deleted records do not reappear. A full disk is the exception: segments must be deleted before
-there is space for the checkpoint with the new log start offset. If the broker is killed before
-that, the remaining records of a segment reappear.
+The response has one result for each partition of the request, in the order of the request. A result
+without an error means that all live replicas have the new log start offset, and that it is on this
+broker's disk: the deleted records do not reappear after a restart. A full disk is the exception: it
+has space for the checkpoint with the new log start offset only after segments are deleted. If the
+broker is killed before that checkpoint is written, the deleted records in the first remaining
+segment reappear.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pybroker.wire.messages.topics import (
 
 
 class _Cut(NamedTuple):
-    """A partition with its new log start offset: the requested offset, and the result to fill
-    in."""
+    """A partition whose records are deleted, its new log start offset (`offset`), and its result in
+    the response."""
 
     partition: Partition
     offset: int
@@ -73,11 +74,12 @@ def _cut(
 
 
 def _delete_records(partition: Partition, before: int) -> int:
-    """Advance the leader's log start to `before` (-1: to the high watermark) and return the new log
-    start. A restart keeps it once the checkpoints are written.
+    """Raise the leader's log start offset to `before`, or to the high watermark if `before` is -1.
+    Return the new log start offset. It survives a restart only once the checkpoints are written.
 
-    Raises BrokerError: POLICY_VIOLATION for a topic that is only compacted, OFFSET_OUT_OF_RANGE for
-    an offset above the high watermark, KAFKA_STORAGE_ERROR.
+    Raises BrokerError: POLICY_VIOLATION if the topic's cleanup.policy does not contain delete;
+    OFFSET_OUT_OF_RANGE for an offset above the high watermark; KAFKA_STORAGE_ERROR if the log is
+    damaged or offline.
     """
     log, high_watermark = partition.log, partition.high_watermark
     if not log.config.deletes:
@@ -103,9 +105,10 @@ def _delete_records(partition: Partition, before: int) -> int:
 
 
 def _free(services: Services, cut: _Cut) -> None:
-    """Delete the segments that are wholly below the new log start offset. That offset is already on
-    disk; otherwise a kill would restore deleted records. If another broker leads by now, a thread
-    may be truncating the log, so the segments remain until the next retention."""
+    """Delete the segments whose records are all below the new log start offset. Must be called
+    after the checkpoint with that offset is written; otherwise a kill would restore deleted
+    records. If another broker leads the partition by now, a thread may be truncating the log: then
+    leave the segments to the next retention."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return
@@ -119,8 +122,8 @@ def _free(services: Services, cut: _Cut) -> None:
 
 
 async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: float) -> None:
-    """Wait until all live replicas have the new log start offset. A partition that exceeds the
-    deadline gets REQUEST_TIMED_OUT."""
+    """Wait until all live replicas of each partition have the new log start offset. If a partition
+    has not reached that at `deadline` (monotonic s), its result is REQUEST_TIMED_OUT."""
     for cut in cuts:
         if cut.result.error_code != ErrorCode.NONE:
             continue
@@ -141,6 +144,6 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
 
 
 def _low_watermark(services: Services, cut: _Cut) -> int:
-    """Return the lowest log start offset of the live replicas. Other replicas are not counted: each
-    takes the leader's log start offset when its broker returns."""
+    """Return the lowest log start offset among the partition's live replicas. A replica whose
+    broker is down takes the leader's log start offset when the broker returns."""
     return cut.partition.low_watermark(services.metadata.brokers)

@@ -1,8 +1,9 @@
-"""The dispatcher: turns a frame into the buffers of its answer. It parses the header, checks the
-version, decodes, handles and encodes.
+"""The dispatcher: turns a request frame into the buffers of its response. It parses the header,
+checks the version, decodes the request, calls the handler, and encodes the response.
 
-Its table has exactly the APIs of `wire.api`, which it checks at its start. No other module turns
-the error of a whole request into bytes, or into the end of the connection.
+Its table has exactly the APIs of `wire.api`; the dispatcher checks that when it is created. If a
+whole request fails, only this module turns the error into the bytes of a response, or closes the
+connection.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
 
 
 def handler_table() -> Mapping[ApiKey, Handler]:
-    """Return API -> handler, for exactly the advertised APIs."""
+    """Return API -> handler. The table has exactly the APIs that ApiVersions advertises."""
     both = _BUILT.keys() & UNAVAILABLE.keys()
     missing = APIS.keys() - _BUILT.keys() - UNAVAILABLE.keys()
     if both or missing:
@@ -125,7 +126,8 @@ def handler_table() -> Mapping[ApiKey, Handler]:
 
 
 class Dispatcher:
-    """Answers frames, on the event loop. If an answer has to wait, it returns an awaitable."""
+    """Answers request frames, on the event loop. It returns the response, or an awaitable if the
+    response has to wait."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -139,10 +141,11 @@ class Dispatcher:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Return the buffers of the response frame, or None if the request has no response.
+        """Return the buffers of the response frame, None if the request has no response, or an
+        awaitable of one of these.
 
-        Raise MalformedInput or CloseConnection if the connection has to be closed. An awaitable
-        raises the same errors.
+        Raise MalformedInput or CloseConnection if the connection has to be closed. The awaitable
+        may raise these errors, too.
         """
         self._check_lease()
         taken = self.lane.answer(frame)
@@ -151,7 +154,7 @@ class Dispatcher:
         header, body_start = parse_request_header(frame)
         api = self._apis.get(header.api_key)
         if api is None:
-            raise CloseConnection(f"unknown API key {header.api_key}")
+            raise CloseConnection(f"API key {header.api_key} is not that of a supported API")
         if not api.supports(header.version):
             if api.key is ApiKey.API_VERSIONS:
                 body = encode_response(api, 0, unsupported_api_versions())
@@ -171,8 +174,8 @@ class Dispatcher:
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse
     ) -> Answer:
-        """Answer ApiVersions from a cache. The versions never change, so each answer is encoded
-        once."""
+        """Return the response to ApiVersions. It never changes, so it is encoded once for each
+        version."""
         if result.error_code != 0:
             return _encode(api, request, result)
         encoded = self._api_versions.get(request.version)
@@ -184,7 +187,8 @@ class Dispatcher:
     def _answer_metadata(
         self, api: Api, request: Request, body: memoryview
     ) -> Answer | Awaitable[Answer]:
-        """Answer Metadata. An answer that is ready at once is cached for equal requests."""
+        """Return the response to Metadata. If it needs no wait, it is cached for requests with the
+        same content."""
         services = self._services
         state = State(services.metadata.version, services.controller_id)
         question = Question(request.version, request.listener, bytes(body))
@@ -213,7 +217,7 @@ async def _answer_later(api: Api, request: Request, result: Awaitable[Message | 
     try:
         message = await result
     except asyncio.CancelledError:
-        log.debug("request cancelled api=%s", api.key.name)
+        log.debug("request cancelled, its connection has closed api=%s", api.key.name)
         raise
     return _encode(api, request, message)
 
@@ -238,8 +242,8 @@ def _encode(api: Api, request: Request, message: Message | None) -> Answer:
 
 
 def _frame(api: Api, version: int, correlation_id: int, body: list[Buffer]) -> list[Buffer]:
-    """Prepend the size and the response header, which has tagged fields from version 1 on
-    (KIP-482)."""
+    """Return the response frame: the size and the response header before the buffers of `body`.
+    From version 1 on, the response header has tagged fields (KIP-482)."""
     tagged = b"\0" if api.response_header_version(version) else b""
     size = 4 + len(tagged) + sum(map(len, body))
     return [_SIZE_AND_CORRELATION.pack(size, correlation_id) + tagged, *body]

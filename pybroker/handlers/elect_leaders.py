@@ -1,8 +1,8 @@
-"""ElectLeaders (KIP-460): the controller holds the elections. The answer waits until the metadata
-of this broker has the new leaders, up to the client's time limit.
+"""ElectLeaders (KIP-460): the controller elects leaders of the partitions in the request. The
+response waits until the metadata of this broker has the new leaders, up to the client's time limit.
 
-The answer has one result for each partition that the request names. If the request is for all
-partitions, the answer omits those that needed no election.
+The response has one result for each partition that the request names. If the request is for all
+partitions, the response omits those that needed no election.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ async def _hold(
 async def _wait_for_leaders(
     services: Services, held: dict[TopicPartition, Election], deadline: float
 ) -> None:
-    """Wait until the metadata of this broker has the new leaders. A partition whose leader is
-    missing at the time limit gets REQUEST_TIMED_OUT."""
+    """Wait until the metadata of this broker has the leaders that the elections in `held` chose. If
+    a partition's new leader is missing at `deadline` (monotonic s), replace its result by
+    REQUEST_TIMED_OUT."""
     waiting = {key: each.leader for key, each in held.items() if each.code is ErrorCode.NONE}
 
     def are_known() -> bool:

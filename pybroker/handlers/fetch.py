@@ -1,7 +1,8 @@
-"""Fetch: read each partition, or wait until there is something to read.
+"""Fetch: reads each partition. If there are too few records, the request waits for more.
 
-A request is full, or an incremental one of a session (KIP-227; `fetch_sessions`). `fetch_reading`
-reads the partitions. This module decides when to answer, and updates the session.
+A request is either full, or an incremental one of a fetch session (KIP-227; `fetch_sessions.py`).
+`fetch_reading.py` reads the partitions. This module decides when to answer, and updates the fetch
+session.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ from pybroker.wire.messages.fetch import (
 _READ_COMMITTED = 1
 _DONE: Final = object()
 _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""While the unread answers of all peers have this size, a fetch returns a single batch."""
+"""While the responses that peers have not read yet have at least this size together, a fetch
+returns a single batch."""
 
 
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answer at once if there is enough data or anything new; else wait and read again."""
+    """Return the response at once if there are enough records, if a partition has an error, if the
+    reader has to truncate its log, or if the client asked for no wait. Otherwise return an
+    awaitable that waits for records and reads again."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -86,8 +90,8 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """Handle an incremental request with very many changes, and yield to the event loop in
-    between."""
+    """Handle an incremental request whose changes of the session are too many for one step.
+    `changes` applies them in steps; yield to the event loop after each step."""
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -127,9 +131,9 @@ async def _read_until_enough(
     reading: Reading,
     seen: int,
 ) -> FetchResponse:
-    """Wait and read again until there is enough data, or the client's `max_wait_ms` is over. `seen`
-    is the count of the purgatory's changes when `reading` began. If the count is higher now, read
-    again without a wait."""
+    """Wait for new records and read the partitions again, until there are enough records or the
+    client's `max_wait_ms` is over. `seen` is the number of changes that the purgatory had counted
+    when `reading` began. If it has counted more by now, read again at once, without a wait."""
     fetches, clock = _purgatory(services, message), services.clock
     deadline = clock.monotonic() + message.max_wait_ms / 1000
     while True:
@@ -153,7 +157,8 @@ async def _read_until_enough(
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
-    """Return the purgatory: a follower waits for the log end, a consumer for the high watermark."""
+    """Return the purgatory in which the request waits: a follower waits until the log end grows, a
+    consumer until the high watermark grows."""
     replicas = services.replicas
     return replicas.replica_fetches if message.replica_id >= 0 else replicas.fetches
 
@@ -170,8 +175,9 @@ def _is_enough(message: FetchRequest, reading: Reading) -> bool:
 def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
-    """Return a pass that has read nothing yet. The first partition with data returns at least one
-    whole batch, even above the limits (KIP-74)."""
+    """Return a new pass over the partitions of the request, or over the pending partitions of
+    `session`, before its first read. The first partition that has records returns at least one
+    whole batch, even if the batch exceeds the limits of the request (KIP-74)."""
     room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)
     if message.replica_id < 0:
@@ -225,8 +231,8 @@ def _settle(
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Record a final answer in the session and in the metrics. This works in short steps, so that
-    the caller can yield to the event loop in between."""
+    """Record in the session and in the metrics what the response sends. Yield after a number of
+    partitions, so that the caller can yield to the event loop."""
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session
@@ -253,7 +259,9 @@ def _settle(
 def _open_session(
     services: Services, message: FetchRequest, reading: Reading, response: FetchResponse
 ) -> Iterator[None]:
-    """Create a session from the request and its answer, if there is room."""
+    """Create a fetch session from a full request and its response, if the cache has room for one,
+    and set its id in the response. Yield after a number of partitions, so that the caller can yield
+    to the event loop."""
     if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics):
         return
     session = services.fetch_sessions.create(

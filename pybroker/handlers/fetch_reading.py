@@ -1,8 +1,9 @@
-"""One pass over the partitions of a Fetch request: reads each partition, and records the offsets of
-a follower.
+"""One pass over the partitions of a Fetch request: reads each partition, and, if a follower sent
+the request, records the follower's fetch offsets at the leader.
 
-The event loop reads from the page cache, and yields after a number of partitions. A read that
-misses the page cache goes to a thread. Answers contain slices of the log as they are on disk.
+The event loop reads what the page cache contains, and yields after a number of partitions. If a
+partition's data is not in the page cache, a thread reads it. The records in a response are slices
+of the log as they are on disk.
 """
 
 from __future__ import annotations
@@ -40,52 +41,60 @@ _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, when a later leader is know
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The limit of a read on the event loop. Copying more than half of it would block the loop for too
-long, so a partition that has more is read in a thread."""
+"""The limit of one partition's read on the event loop. A copy of more than half of it would block
+the event loop for too long, so a thread reads a partition that has more."""
 _TURN_BYTES_MAX: Final = 2 * 1024 * 1024
-"""After this much data, or TURN_PARTITIONS_MAX partitions, a pass yields to the event loop."""
+"""After reading this many bytes, or TURN_PARTITIONS_MAX partitions, a pass yields to the event
+loop."""
 
 
 class _WouldBlock(Exception):
-    """A page-cache miss on the event loop, or too much to copy: a thread has to read."""
+    """Raised on the event loop if a thread has to read the partition: its data is not in the page
+    cache, or there is too much to copy."""
 
 
 Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
-"""A partition of a full request, and the list to which its answer is added."""
+"""A partition of a full request: the list to which its result is appended, the partition, and its
+part of the request."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """One pass, in the order of the request, or of its session."""
+    """One pass over the partitions of a Fetch request: its limits, its progress, and its results.
+    The partitions are in the order of the request, or in that of the fetch session."""
 
     version: int
     items: Sequence[Item]
     cached: Sequence[CachedPartition] | None
-    """The pending partitions of an incremental request, which has no `items`."""
+    """The partitions of an incremental request that have to be read (the pending ones of its
+    session). `items` is then empty. None for a full request."""
     count: int
-    """The number of partitions."""
+    """The number of partitions in `items` or `cached`."""
     responses: list[FetchableTopicResponse]
     given: list[tuple[CachedPartition, PartitionData]]
-    """The answers to an incremental request."""
+    """The results of an incremental request that are sent to the client, each with its
+    partition."""
     follower: FetchRequest | None
-    """The request if a follower sent it, else None."""
+    """The request if a follower sent it; None if a consumer sent it."""
     committed_only: bool
     budget_bytes: int
     enough_bytes: int
     now_s: float
-    """The arrival of a follower's request (monotonic s)."""
+    """When the follower's request arrived (monotonic s)."""
     position: int = 0
-    """The index of the next item."""
+    """The index of the partition that is read next."""
     noted: int = 0
-    """The follower's offsets are recorded for the items before this index."""
+    """The follower's fetch offsets have been recorded at the leader for the partitions before this
+    index."""
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read on from the page cache. Return True at the end of the pass. Otherwise, if
-    `reading.cached_only` is False, a thread has to read the next partition; else the caller has to
+    """Read further partitions from the page cache, starting at `reading.position`. Return True at
+    the end of the pass. If the result is False and `reading.cached_only` is False, a thread has to
+    read the next partition. If it is False and `reading.cached_only` is True, the caller has to
     yield to the event loop."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
@@ -102,8 +111,8 @@ def advance(services: Services, reading: Reading) -> bool:
 
 
 async def complete(services: Services, reading: Reading) -> None:
-    """Read to the end of the pass. A thread reads what the page cache lacks. In between, yield to
-    the event loop."""
+    """Read all remaining partitions of the pass. A thread reads what the page cache does not
+    contain. Yield to the event loop after a number of partitions."""
     read_next = _read_next if reading.cached is None else _read_next_of_session
     while True:
         if not reading.cached_only:
@@ -139,9 +148,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return whether the partition has no records and no news for the client, and watch it from
-    then on. Return False in any case that takes more than a few comparisons: then the partition is
-    read."""
+    """Return True if a partition of a fetch session certainly has no records and no other change
+    for the client. Then begin to watch it, so that it is not read before its next change. Return
+    False if that is not certain after a few comparisons: the caller then reads the partition."""
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None
@@ -226,7 +235,7 @@ def _read_partition(
         if error.code is ErrorCode.CORRUPT_MESSAGE:
             services.replicas.on_suspicion(key, wanted.fetch_offset)
     except StorageError as error:
-        log.error("read failed partition=%s error=%s", key, error)
+        log.error("fetch failed, the log cannot be read partition=%s error=%s", key, error)
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         reading.must_answer = True
     return answer
@@ -267,9 +276,10 @@ def _read_records(
 
 
 def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
-    """Return the batches of `data` up to the first corrupt one. Raise BrokerError CORRUPT_MESSAGE
-    if the first batch is corrupt. A follower checks batches itself, so its fetches are checked here
-    only while it is stuck, which may be the leader's fault."""
+    """Return the batches of `data` before the first corrupt one. Raise BrokerError CORRUPT_MESSAGE
+    if the first batch is corrupt. Followers check batches themselves, so a follower's records are
+    checked here only while that follower makes no progress: the leader's log may then be
+    corrupt."""
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
         return data
@@ -288,15 +298,16 @@ def _note_follower(
     follower: FetchRequest,
     reading: Reading,
 ) -> None:
-    """Record the follower's offsets at the leader, once for each request, before the request waits.
-    This runs on the event loop, which reads every partition first. Raise BrokerError if the fetch
-    must not count."""
+    """Record the follower's fetch offset and log start offset at the leader. This happens once for
+    each partition of a request, before the request waits for new records. Must run on the event
+    loop. Raise BrokerError for a fetch that must not count as the follower's progress: it has no
+    leader epoch, or its broker has no replica of the partition."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{partition.topic_partition}: the follower's fetch has no current leader epoch",
+            f"{partition.topic_partition}: the follower's fetch lacks its current leader epoch",
         )
     log = partition.log
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
@@ -315,14 +326,16 @@ def _note_follower(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
-    """Return the end of the reader's last fetched epoch in this log, if the reader's log diverges
-    before its fetch offset (KIP-595), else None. Raise BrokerError OFFSET_OUT_OF_RANGE if this log
-    does not know the epoch."""
+    """Compare this log with the reader's log, whose fetch offset and last leader epoch are in the
+    request. If the reader's log differs from this one before its fetch offset, return this log's
+    largest epoch that is not above the reader's, and its end offset (KIP-595). Otherwise return
+    None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than all epochs of
+    this log."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: leader epoch {wanted.last_fetched_epoch} is unknown",
+            f"{partition.topic_partition}: the leader has no epoch {wanted.last_fetched_epoch}",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
         return None  # out of range: the read returns the error

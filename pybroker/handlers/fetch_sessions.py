@@ -1,18 +1,19 @@
-"""Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly sends only its
-changes, and receives only partitions with news. This module does no I/O; times are seconds of a
-monotonic clock.
+"""Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly sends only what
+changes in its request, and receives only partitions that have changed. This module does no I/O;
+times are seconds of a monotonic clock.
 
-    full request, epoch 0        -> a new session, if there is room; its id is in the answer
+    full request, epoch 0        -> a new session, if there is room; its id is in the response
     incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
-    full request, epoch 0 or -1  -> the session that it names ends
+    full request, epoch 0 or -1  -> the session whose id the request has ends
 
-A partition of a session is pending or watched. A watched partition has no records and no news for
-the client. Its next change makes it pending, and so does a request that names it. A request reads
-the pending partitions only, so its work is proportional to the partitions that changed.
+Each partition of a session is either pending or watched. A watched partition has no records and no
+other change for the client. It becomes pending at its next change, or when a request names it. A
+request reads only the pending partitions, so its work is proportional to the number of partitions
+that have changed.
 
-Eviction is as in Kafka. A session may be evicted if it was not used for two minutes, or if it is
-two minutes old and smaller than the new one. A follower's new session may evict any consumer's
-session.
+If the cache is full, a new session evicts another one, as in Kafka: a session that was not used for
+two minutes, or a session that is two minutes old and has fewer partitions than the new one. A
+follower's new session may evict any session of a consumer.
 """
 
 from __future__ import annotations
@@ -34,20 +35,22 @@ FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
 PARTITIONS_MAX: Final = 200_000
-"""The maximal number of partitions in one session. A larger client gets no session: its full
-fetches need no memory here."""
+"""The maximal number of partitions in one session. A client with more partitions gets no session
+and sends full requests."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
-"""The maximal number of partitions in all consumers' sessions together: some 200 MB. Kafka has no
-such limit."""
+"""The maximal number of partitions in the sessions of all consumers together; they need some 200
+MB. Kafka has no such limit."""
 _MIN_LIFE_S: Final = 120.0
 _SEARCH_AGAIN_S: Final = 1.0
-"""How long (s) the cache does not search again after it found no session to evict."""
+"""After the cache has found no session that it may evict, it does not search again for this time
+(s)."""
 _ITEMS_PER_STEP: Final = 500
 _INT_MAX: Final = (1 << 31) - 1
 
 
 class CachedPartition:
-    """A partition of a session: the request for it, and the values last sent to the client."""
+    """A partition of a fetch session: the client's request for it (`wanted`), and the offsets that
+    were last sent to the client."""
 
     __slots__ = (
         "follows",
@@ -64,20 +67,22 @@ class CachedPartition:
         self.key = key
         self.session = session
         self.follows = session.replica_id != CONSUMER
-        """Whether the client is a follower. A follower may skip an answer, so it gets the values
-        again."""
+        """Whether the client of the session is a follower. A follower may ignore a response, so the
+        values in it are sent again when the follower states a new leader epoch."""
         self.wanted = wanted
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.verified_epoch = NO_EPOCH
-        """The leader epoch in which `wanted` was found not to diverge. It cannot diverge later in
-        the same epoch."""
+        """The leader epoch in which the client's log was found not to diverge from the leader's at
+        `wanted`. In the same leader epoch, it cannot diverge later."""
         self.watched: Partition | None = None
-        """The replica whose next change makes this partition pending. None while it is pending."""
+        """The local replica that is watched: its next change makes this partition pending. None
+        while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Do not read the partition again before its next change. It must have no records and no
-        news for the client, and the leader must have recorded a follower's fetch of it."""
+        """Begin to watch the partition: it is not read again before the next change of `partition`,
+        its local replica. The caller has checked that there are no records and no other change for
+        the client, and, for a follower, has recorded its fetch."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -109,7 +114,8 @@ class CachedPartition:
         self.unwatch()
 
     def is_news(self, answer: PartitionData) -> bool:
-        """Whether the answer has anything that the client does not have yet."""
+        """Whether this result has records, an error, or a value that differs from the one last sent
+        to the client."""
         return bool(
             answer.records
             or answer.error_code
@@ -119,8 +125,9 @@ class CachedPartition:
         )
 
     def record_sent(self, answer: PartitionData) -> None:
-        """Record that the answer is sent. After an error, or if a follower has to truncate first,
-        the next answer counts as news in any case."""
+        """Record that this result is sent to the client. After an error, or a result that tells a
+        follower to truncate its log, the client gets the partition's next result even if it has
+        nothing new."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
@@ -129,7 +136,8 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One client's partitions. Those to read next are pending; the others are watched."""
+    """The partitions of one client's fetch session. The next request reads the pending partitions;
+    the others are watched."""
 
     __slots__ = (
         "created_s",
@@ -149,39 +157,44 @@ class FetchSession:
     def __init__(self, session_id: int, replica_id: int, size: int, now_s: float) -> None:
         self.id = session_id
         self.replica_id = replica_id
-        """The follower whose session it is, or CONSUMER."""
+        """The broker id of the follower that uses the session, or CONSUMER."""
         self.epoch = 1
-        """The epoch of the next request."""
+        """The session epoch that the client's next request must have."""
         self.partitions: dict[TopicPartition, CachedPartition] = {}
         self.pending: dict[TopicPartition, CachedPartition] = {}
-        """The partitions that the next request reads, in the order of reading. A partition that
-        returned records moves to the end, so that every partition is read."""
+        """The partitions that the next request reads, in this order. A partition that has returned
+        records moves to the end, so that every partition gets its turn."""
         self.on_pending: Callable[[TopicPartition], None] | None = None
-        """Called for each partition that becomes pending while a request waits."""
+        """Called with each partition that becomes pending while a request of the session waits for
+        records."""
         self.is_open = True
         self.requests = SessionRequests(now_s)
         self.terms: tuple[object, ...] = ()
         """The arguments of the last `read_under`."""
         self.size = size
-        """The number of partitions that the cache counts for this session."""
+        """The number of partitions with which the cache counts this session towards its limits."""
         self.created_s = now_s
         self.used_s = now_s
 
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]
     ) -> Iterator[None]:
-        """Apply the changes of a request, in short steps. Raise BrokerError
-        FETCH_SESSION_ID_NOT_FOUND if the session becomes too large."""
+        """Apply the changes of a request: add or change the partitions of `topics`, and remove
+        those of `forgotten`. Yield after a number of partitions. Raise BrokerError
+        FETCH_SESSION_ID_NOT_FOUND if the session gets too many partitions or a topic name is too
+        long."""
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
-                raise _not_found("a topic name is too long")
+                raise _not_found(f"a topic name has more than {TOPIC_NAME_LENGTH_MAX} characters")
             for wanted in topic.partitions:
                 key = TopicPartition(topic.topic, wanted.partition)
                 known = partitions.get(key)
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
-                        raise _not_found(f"it has more than {PARTITIONS_MAX} partitions")
+                        raise _not_found(
+                            f"the request makes it larger than {PARTITIONS_MAX} partitions"
+                        )
                     self.add(key, wanted)
                 else:
                     known.ask(wanted)
@@ -205,15 +218,15 @@ class FetchSession:
         return added
 
     def look_at(self, cached: CachedPartition) -> None:
-        """Make the partition pending."""
+        """Make a partition pending, so that the next request, or the one that waits, reads it."""
         self.pending[cached.key] = cached
         if self.on_pending is not None:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if one of these values differs from the last request: the
-        broker's lease, the follower's incarnation, whether the client reads committed records
-        only."""
+        """Make all partitions pending if an argument differs from that of the session's last
+        request. `lease` is what the broker's ZooKeeper lease allows, `incarnation` is the
+        follower's, and `committed_only` says that the client reads committed transactions only."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -221,13 +234,14 @@ class FetchSession:
             self.pending = dict(self.partitions)
 
     def move_to_end(self, cached: CachedPartition) -> None:
-        """Move a partition that returned records to the end of the order."""
+        """Move a partition that has returned records to the end of the reading order."""
         if self.pending.get(cached.key) is cached:
             del self.pending[cached.key]
             self.pending[cached.key] = cached
 
     def close(self) -> None:
-        """End all watches. A request under way may still read the partitions."""
+        """End the session and stop watching its partitions. A request that is being handled may
+        still read them."""
         self.is_open = False
         self._unwatch_all()
 
@@ -237,22 +251,25 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """All sessions of this broker, at most `slots_max`."""
+    """All fetch sessions of this broker, at most `slots_max`."""
 
     def __init__(self, *, slots_max: int, rng: Rng, counters: FetchSessionCounters) -> None:
         self._slots_max = slots_max
         self._rng = rng
         self._counters = counters
         self._sessions: dict[int, FetchSession] = {}
-        """In the order of their last use, the oldest first."""
+        """Session id -> session, ordered by their last use; the session that was unused for longest
+        is first."""
         self._consumer_partitions = 0
         self._refusals: dict[bool, tuple[float, tuple[bool, int] | None]] = {}
-        """Whether the client is a follower -> the time of the next search for a session to evict,
-        and the worth of the least session that may be evicted (None: none may)."""
+        """Remembers unsuccessful searches for a session to evict. The key is whether the client of
+        the new session was a follower. The value is the time before which the search is not
+        repeated, and the worth of the session that would have been evicted first (None: no session
+        may be evicted)."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
-        """Return a new session for `size` partitions, which the caller adds. Return None if there
-        is no room, or if the session would be too large."""
+        """Return a new session with room for `size` partitions, which the caller adds. Return None
+        if the cache has no room for another session, or if `size` exceeds a limit."""
         replica_id = max(replica_id, CONSUMER)
         is_follower = replica_id != CONSUMER
         if not self._has_room_for(size, is_follower):
@@ -269,16 +286,16 @@ class FetchSessionCache:
         return session
 
     def take(self, session_id: int, epoch: int, replica_id: int, now_s: float) -> FetchSession:
-        """Return the session of an incremental request, and increment its epoch. Raise BrokerError
-        FETCH_SESSION_ID_NOT_FOUND, also for the session of another replica id, or
-        INVALID_FETCH_SESSION_EPOCH."""
+        """Return the session of an incremental request, and increment the session's epoch. Raise
+        BrokerError FETCH_SESSION_ID_NOT_FOUND if there is no session of that id or it belongs to
+        another replica id, INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one."""
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):
-            raise _not_found("it is not known")
+            raise _not_found("this broker has no session of this id and replica id")
         if session.epoch != epoch:
             raise BrokerError(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"session {session_id} is at epoch {session.epoch}, the request says {epoch}",
+                f"fetch session {session_id}: epoch {epoch}: expected {session.epoch}",
             )
         session.epoch = next_epoch(epoch)
         session.used_s = now_s
@@ -287,8 +304,9 @@ class FetchSessionCache:
         return session
 
     def resized(self, session: FetchSession) -> None:
-        """Count a session again after a change of its partitions. An empty session ends. Raise
-        BrokerError FETCH_SESSION_ID_NOT_FOUND if all sessions together are too large."""
+        """Count the session towards the limits again, after its number of partitions has changed. A
+        session without partitions ends. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if all
+        sessions together have too many partitions."""
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return
@@ -300,10 +318,10 @@ class FetchSessionCache:
             self._count(session, size - session.size)
             session.size = size
         else:
-            raise _not_found("the sessions have become too large")
+            raise _not_found("all fetch sessions together have too many partitions")
 
     def remove(self, session_id: int) -> None:
-        """End the session of that id, if it exists."""
+        """End the session of that id. Do nothing if it does not exist."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
@@ -322,7 +340,8 @@ class FetchSessionCache:
             self._consumer_partitions += partitions
 
     def _evict(self, is_follower: bool, size: int, now_s: float) -> bool:
-        """Evict a session for a new one of that size. Return whether one was evicted."""
+        """Evict a session, to make room for a new one of `size` partitions. Return False if no
+        session may be evicted."""
         longest_unused = next(iter(self._sessions.values()), None)
         if longest_unused is None:
             return False
@@ -337,7 +356,8 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session to evict for a new one of that size, or None."""
+        """Return the session of the least worth, which a new session of `size` partitions may
+        evict. Return None if no session may be evicted."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None
@@ -359,7 +379,8 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch after `epoch`. It wraps to 1, since 0 means a new session."""
+    """Return the session epoch that follows `epoch`. After the largest number it is 1, since 0 asks
+    for a new session."""
     return epoch + 1 if epoch < _INT_MAX else 1
 
 
@@ -368,4 +389,7 @@ def _worth(session: FetchSession) -> tuple[bool, int]:
 
 
 def _not_found(reason: str) -> BrokerError:
-    return BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no such session: {reason}")
+    return BrokerError(
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        f"the fetch session does not exist or has ended: {reason}",
+    )

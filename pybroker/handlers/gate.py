@@ -1,9 +1,10 @@
-"""The gate: requests of clients wait until the starting broker has its metadata.
+"""The gate: holds requests back until the starting broker can answer them. Requests of clients wait
+until the broker has the metadata of the cluster.
 
 The controller must be able to reach the starting broker, so the broker accepts connections before
-it can answer clients. Requests of the controller also wait until the broker is registered. They may
-be meant for the previous process of this broker, and only the broker epoch of the registration
-distinguishes the two.
+it can answer clients. Requests of the controller wait until the broker is registered: they may be
+meant for the previous process of this broker, and only the broker epoch of the new registration
+shows that. ApiVersions never waits.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 
 class Gate:
-    """Passes requests on to `answering`: requests of brokers after `let_brokers_in`, requests of
-    clients after `open`."""
+    """Passes requests on to `answering`. Requests that brokers send wait for `let_brokers_in`,
+    requests of clients wait for `open`."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -30,20 +31,21 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """Pass on requests of brokers, because this broker is registered and has its epoch.
-        Idempotent."""
+        """Pass on the requests that brokers send, from now on. The caller calls this when this
+        broker is registered and knows its broker epoch. Idempotent."""
         self._registered.set()
 
     def open(self) -> None:
-        """Pass on all requests. Idempotent."""
+        """Pass on all requests from now on. Idempotent."""
         self._registered.set()
         self._opened.set()
 
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Pass the request on as soon as the gate allows it. Raise the errors of `answering`; the
-        awaitable raises the same."""
+        """Return the response of `answering`; if the request has to wait at the gate, return an
+        awaitable of the response. Raise the errors of `answering`; the awaitable may raise them,
+        too."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

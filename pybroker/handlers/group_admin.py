@@ -22,8 +22,8 @@ from pybroker.wire.messages.group_admin import (
 )
 
 ALL_GROUP_OPERATIONS: Final = 0b0000_0001_0100_1000
-"""READ, DELETE, DESCRIBE as a bit set by AclOperation number: without an authorizer, every
-operation is allowed."""
+"""The operations READ, DELETE and DESCRIBE: each one sets the bit of its AclOperation number.
+Without an authorizer every client may do all of them."""
 
 
 async def handle_describe_groups(

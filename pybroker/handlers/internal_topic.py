@@ -1,8 +1,8 @@
-"""An internal topic with the state of coordinators. The topic is created when it is first needed.
-Each group (or transactional id) maps to one of its partitions.
+"""An internal topic in which coordinators store their state. Each group id (or transactional id)
+maps to one of its partitions. The topic is created when the first request needs it.
 
-The broker reads the number of partitions once, from the topic's node. If two brokers used different
-numbers, even for a moment, both would coordinate the same group.
+The broker reads the topic's number of partitions once, from the topic's node in ZooKeeper. If two
+brokers used different numbers, even for a moment, both could coordinate the same group.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S: Final = 0.5
-"""The pause (s) after a failed creation. Requests during the pause get
-COORDINATOR_NOT_AVAILABLE."""
+"""How long (s) the topic is not created again after its creation has failed. Requests in this time
+get COORDINATOR_NOT_AVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """The properties of the topic to create."""
+    """The properties with which the internal topic is created."""
 
     partitions: int
     replication_factor: int
@@ -40,7 +40,8 @@ class NewTopic:
 
 
 class InternalTopic:
-    """Creates and looks up the internal topic. Used from the event loop only."""
+    """Creates the internal topic, and looks up its partitions and leaders. Used on the event loop
+    only."""
 
     def __init__(
         self,
@@ -59,28 +60,29 @@ class InternalTopic:
         self._clock = clock
         self._log_limit = log_limit
         self._topic_id: uuid.UUID | None = None
-        """The id of the topic that has `_count` partitions."""
+        """The topic id for which `_count` was read. A recreated topic has another id."""
         self._count = 0
         self._making = asyncio.Lock()
         self._failed_until = -1.0
-        self._why_not = "its number of partitions is still unknown"
+        self._why_not = "this broker has not read the topic's number of partitions yet"
 
     @property
     def is_known(self) -> bool:
-        """Whether the number of partitions is known, which `partition_of` needs."""
+        """Whether the topic's number of partitions is known. Without it, `partition_of` fails."""
         topic = self._metadata.topic(self.name)
         return topic is not None and topic.topic_id == self._topic_id
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of a group (or transactional id). Raise BrokerError
+        """Return the partition to which a group id (or transactional id) maps. Raise BrokerError
         COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown."""
         if not self.is_known:
             raise self._not_available(self._why_not)
         return partition_of(key, self._count)
 
     def leader_of(self, partition: int) -> int:
-        """Return the leader of the partition, which coordinates its groups. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE if the metadata has no leader of it."""
+        """Return the broker id of the partition's leader, which coordinates the partition's groups.
+        Raise BrokerError COORDINATOR_NOT_AVAILABLE if the metadata has no leader of the
+        partition."""
         topic = self._metadata.topic(self.name)
         facts = None if topic is None else topic.partitions.get(partition)
         if facts is None or facts.state.leader == NO_LEADER:
@@ -88,19 +90,20 @@ class InternalTopic:
         return facts.state.leader
 
     async def learn(self, topic_id: uuid.UUID) -> None:
-        """Read the number of partitions of the topic with that id. Raise CoordError, MalformedNode,
-        or BrokerError COORDINATOR_NOT_AVAILABLE if there is no such topic."""
+        """Read the number of partitions from the topic's node in ZooKeeper. Raise BrokerError
+        COORDINATOR_NOT_AVAILABLE if there is no topic with `topic_id`, CoordError, or
+        MalformedNode."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)
         if found is None or found[0] not in (None, topic_id):
-            raise self._not_available("the topic is deleted")
+            raise self._not_available("the topic was deleted in the meantime")
         self._topic_id, self._count = topic_id, found[1]
 
     async def settle(self, wait_s: float) -> None:
-        """Create the topic if it is missing, wait until its partitions have leaders, and read the
-        number of partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails or takes
-        longer than `wait_s`."""
+        """Create the topic if it is missing, wait until its partitions have leaders, and read its
+        number of partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails, or if the
+        topic does not appear in the metadata within `wait_s` seconds."""
         async with self._making:
             if self._clock.monotonic() < self._failed_until:
                 raise self._not_available(self._why_not)
@@ -112,7 +115,7 @@ class InternalTopic:
                 )
                 topic = self._metadata.topic(self.name)
                 if topic is None:
-                    raise self._not_available("the topic is being created")
+                    raise self._not_available("the topic is still being created")
                 await self.learn(topic.topic_id)
             except (BrokerError, CoordError, MalformedNode) as error:
                 self._failed_until = self._clock.monotonic() + _TRY_AGAIN_S
@@ -120,7 +123,7 @@ class InternalTopic:
                 left_out = self._log_limit.allow(f"no {self.name}")
                 if left_out is not None:
                     log.warning(
-                        "internal topic not available topic=%s error=%r left_out=%d",
+                        "internal topic not available topic=%s error=%r lines_left_out=%d",
                         self.name,
                         error,
                         left_out,

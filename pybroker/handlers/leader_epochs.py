@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch: returns the end offset of a leader epoch in the leader's log (KIP-101,
 KIP-279, KIP-320).
 
-As in Kafka, the answer does not depend on the replica id: the current epoch ends at the log end
-offset, for followers and consumers alike.
+As in Kafka, followers and consumers get the same answer: the current leader epoch ends at the log
+end offset, not at the high watermark.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def _look_up(
     except BrokerError as error:
         answer.error_code = error.code
     except StorageError as error:
-        log.error("epoch look-up failed partition=%s error=%s", key, error)
+        log.error(
+            "OffsetForLeaderEpoch failed, the log cannot be read partition=%s error=%s", key, error
+        )
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     return answer

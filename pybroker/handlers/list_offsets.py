@@ -1,12 +1,12 @@
-"""ListOffsets: returns the first offset, the end, or the offset of a timestamp, for each partition.
+"""ListOffsets: returns an offset of each partition, according to the timestamp in the request.
 
-Timestamp -1 is the end for the isolation level (for a follower the log end offset), -2 the log
-start offset, and -3 the record with the largest timestamp (version 7). Any other timestamp (ms)
-finds the first record at or after that time. Special timestamps of later versions are not
-supported.
+Timestamp -1 asks for the end: for a follower the log end offset, for a consumer the end that its
+isolation level allows. -2 asks for the log start offset, and -3 (version 7) for the record with the
+largest timestamp. Any other timestamp (ms) asks for the first record whose timestamp is equal or
+later. Special timestamps of later versions are not supported.
 
-A new leader may have a lower high watermark than its predecessor had. Until its high watermark
-reaches the start of its leader epoch, it returns no end, or consumers would see offsets go
+The high watermark of a new leader may be lower than that of the leader before. Until it reaches the
+start of the new leader epoch, the leader returns no end; otherwise consumers would see offsets go
 backwards (KIP-207).
 """
 
@@ -39,14 +39,14 @@ _END = "ListOffsets of the end"
 _END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
 _READ_COMMITTED = 1
 _CONSUMER = -1
-"""The replica id of consumers. Every other id is that of a follower."""
+"""The replica id in the request of a consumer. Any other id is a follower's broker id."""
 _FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _FIRST_VERSION_WITH_MAX_TIMESTAMP = 7
 
 _Found = tuple[int, int, int]
-"""Offset, timestamp (ms), leader epoch."""
+"""The result for a partition: offset, timestamp (ms), leader epoch."""
 _EndOf = Callable[[Partition], int]
-"""Returns the end of the log that this client may see."""
+"""Returns the end of a partition's log up to which the client of the request may read."""
 
 
 async def handle_list_offsets(
@@ -108,7 +108,7 @@ async def _look_up(
             code = ErrorCode.LEADER_NOT_AVAILABLE
         return _failed(wanted, code)
     except StorageError as error:
-        log.error("offset search failed partition=%s error=%s", key, error)
+        log.error("ListOffsets failed, the log cannot be read partition=%s error=%s", key, error)
         return _failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     if request.version == 0:
@@ -122,8 +122,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper, in one request, to confirm this broker as the leader of the partitions whose
-    end it may return only then. Return the confirmed partitions."""
+    """Return the partitions of the request that ZooKeeper has just confirmed this broker to lead.
+    Ask only about partitions whose end may not be returned without the confirmation, all in one
+    request to ZooKeeper. Partitions in `but` are not asked about."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -168,7 +169,7 @@ def _require_known(partition: Partition, end: _EndOf) -> None:
         raise BrokerError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
             f"{partition.topic_partition}: the high watermark {partition.high_watermark} is below "
-            f"the start {partition.epoch_start} of the leader epoch",
+            f"the start of the leader epoch, {partition.epoch_start}",
         )
 
 
@@ -183,8 +184,9 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Search in a thread, since the index and a part of the log may be on disk. If the replica
-    stops meanwhile, raise BrokerError NOT_LEADER_OR_FOLLOWER, not the error of the failed read."""
+    """Search the log for `timestamp` in a thread, since the index and a part of the log may not be
+    in memory. Return None if no record matches. If the replica stops during the search, raise
+    BrokerError NOT_LEADER_OR_FOLLOWER instead of the error of the failed read."""
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -1,8 +1,8 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): the content of this broker's log directories,
-and moves of replicas between them.
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): describes the log directories of this broker,
+and moves replicas between them.
 
-As in Kafka, a partition that a request assigns to two directories moves to the last one, and has
-one result.
+If a request assigns a partition to two directories, the partition moves to the last one and has one
+result, as in Kafka.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 def handle_describe_log_dirs(
     services: Services, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Describe each log directory. A failed directory has only an error. Unknown topics and
-    partitions are omitted."""
+    """Return each log directory with its replicas. A failed directory has an error and no replicas.
+    Partitions that are not on this broker are omitted."""
     wanted = None
     if message.topics is not None:
         wanted = {
@@ -93,7 +93,7 @@ def _tell(services: Services, partition: TopicPartition, path: str, error: Broke
     left_out = services.log_limit.allow("replica not moved")
     if left_out is not None:
         log.warning(
-            "replica not moved partition=%s to=%s error=%s left_out=%d",
+            "replica not moved partition=%s to=%s error=%s lines_left_out=%d",
             partition,
             path,
             error,

@@ -1,8 +1,8 @@
 """Metadata and DescribeCluster: the leaders of partitions, and the addresses of brokers.
 
 The addresses are those of the listener that received the request. A missing topic is created if
-both the client and the configuration allow it. The answer waits a short time for its leaders, so
-that most clients need not retry.
+both the client and the configuration allow it. The response then waits a short time for the topic's
+leaders, so that most clients need not retry.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ _FIRST_VERSION_WITH_AUTO_CREATION_FLAG: Final = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
 _FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
 TOPICS_MAX: Final = 100_000
-"""The maximal number of topics in one request. In a larger request every topic gets
+"""The maximal number of topics in one request. If a request names more, every topic in it gets
 INVALID_REQUEST."""
 CREATIONS_MAX: Final = 100
-"""The maximal number of topics that one request creates. Any further topic gets
-LEADER_NOT_AVAILABLE, so that the client retries. Otherwise a long list of names would keep
-ZooKeeper busy for minutes."""
+"""The maximal number of topics that one request creates. Further missing topics get
+LEADER_NOT_AVAILABLE, so that the client retries. Without this limit, a request with many names
+would keep ZooKeeper busy for minutes."""
 ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as a bit set by
-AclOperation number: without an authorizer, every operation is allowed."""
+"""The operations READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS
+on a topic: each one sets the bit of its AclOperation number. Without an authorizer every client may
+do all of them."""
 ALL_CLUSTER_OPERATIONS: Final = 0b0001_1111_1010_0000
-"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+"""The same for the operations on the cluster: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION,
+DESCRIBE_CONFIGS, ALTER_CONFIGS and IDEMPOTENT_WRITE."""
 NOT_REQUESTED: Final = -(2**31)
 
 
@@ -87,8 +89,8 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Return the error for an unsupported endpoint type: only KRaft has controller endpoints
-    (KIP-919)."""
+    """Return the response to a DescribeCluster request that asks for another type of endpoint than
+    brokers. Only KRaft has endpoints of controllers (KIP-919)."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -102,15 +104,16 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 
 def _wants_all(request: Request, message: MetadataRequest) -> bool:
-    """Whether the request is for all topics: its list is empty in version 0, and null in later
-    versions."""
+    """Whether the request is for all topics: its list of topics is empty in version 0, and null in
+    later versions."""
     if request.version < _FIRST_VERSION_WITH_NULL_FOR_ALL:
         return not message.topics
     return message.topics is None
 
 
 def _to_create(services: Services, request: Request, message: MetadataRequest) -> list[str]:
-    """Return the missing topics that this request may create."""
+    """Return the names of the topics in the request that do not exist and that the request may
+    create."""
     if not message.topics or not services.config.auto_create_topics_enable:
         return []
     if (
@@ -169,14 +172,16 @@ async def _create_and_answer(
 
 
 def _log_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
-    """Log a failed creation. The lines are limited, since clients retry."""
+    """Log that a topic could not be created. The number of log lines is limited, since clients
+    retry."""
     left_out = services.log_limit.allow("topic not created")
     if left_out is not None:
-        log.warning("topic not created topic=%s error=%r left_out=%d", topic, error, left_out)
+        text = "topic not created topic=%s error=%r lines_left_out=%d"
+        log.warning(text, topic, error, left_out)
 
 
 def has_leaders(topic: TopicView | None) -> bool:
-    """Whether the topic is known and each of its partitions has a leader."""
+    """Whether the topic exists (is not None) and each of its partitions has a leader."""
     return topic is not None and all(
         facts.state.leader != NO_LEADER for facts in topic.partitions.values()
     )
@@ -216,8 +221,8 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
 
 
 def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Remove repeated topics, as Kafka does: a name has a few bytes, a description has
-    thousands."""
+    """Return the topics without repetitions, as Kafka does. A name has a few bytes, but the
+    description of a topic has thousands, so repetitions would make the response very large."""
     return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 

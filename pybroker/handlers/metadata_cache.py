@@ -1,8 +1,8 @@
-"""A cache of encoded Metadata answers. Many clients send equal requests, and describing thousands
-of partitions takes longer than any other work on the event loop.
+"""A cache of encoded Metadata responses. Many clients send the same request, and describing
+thousands of partitions takes longer than any other work on the event loop.
 
-A cached answer is valid for one version of the MetadataView and one controller. The answer to a
-request that creates topics is not cached.
+A cached response is valid for one version of the MetadataView and one controller. If a request
+creates topics, its response is not cached.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 QUESTION_BYTES_MAX: Final = 16 * 1024
-"""The answer to a request longer than this is not cached."""
+"""The maximal size (bytes) of a request whose response is cached."""
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The maximal size of all cached requests and answers. The oldest ones are evicted first."""
+"""The maximal size (bytes) of all cached requests and responses together. The oldest responses are
+evicted first."""
 
 
 class Question(NamedTuple):
-    """All fields of a request that its answer depends on."""
+    """All parts of a request on which its response depends."""
 
     version: int
     listener: str
@@ -24,16 +25,16 @@ class Question(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state that the cached answers describe: the version of the MetadataView, and the
-    controller."""
+    """The state of the cluster from which the cached responses were made: the version of the
+    MetadataView, and the controller's id."""
 
     view_version: int
     controller_id: int
 
 
 class MetadataCache:
-    """Cached answers by request. Invariant: `_bytes` is the sum over all requests and answers, at
-    most CACHED_BYTES_MAX."""
+    """Cached Metadata responses by request. Invariant: `_bytes` is the size of all cached requests
+    and responses, at most CACHED_BYTES_MAX."""
 
     def __init__(self) -> None:
         self._state = State(-1, -1)
@@ -44,8 +45,8 @@ class MetadataCache:
         return len(self._answers)
 
     def get(self, state: State, question: Question) -> bytes | None:
-        """Return the cached answer for this state, or None. If the state differs from that of the
-        last call, empty the cache."""
+        """Return the cached response to the request `question`, or None. If `state` differs from
+        that of the last call, remove all cached responses first: they are outdated."""
         if state != self._state:
             self._state = state
             self._answers.clear()
@@ -54,7 +55,8 @@ class MetadataCache:
         return self._answers.get(question)
 
     def put(self, state: State, question: Question, answer: bytes) -> None:
-        """Cache an answer, if `state` is that of the last `get`."""
+        """Cache the response to `question`. Do nothing if `state` is not that of the last `get`, or
+        if the request or the response is too large."""
         size = len(question.body) + len(answer)
         if (
             state != self._state

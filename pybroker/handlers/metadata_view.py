@@ -1,7 +1,7 @@
 """This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
 
-Requests read it. The controller's UpdateMetadata changes it. While ZooKeeper does not answer this
-broker, the answers of other brokers (leader discovery) change it, too.
+The handlers read it. The controller's UpdateMetadata commands change it. While this broker gets no
+answers from ZooKeeper, the Metadata responses of other brokers change it, too (leader discovery).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pybroker.model import (
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic: its id, and partition number -> facts."""
+    """A topic: its name and id, and the facts of its partitions by partition number."""
 
     name: str
     topic_id: uuid.UUID
@@ -32,21 +32,22 @@ class TopicView:
 
 
 class MetadataView:
-    """The metadata of the cluster, used on the event loop only. `version` grows with every change,
-    for caches."""
+    """The metadata of the cluster as this broker knows it. Used on the event loop only. `version`
+    grows with every change, so that caches notice changes."""
 
     def __init__(self) -> None:
         self.version = 0
         self._controller_epoch = -1
         self.discovered_controller: int | None = None
-        """The controller in another broker's answer; None after an UpdateMetadata."""
+        """The id of the controller according to another broker's Metadata response; None if an
+        UpdateMetadata has arrived since."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicView] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._all = Everything()
         self._changed: set[asyncio.Future[None]] = set()
         self.on_deleted: Callable[[Collection[str]], None] = lambda _: None
-        """Receives the names of topics that the controller has begun to delete."""
+        """Called with the names of topics when the controller begins to delete them."""
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
@@ -60,12 +61,13 @@ class MetadataView:
         return self._topics.get(name)
 
     def exists(self, topic_partition: TopicPartition) -> bool:
-        """Whether the cluster has that partition."""
+        """Whether the cluster has the partition, as far as this broker knows."""
         topic = self._topics.get(topic_partition.topic)
         return topic is not None and topic_partition.partition in topic.partitions
 
     def is_led_after(self, topic_partition: TopicPartition, leader_epoch: int) -> bool:
-        """Whether the metadata has a live leader of the partition in a later leader epoch."""
+        """Whether the partition has a live leader whose leader epoch is later than
+        `leader_epoch`."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         return (
@@ -75,16 +77,16 @@ class MetadataView:
         )
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """Return the name of the topic that has this id, or None."""
+        """Return the name of the topic with this id, or None if no topic has it."""
         return self._names.get(topic_id)
 
     def apply(self, command: UpdateMetadata) -> None:
-        """Apply an UpdateMetadata. Raise BrokerError STALE_CONTROLLER_EPOCH for a command of an
-        earlier controller."""
+        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if its
+        controller has been replaced: a command of a later controller has been applied already."""
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {command.controller_epoch} is below the current one,"
+                f"controller epoch {command.controller_epoch} is below the current controller's,"
                 f" {self._controller_epoch}",
             )
         self._controller_epoch = command.controller_epoch
@@ -112,9 +114,10 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Take the leader from another broker's answer, if its leader epoch is later and the leader
-        is a known broker. If the leader is unknown, clients are still sent to the previous leader,
-        which redirects them. Return whether the answer is about the topic of this id."""
+        """Apply the leader of a partition that another broker's Metadata response states, if its
+        leader epoch is later than the known one and `leader` is a known broker. If `leader` is not
+        a known broker, keep the previous leader, which redirects clients. Return False if this
+        broker does not know the partition under `topic_id`, else True."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -126,14 +129,15 @@ class MetadataView:
         return True
 
     def apply_discovered_controller(self, broker_id: int) -> None:
-        """Take the controller from another broker's answer, if it is a known broker."""
+        """Apply the controller that another broker's Metadata response states, if it is a known
+        broker."""
         if broker_id in self._brokers and broker_id != self.discovered_controller:
             self.discovered_controller = broker_id
             self._has_changed()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `condition` is true; it is checked after each change. Return False if it is
-        still false after `timeout_s`."""
+        """Wait until `condition` returns True. It is called at once and after each change of the
+        metadata. Return False if it still returns False after `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not condition():

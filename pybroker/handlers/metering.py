@@ -1,8 +1,8 @@
-"""Counts and times requests by API, around the dispatcher.
+"""Counts the requests of each API and measures how long they take. It stands before the dispatcher.
 
-Timing a request costs as much as handling some requests. So of the Produce and Fetch requests with
-an immediate answer only one in `_SAMPLE` is timed, and stands for all of them. All other requests
-are timed.
+Measuring a request costs about as much as handling a small one. So of the Produce and Fetch
+requests that are answered without a wait, only one in `_SAMPLE` is measured, and its time counts
+`_SAMPLE` times. All other requests are measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
 
 
 class Asking(Protocol):
-    """The peer that sends a request."""
+    """The peer that sends a request: the listener to which it is connected, and its host."""
 
     @property
     def listener(self) -> str: ...
@@ -34,19 +34,21 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 
 class Metering:
-    """Passes requests on to `answering`, counts and times them. A request that closes the
-    connection is not counted, since its API key may be garbage."""
+    """Passes requests on to `answering`, and counts and measures them. A request whose connection
+    is closed instead of a response is not counted, since its API key may be garbage."""
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
-        """`meters` has one meter for each value of the low byte of the API key."""
+        """`meters` has 256 meters. A request is counted by the meter at the index of the low byte
+        of its API key."""
         self.answering = answering
-        """The handler of requests. It may be replaced at any time."""
+        """The function that answers requests. Its arguments are the frame, the listener and the
+        peer's host. The owner may replace it at any time."""
         self._meters = meters
         self._clock = clock
 
     def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
-        """Return the answer of `answering`. Raise the errors of the dispatcher; the awaitable
-        raises the same."""
+        """Return what `answering` returns: a response, or an awaitable of it. Raise the errors of
+        `answering`; the awaitable may raise them, too."""
         try:
             key = frame[1]
         except IndexError:
@@ -67,8 +69,8 @@ class Metering:
         return self._later(meter, answer, began)
 
     async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
-        """Time a request that waits. Each of them is timed, since the cost of timing is small
-        beside that of waiting."""
+        """Await the response and measure the time since `began` (monotonic s). Every request that
+        waits is measured: compared with the wait, measuring costs little."""
         try:
             return await answer
         finally:

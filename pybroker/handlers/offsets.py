@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-Version 0 of OffsetCommit and OffsetFetch uses the nodes /consumers/GROUP/offsets in ZooKeeper, and
-any broker serves it. The group's coordinator serves all other requests. As in Kafka, OffsetFetch
-does not check whether a partition exists.
+Version 0 of OffsetCommit and OffsetFetch reads and writes the nodes /consumers/GROUP/offsets in
+ZooKeeper, so any broker can serve it. All other requests are served by the group's coordinator. As
+in Kafka, OffsetFetch does not check whether a partition exists.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CONSUMER = "consumer"
 _TIME_MAX_MS = 2**63 - 1
 
 Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
-"""The committed offset, or the error, of each partition. A partition without a commit has no
+"""Partition -> its committed offset, or an error. A partition without a committed offset has no
 entry."""
 
 
@@ -164,8 +164,9 @@ async def handle_offset_fetch(
 def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
-    """Return group -> requested topics (None: all topics). A repeated group gets one answer: its
-    name has a few bytes, its offsets may have megabytes."""
+    """Return group id -> the topics that the request asks for (None: all topics with offsets). If
+    the request names a group several times, its topics are merged, and the group gets one result: a
+    name has a few bytes, but the offsets of a group may have megabytes."""
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -178,8 +179,8 @@ def _by_group(
 async def _failed_fetch(
     version: int, message: OffsetFetchRequest, code: ErrorCode
 ) -> OffsetFetchResponse:
-    """Return the error of a group. Versions without a field for it get the error at each
-    partition."""
+    """Return the response to an OffsetFetch that failed with `code`. If its version has no field
+    for an error of the whole request, each partition gets the error."""
     if version >= _FIRST_WITH_ERROR_FOR_ALL:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
@@ -225,7 +226,10 @@ async def _fetch(
     wanted: Collection[TopicPartition] | None,
     require_stable: bool,
 ) -> Found:
-    """Return the committed offsets from the group's coordinator. Raise BrokerError."""
+    """Return the committed offsets that the group's coordinator has for the partitions `wanted`
+    (None: all partitions). If `require_stable` is True, a partition with a pending transactional
+    commit gets the error UNSTABLE_OFFSET_COMMIT. Raise BrokerError if this broker is not the
+    coordinator."""
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
@@ -265,9 +269,9 @@ def _keys(
 async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
-    """Return an answer for every requested partition, or (None) for all partitions with a commit. A
-    repeated partition gets one answer, as in Kafka: its number has 4 bytes, its metadata
-    thousands."""
+    """Return the results for the partitions in `wanted`, or for all partitions in `found` if
+    `wanted` is None. If the request names a partition several times, it gets one result, as in
+    Kafka: a partition number has 4 bytes, but the metadata of an offset may have thousands."""
     pause = PeriodicYield()
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
@@ -352,9 +356,9 @@ def _deletion_fault(
 
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
-    """Return a function of a topic: whether a member of the group is subscribed to the topic, so
-    that its offsets must not be deleted. Raise BrokerError GROUP_ID_NOT_FOUND or
-    NON_EMPTY_GROUP."""
+    """Return a function that says whether a member of the group is subscribed to a topic; then the
+    topic's offsets must not be deleted. Raise BrokerError GROUP_ID_NOT_FOUND if there is no such
+    group, NON_EMPTY_GROUP if its members are not consumers."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.offsets.fetch(group_id, None):
@@ -365,6 +369,8 @@ async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[st
     if facts.state is GroupState.EMPTY:
         return lambda topic: False
     if facts.protocol_type != _CONSUMER:
-        raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members")
+        raise BrokerError(
+            ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members that are not consumers"
+        )
     topics = facts.topics
     return lambda topic: topics is None or topic in topics

@@ -1,8 +1,8 @@
-"""CreatePartitions: the controller's broker writes the larger assignment of the topic to ZooKeeper,
-the controller opens the new partitions, and the answer waits for their leaders, up to the client's
-time limit.
+"""CreatePartitions: the broker that is the controller writes the larger assignment of a topic to
+ZooKeeper, and the controller then opens the new partitions. The response waits for their leaders,
+up to the client's time limit.
 
-The answer has one result for each topic of the request, in the order of the request. If one topic
+The response has one result for each topic of the request, in the order of the request. If one topic
 fails, the others are still expanded.
 """
 
@@ -63,8 +63,8 @@ async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_
 async def _wait_for_leaders(
     services: Services, expanded: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
 ) -> None:
-    """Wait until all partitions have leaders. A topic without all leaders at the deadline gets
-    REQUEST_TIMED_OUT."""
+    """Wait until all partitions of each topic have leaders. A topic that lacks a leader at the
+    deadline gets REQUEST_TIMED_OUT."""
     view = services.metadata
 
     def is_open(name: str, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Large requests yield to the event loop after a number of items."""
+"""Handlers of large requests yield to the event loop after a number of items."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from typing import Final
 
 ITEMS_PER_YIELD: Final = 1000
-"""The number of items between two yields. Looking up this many partitions takes some 5 ms."""
+"""The number of items, such as partitions, after which a handler yields. Looking up this many
+partitions takes some 5 ms."""
 
 
 class PeriodicYield:
-    """Counts the items of a request, and yields to the event loop after every ITEMS_PER_YIELD
-    items. The handler calls `await pause.after_item()` after each item."""
+    """Counts the items of one request. The handler awaits `after_item()` after each item, which
+    yields to the event loop after every ITEMS_PER_YIELD items."""
 
     __slots__ = ("_items",)
 

@@ -1,7 +1,7 @@
-"""Produce: checks each batch, appends it, and answers when `acks` is satisfied.
+"""Produce: checks each batch, appends it, and answers when the `acks` of the request is satisfied.
 
-The answer has one result for each partition of the request. If one batch fails, the others are
-still appended. With acks=0 there is no answer, so a failure closes the connection.
+The response has one result for each partition of the request. If one batch fails, the others are
+still appended. A request with acks=0 has no response, so a failure closes the connection.
 """
 
 from __future__ import annotations
@@ -37,36 +37,40 @@ _ADMIN_CLIENT_ID = "__admin_client"
 
 
 class _Waiting(NamedTuple):
-    """An appended batch that cannot be acknowledged yet."""
+    """A batch that has been appended and must not be acknowledged yet."""
 
     partition: Partition
     leading_since: int
-    """The number of the leadership in which the batch was appended. A later leadership may have
-    truncated it."""
+    """`Partition.leading_since` when the batch was appended: the leader epoch in which this broker
+    became the leader. If it becomes the leader again later, the batch may be truncated."""
     end_offset: int
-    """The offset up to which the log must be committed (acks=all) or durable (acks=1)."""
+    """The batch is acknowledged when all offsets below this one are committed (acks=all) or on disk
+    (acks=1)."""
     acks: int
     result: PartitionProduceResponse
 
 
 _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
-"""A batch that a thread has to handle: to decompress it for the check, to recompress it, or to find
-its invalid records."""
+"""A batch that a thread has to check: the batch has to be decompressed, has to be compressed with
+another codec, or has invalid records that the thread has to find."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """The batches of a request that still wait for a check or an acknowledgement."""
+    """The batches of one request that still have to be checked, and those that still have to be
+    acknowledged."""
 
     waiting: list[_Waiting] = field(default_factory=list)
     unchecked: list[_UNCHECKED] = field(default_factory=list)
     held_up: set[TopicPartition] = field(default_factory=set)
-    """The partitions of the unchecked batches."""
+    """The partitions that have unchecked batches. Further batches of these partitions are not
+    appended before them."""
 
     def leave(
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
     ) -> None:
-        """Leave a batch to be checked in a thread."""
+        """Add a batch of the partition `key` to those that a thread checks. `result` is its part of
+        the response."""
         self.unchecked.append((key, data, result))
         self.held_up.add(key)
 
@@ -74,8 +78,8 @@ class _Progress:
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append all batches at once. Wait only for batches that a thread has to check, and until
-    `acks` is satisfied."""
+    """Append the batches of the request. Return the response, or None for acks=0. If a thread has
+    to check a batch, or if `acks` is not satisfied yet, return an awaitable of it."""
     progress = _Progress()
     responses = []
     for topic in message.topic_data:
@@ -104,7 +108,8 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Append the batch of one partition, or leave it to be checked in a thread."""
+    """Check the batch of one partition and append it. If a thread has to check it, add it to
+    `progress.unchecked` instead. Raise BrokerError or StorageError if it cannot be appended."""
     if acks not in (-1, 0, 1):
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: expected -1, 0 or 1")
     if request.version < _FIRST_VERSION_WITH_BATCHES:
@@ -144,7 +149,8 @@ def _append(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Append a checked batch. If it cannot be acknowledged yet, add it to `progress.waiting`."""
+    """Append a batch that has been checked, and fill in `result`. If the batch must not be
+    acknowledged yet, add it to `progress.waiting`."""
     if header.is_transactional:
         # No request could end the transaction, so read_committed consumers would stop here forever.
         raise BrokerError(
@@ -164,9 +170,9 @@ def _append(
 
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
-    """Return the local leader of the partition with the authority to append. acks=all needs less
-    authority, since all in-sync replicas confirm the batch. Raise the errors of
-    `ReplicaManager.leader`."""
+    """Return this broker's replica of the partition, which must be the leader and may append under
+    the broker's ZooKeeper lease. acks=all is also possible while the lease is expired, since all
+    in-sync replicas confirm the batch. Raise the errors of `ReplicaManager.leader`."""
     asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
     return services.replicas.leader(key, needed=NEEDED[asked])
 
@@ -174,7 +180,8 @@ def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
 def answer_append(
     services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
 ) -> Awaitable[ProduceResponse]:
-    """Return the response to an appended batch that cannot be acknowledged yet."""
+    """Return an awaitable of the response to a request whose only batch has been appended and must
+    not be acknowledged yet."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
@@ -186,7 +193,8 @@ def answer_append(
 def answer_failure(
     services: Services, partition: Partition, error: BrokerError | StorageError
 ) -> ProduceResponse:
-    """Return the response to the only batch of a request, which could not be appended."""
+    """Return the response to a request whose only batch could not be appended because of
+    `error`."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition, base_offset=-1)
     _refuse(services, key, result, error)
@@ -212,8 +220,8 @@ async def _check_and_finish(
     response: ProduceResponse,
     progress: _Progress,
 ) -> ProduceResponse | None:
-    """Check the batches in a thread, then append them. The connection keeps the request's frame
-    until then, and handles no other request."""
+    """Check the unchecked batches in a thread, and append them. The connection keeps the frame of
+    the request until then, and handles no other request. Return the response."""
     for key, data, result in progress.unchecked:
         try:
             partition = services.replicas.leader(key)
@@ -236,12 +244,14 @@ async def _check_and_finish(
 def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Return the answer according to `acks`, after every batch is appended or has failed."""
+    """Return the response when every batch has been appended or has failed: None for acks=0, an
+    awaitable if a batch must not be acknowledged yet. With acks=0 and a failed batch, raise
+    CloseConnection."""
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses
         ):
-            raise CloseConnection("a produce request with acks=0 failed")
+            raise CloseConnection("a batch of a Produce request with acks=0 was not appended")
         return None
     if progress.waiting:
         return _when_acknowledged(services, progress.waiting, message.timeout_ms, response)
@@ -254,7 +264,7 @@ def _refuse(
     result: PartitionProduceResponse,
     error: BrokerError | StorageError,
 ) -> None:
-    """Count a rejected batch, and set its error in the result."""
+    """Count a batch that is not appended, and set its error in `result`."""
     counters = services.metrics.counters(key.topic)
     counters.produce_requests += 1
     counters.failed_produce_requests += 1
@@ -264,9 +274,9 @@ def _refuse(
 def _fail(
     key: TopicPartition, result: PartitionProduceResponse, error: BrokerError | StorageError
 ) -> None:
-    """Set the error of a batch in its result."""
+    """Set the error of a batch in `result`, its part of the response."""
     if isinstance(error, StorageError):
-        log.error("append failed partition=%s error=%s", key, error)
+        log.error("produce failed, the log cannot be written partition=%s error=%s", key, error)
         error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
     result.error_code = error.code
     result.error_message = error.detail
@@ -281,8 +291,8 @@ def _fail(
 async def _when_acknowledged(
     services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
 ) -> ProduceResponse:
-    """Answer when every batch satisfies its acks. After `timeout_ms` the remaining batches get
-    REQUEST_TIMED_OUT."""
+    """Wait until the `acks` of every batch in `waiting` is satisfied, and return the response.
+    After `timeout_ms` the remaining batches get REQUEST_TIMED_OUT."""
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -306,9 +316,9 @@ async def _when_acknowledged(
 
 
 def _is_decided(services: Services, item: _Waiting) -> bool:
-    """Whether the batch is acknowledged or has failed; the error of a failed batch is set in the
-    result. With fewer in-sync replicas than min.insync.replicas nothing is committed, so the
-    producer gets an error and retries."""
+    """Whether a batch is acknowledged or has failed. If it has failed, set its error in its result.
+    If too few replicas are in sync (min.insync.replicas), the batch cannot be committed: it fails,
+    so that the producer retries."""
     partition = item.partition
     key = partition.topic_partition
     try:
@@ -316,7 +326,10 @@ def _is_decided(services: Services, item: _Waiting) -> bool:
             services.replicas.leader(key) is not partition
             or partition.leading_since != item.leading_since
         ):
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader of {key} has changed")
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the leader of {key} has changed since the append",
+            )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset
         if not partition.may_have_enough_replicas():

@@ -1,10 +1,10 @@
-"""The fast lane of Produce: handles requests with one plain batch for one partition, with acks 1 or
-all. Nearly every producer sends such requests.
+"""The fast lane of Produce: handles requests with one batch for one partition, without a
+transaction, with acks 1 or all. Nearly every producer sends such requests.
 
-The lane reads the frame and writes the answer without message objects. It appends by the same
-`Partition.append` as `produce.py`. It leaves every other request to `produce.py`: a request of
-another shape, an invalid batch, or a partition that this broker does not lead. So its answers equal
-those of `produce.py` byte for byte.
+The lane reads the request frame and writes the response frame without message objects. It appends
+by the same `Partition.append` as `produce.py`. It leaves a request to `produce.py` if the request
+has another form, the batch is invalid, or this broker does not lead the partition. So its responses
+are byte for byte those of `produce.py`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ _FIRST_WITH_MESSAGE: Final = 8
 
 
 class Parsed(NamedTuple):
-    """The fields of a frame that has the shape of the lane. `name` is the topic name with its
-    length prefix, as the answer repeats it."""
+    """The fields of a Produce frame that the fast lane can handle: one batch for one partition.
+    `name` is the topic name with its length prefix. The response begins the topic with these bytes.
+    The batch is between the positions `start` and `end` of the frame."""
 
     version: int
     correlation_id: int
@@ -71,8 +72,8 @@ class Parsed(NamedTuple):
 
 
 def parse(frame: memoryview) -> Parsed | None:
-    """Return the fields of a frame (without its size) if it has the shape of the lane, else
-    None."""
+    """Return the fields of a request frame (without its size) if the fast lane can handle the
+    request, else None."""
     try:
         key, version, correlation_id, client_length = _HEADER.unpack_from(frame)
         at = 10 + client_length
@@ -162,7 +163,7 @@ def _parse_compact(frame: memoryview, version: int, correlation_id: int, at: int
 
 
 class ProduceLane:
-    """Answers the frames that have the shape of the lane."""
+    """Answers the Produce requests that the fast lane can handle."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -171,14 +172,16 @@ class ProduceLane:
         self._wall_ms = services.clock.wall_ms
         self._needed = NEEDED["Produce with acks 0 or 1"]
         self._client_ids: set[bytes] = set()
-        """Known client ids that are valid UTF-8. The dispatcher closes the connection of a client
-        whose id is not valid UTF-8."""
+        """Client ids that earlier requests had and that are valid UTF-8. For a client id that is
+        not valid UTF-8, the dispatcher closes the connection."""
 
     def answer(
         self, frame: memoryview
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
-        """Return the response frame. If the response has to wait or is an error, return the request
-        and the response instead. Return None if the lane has not handled the frame."""
+        """Append the batch of the request and return the response frame. If the response has to
+        wait or has an error, return the request and its response, or an awaitable of the response,
+        which the caller encodes. Return None if the fast lane cannot handle the request; then
+        nothing has been appended."""
         parsed = parse(frame)
         if parsed is None:
             return None

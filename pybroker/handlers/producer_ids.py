@@ -1,6 +1,7 @@
-"""InitProducerId without a transactional id: returns a producer id that no producer has used.
+"""InitProducerId without a transactional id: returns a producer id that no other producer has
+received.
 
-The transaction timeout has no meaning without a transactional id and is ignored.
+Without a transactional id, the transaction timeout of the request has no meaning and is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ async def handle_init_producer_id(
     except BrokerError as error:
         left_out = services.log_limit.allow("producer id not allocated")
         if left_out is not None:
-            log.warning("producer id not allocated error=%s left_out=%d", error, left_out)
+            log.warning("producer id not allocated error=%s lines_left_out=%d", error, left_out)
         return _refused(error.code)
     except CoordError:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)

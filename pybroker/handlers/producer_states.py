@@ -1,5 +1,5 @@
-"""DescribeProducers (KIP-664): returns the producer state of a partition, at any of its
-replicas."""
+"""DescribeProducers (KIP-664): returns the producers that have written to a partition, with their
+state. Every replica can answer, not only the leader."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 _PRODUCERS_MAX: Final = 100_000
-"""The maximal number of producers in an answer. Further partitions get an error: a request may
-repeat a partition any number of times, and the answer must not fill the memory."""
+"""The maximal number of producers in a response. When it is reached, further partitions get an
+error: a request may name a partition any number of times, and the response must not fill the
+memory."""
 _PRODUCERS_A_TURN: Final = 5000
-"""After this many producers a request yields to the event loop."""
+"""After returning this many producers, a request yields to the event loop."""
 
 
 async def handle_describe_producers(
@@ -51,7 +52,7 @@ def _too_many(number: int) -> DescribeProducersPartitionResponse:
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"the answer has {_PRODUCERS_MAX} producers; request fewer partitions",
+        error_message=f"the response has {_PRODUCERS_MAX} producers; ask for fewer partitions",
     )
 
 

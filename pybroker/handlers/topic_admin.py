@@ -1,6 +1,6 @@
-"""Creates, expands and deletes topics for requests: fills in defaults, checks options, places the
-replicas, and writes the change to ZooKeeper. The controller carries the change out.
-"""
+"""Creates, expands and deletes topics for requests: fills in the defaults, checks the options,
+chooses the replicas, and writes the change to ZooKeeper. The controller reads the change there and
+carries it out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from pybroker.ports import Coord, Rng, WatchEvent
 
 
 class _Changed:
-    """A one-shot watch of ZooKeeper that sets an event."""
+    """The callback of a one-shot watch in ZooKeeper. It sets an event when the watched node
+    changes."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -41,7 +42,8 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """The `TopicAdmin` of a broker. It creates one topic at a time."""
+    """Creates, expands and deletes topics by writing to ZooKeeper (see `TopicAdmin`). It creates
+    topics one after another."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class ZooKeeperTopicAdmin:
         metadata: MetadataView,
         rng: Rng,
     ) -> None:
-        """`layers` returns the broker's options in force."""
+        """`layers` returns the broker's options in force, from which a topic inherits."""
         self._coord = coord
         self._layers = layers
         self._metadata = metadata
@@ -68,8 +70,8 @@ class ZooKeeperTopicAdmin:
         configs: Mapping[str, str],
         validate_only: bool,
     ) -> CreatedTopic:
-        """Write a new topic to ZooKeeper. Raise BrokerError if the topic is invalid, CoordError if
-        ZooKeeper does not answer."""
+        """Write a new topic to ZooKeeper. If `validate_only` is True, only check it. Raise
+        BrokerError if the topic is invalid, CoordError if ZooKeeper does not answer."""
         layers = self._layers()
         try:
             TopicConfig.parse(layers.current, configs)
@@ -87,8 +89,9 @@ class ZooKeeperTopicAdmin:
         )
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Write a deletion request to ZooKeeper. Raise BrokerError UNKNOWN_TOPIC_OR_PARTITION or
-        UNKNOWN_TOPIC_ID, CoordError if ZooKeeper does not answer."""
+        """Write a request to ZooKeeper to delete the topic. Raise BrokerError
+        UNKNOWN_TOPIC_OR_PARTITION if there is no topic of that name, UNKNOWN_TOPIC_ID if it has
+        another id than `topic_id`, CoordError if ZooKeeper does not answer."""
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
@@ -102,8 +105,10 @@ class ZooKeeperTopicAdmin:
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions to a topic. Raise BrokerError if the request is invalid, CoordError if
-        ZooKeeper does not answer."""
+        """Write to ZooKeeper that the topic has `count` partitions. `assignments` are the replicas
+        of the new partitions; if it is None, this method chooses them. If `validate_only` is True,
+        only check the request. Raise BrokerError if the request is invalid, CoordError if ZooKeeper
+        does not answer."""
         await expand_topic(
             self._coord,
             name,
@@ -115,9 +120,9 @@ class ZooKeeperTopicAdmin:
         )
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until the topic's node is removed, so that a topic of the same name can be created.
-        Return False if the node still exists after `timeout_s`. Raise CoordError if ZooKeeper does
-        not answer."""
+        """Wait until the topic's node in ZooKeeper is removed: then a new topic may have the same
+        name. Return False if the node still exists after `timeout_s`. Raise CoordError if ZooKeeper
+        does not answer."""
         path = paths.topic(name)
         try:
             async with asyncio.timeout(timeout_s):
@@ -130,9 +135,9 @@ class ZooKeeperTopicAdmin:
             return False
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the topic's id (None if it has none) and its number of partitions, from its node
-        in ZooKeeper. Return None if there is no such node. Raise CoordError if ZooKeeper does not
-        answer, MalformedNode if the node is malformed."""
+        """Return the topic's id and its number of partitions, from the topic's node in ZooKeeper;
+        the id is None if the topic has none. Return None if there is no node. Raise CoordError if
+        ZooKeeper does not answer, MalformedNode if the node is malformed."""
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

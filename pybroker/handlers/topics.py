@@ -1,7 +1,8 @@
-"""CreateTopics and DeleteTopics: the controller's broker writes the request to ZooKeeper, the
-controller carries it out, and the answer waits for the result, up to the client's time limit.
+"""CreateTopics and DeleteTopics: the broker that is the controller writes the change to ZooKeeper,
+and the controller then carries it out. The response waits for the result, up to the client's time
+limit.
 
-The answer has one result for each topic of the request, in the order of the request. If one topic
+The response has one result for each topic of the request, in the order of the request. If one topic
 fails, the others are still created or deleted.
 """
 
@@ -42,7 +43,8 @@ async def handle_create_topics(
         try:
             if counts[topic.name] > 1:
                 raise BrokerError(
-                    ErrorCode.INVALID_REQUEST, f"the request names topic {topic.name} twice"
+                    ErrorCode.INVALID_REQUEST,
+                    f"the request names topic {topic.name} more than once",
                 )
             require_controller(services)
             await _create(services, topic, result, validate_only=message.validate_only)
@@ -73,7 +75,8 @@ async def _create(
         assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
         if len(assignment) != len(topic.assignments):
             raise BrokerError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment names a partition twice"
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "the assignment in the request names a partition twice",
             )
     configs = {}
     for config in topic.configs:
@@ -108,8 +111,8 @@ async def _create(
 async def _wait_for_leaders(
     services: Services, results: list[CreatableTopicResult], deadline: float
 ) -> None:
-    """Wait until every new topic has leaders. A topic without leaders at the deadline gets
-    REQUEST_TIMED_OUT."""
+    """Wait until every created topic has leaders. A topic that lacks a leader at `deadline`
+    (monotonic s) gets REQUEST_TIMED_OUT."""
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     view = services.metadata
     await view.wait_until(
@@ -136,7 +139,9 @@ async def handle_delete_topics(
         result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
         try:
             if counts[(topic.name, topic.topic_id)] > 1:
-                raise BrokerError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+                raise BrokerError(
+                    ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
+                )
             require_controller(services)
             await _delete(services, request, topic, result)
         except (BrokerError, CoordError, MalformedNode) as error:
@@ -188,9 +193,13 @@ async def _delete(
         topic_id = topic.topic_id
         name = services.metadata.name_of(topic_id)
         if name is None:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic.topic_id}")
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic.topic_id}"
+            )
     if name is None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a name nor an id is given")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "the request has neither the name nor the id of the topic"
+        )
     result.name = name
     known = services.metadata.topic(name)
     if known is not None:
@@ -212,7 +221,8 @@ def require_controller(services: Services) -> None:
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error for the client: a retriable one if ZooKeeper did not answer."""
+    """Return the error that the client gets if its request fails with `error`. If ZooKeeper did not
+    answer, it is an error after which the client retries."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

@@ -1,8 +1,8 @@
-"""Answers of APIs that the broker advertises but does not implement.
+"""Answers requests of the APIs that the broker advertises but does not implement.
 
-Each answer is the error that Kafka returns in the same case, in the shape of the response, so that
-clients handle it correctly: no coordinator yet, no authorizer, no SASL on this listener, no SCRAM
-credentials, or not supported.
+Each response has the error that Kafka returns in a comparable case, in the form of that API's
+response, so that clients handle it correctly. The error says that there is no coordinator yet, no
+authorizer, no SASL on this listener, or no SCRAM credential, or that the API is not supported.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
 
 
 def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
-    """Return an error for each user, since no user has credentials. librdkafka 2.15 aborts on a
-    top-level error."""
+    """Return an error for each user in the request: this broker has no credentials. An error of the
+    whole response would abort a client of librdkafka 2.15."""
     asked = Counter(user.name for user in request.users or [])
     return scram.DescribeUserScramCredentialsResponse(
         results=[_no_credentials(user, times) for user, times in asked.items()]
@@ -166,7 +166,8 @@ def _alter_scram(request: scram.AlterUserScramCredentialsRequest) -> Message:
 
 
 def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any], Message]:
-    """Return a handler whose responses have that error code and nothing else."""
+    """Return a function from a request to a response that has the error `code` and no other
+    content."""
 
     def answer(request: Any) -> Message:
         return response(error_code=code)
@@ -210,4 +211,4 @@ def _handler(
 
 
 UNAVAILABLE: Final = {key: _handler(answer) for key, answer in _ANSWERS.items()}
-"""API -> handler, for the APIs that are not implemented."""
+"""API -> handler, for the APIs that the broker advertises but does not implement."""

@@ -1,8 +1,8 @@
-"""Replaces this process by the program in its arguments; that program ends together with the parent
-process.
+"""Replaces this process by the program in its arguments. The program ends when the parent process
+ends.
 
-The file is run on its own: `python -I -S child_launcher.py PARENT_PID PROGRAM ARGUMENT...`. The
-kernel is asked to kill this process when its parent ends (PR_SET_PDEATHSIG); the setting survives
+The file is run on its own: `python -I -S child_launcher.py PARENT_PID PROGRAM ARGUMENT...`. It asks
+the kernel to kill this process when its parent ends (PR_SET_PDEATHSIG), and that setting survives
 exec. This module imports little of the standard library, since every import delays the start.
 """
 
@@ -17,8 +17,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Execute the program; this function does not return. On systems other than Linux the program
-    does not end with its parent."""
+    """Execute the program in the arguments of this process; this function does not return. On a
+    system other than Linux the program does not end with its parent."""
     parent, program, *rest = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

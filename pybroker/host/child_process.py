@@ -1,8 +1,8 @@
-"""Child processes that end together with this process, even if it is killed; waiting for their end;
-and the command line of `pybroker` itself.
+"""Child processes that end together with this process, even if it is killed: how to start such a
+child, and how to wait for its end. Also the command line of `pybroker` itself.
 
-The kernel ends the child when the *thread* that started it ends. So a child has to be started in a
-thread that lives as long as the child should.
+The kernel ends the child when the *thread* that started it ends. So the thread that starts a child
+has to live as long as the child should.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _POLL_S: Final = 0.02
 
 
 def tied_to_us(command: Sequence[str]) -> list[str]:
-    """Return the command line that runs `command` (whose first word is a path) as a process that
-    ends together with this one."""
+    """Return a command line that runs `command` in a process that ends together with this process.
+    The first word of `command` is the path of a program."""
     return [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), *command]
 
 
 def pybroker_command(*words: str) -> list[str]:
-    """Return the command line of `pybroker` under this Python. Use it with
-    `pybroker_environment`."""
+    """Return the command line that runs `pybroker` with these arguments under this Python. The
+    process needs the environment of `pybroker_environment`."""
     return [sys.executable, "-P", "-m", "pybroker", *words]
 
 
 def pybroker_environment() -> dict[str, str]:
-    """Return the environment of this process, extended so that a child finds this code even if it
-    is not installed. (Not all of sys.path is passed on: in a test run it may begin with folders
-    whose modules have names of Python's own.)"""
+    """Return the environment of this process, with a PYTHONPATH in which a child finds this code
+    even if the code is not installed. PYTHONPATH gets only the folder of this code, not all of
+    sys.path: in a test run sys.path may begin with folders that hide modules of Python itself."""
     folder = str(Path(__file__).resolve().parents[1])
     if folder in (*site.getsitepackages(), site.getusersitepackages()):
         return dict(os.environ)
@@ -46,15 +46,15 @@ def pybroker_environment() -> dict[str, str]:
 
 
 def wait_until_stopped(pid: int) -> None:
-    """Return when all threads of the child have stopped after a SIGSTOP, which takes a moment, or
-    when the child has ended."""
+    """Wait, after a SIGSTOP to the child, until all its threads have stopped or the child has
+    ended."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 async def ended(child: subprocess.Popen[bytes]) -> int:
-    """Wait for a child's end without a thread. Return its exit code; a negative one is the number
-    of the signal that ended the child."""
+    """Wait until a child process ends, without a thread for the wait. Return its exit code. If a
+    signal ended the child, return the negative number of the signal."""
     while (code := child.poll()) is None:
         try:
             descriptor = os.pidfd_open(child.pid)

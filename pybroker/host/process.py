@@ -22,12 +22,13 @@ log = logging.getLogger(__name__)
 READY_VARIABLE: Final = "NOTIFY_SOCKET"
 _READY: Final = b"READY=1"
 _NEW_OBJECTS_MAX: Final = 20_000
-"""The garbage collector's threshold for a collection; Python's own default is 700."""
+"""How many new objects make Python's garbage collector run; Python's own default is 700."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SystemProc:
-    """The `Proc` of a real process."""
+    """Facts about a real process (see `Proc`): the boot id of its machine's kernel, and its process
+    id."""
 
     def boot_id(self) -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
@@ -37,7 +38,7 @@ class SystemProc:
 
 
 class ThreadedBlocking:
-    """The `Blocking` of a real process: a fixed number of threads with a common name."""
+    """Runs blocking work (see `Blocking`) in a fixed number of threads of a real process."""
 
     def __init__(self, threads: int) -> None:
         self._executor = _executor(threads)
@@ -47,14 +48,14 @@ class ThreadedBlocking:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def resize(self, threads: int) -> None:
-        """Run new work in `threads` new threads. The old threads finish the queued work and then
-        end."""
+        """Run new work in `threads` new threads. The old threads finish the work that is queued for
+        them, and then end."""
         self._executor.shutdown(wait=False)
         self._earlier.append(self._executor)
         self._executor = _executor(threads)
 
     def close(self) -> None:
-        """Wait for running work. Work that has not begun is dropped."""
+        """Wait for the work that is running. Work that has not begun is discarded."""
         for executor in (*self._earlier, self._executor):
             executor.shutdown(wait=True, cancel_futures=True)
 
@@ -64,16 +65,17 @@ def _executor(threads: int) -> ThreadPoolExecutor:
 
 
 def spare_the_collector() -> None:
-    """Exclude the objects of a started broker from the garbage collector, and run it less often.
-    With 5,000 partitions a full collection delays all requests by 40 ms, and requests leave almost
-    no cycles behind."""
+    """Exclude all objects that exist now from Python's garbage collector, and let it run less
+    often. Called when the broker has started. With 5,000 partitions a full collection would delay
+    all requests by 40 ms, and requests leave almost no cycles that it could free."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS_MAX, *gc.get_threshold()[1:])
 
 
 def raise_open_files_limit() -> int:
-    """Raise the limit of open files as far as the system allows. Return the new limit."""
+    """Raise this process's limit of open files as far as the system allows. Return the limit in
+    force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -82,8 +84,8 @@ def raise_open_files_limit() -> int:
 
 
 def send_ready() -> None:
-    """Send READY=1 to the socket that NOTIFY_SOCKET names, if it is set (sd_notify). systemd
-    (Type=notify) and `pybroker start --brokers` receive it."""
+    """Send READY=1 to the socket in the environment variable NOTIFY_SOCKET (sd_notify); do nothing
+    if it is not set. systemd (Type=notify) and `pybroker start --brokers` set it."""
     address = os.environ.get(READY_VARIABLE)
     if not address:
         return
@@ -93,17 +95,19 @@ def send_ready() -> None:
             sender.setblocking(False)
             sender.sendto(_READY, name)
     except OSError as error:
-        log.warning("readiness not sent %s=%s error=%r", READY_VARIABLE, address, error)
+        text = "readiness not sent, the parent process waits on %s=%s error=%r"
+        log.warning(text, READY_VARIABLE, address, error)
 
 
 class ReadySocket:
-    """The socket on which a parent receives the readiness message of one child (`send_ready`). The
-    owner watches it for reading."""
+    """The socket on which a parent process receives the readiness message of one child
+    (`send_ready`). The owner waits until the socket is readable, and then calls
+    `received_ready`."""
 
     def __init__(self) -> None:
         self.address = f"@pybroker-{secrets.token_hex(8)}"
-        """The child's value of NOTIFY_SOCKET: a name in Linux' abstract namespace, without a
-        file."""
+        """The value of NOTIFY_SOCKET for the child: a name in Linux' abstract namespace of sockets,
+        so that there is no file."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind("\0" + self.address[1:])
@@ -112,7 +116,8 @@ class ReadySocket:
         return self._socket.fileno()
 
     def received_ready(self) -> bool:
-        """Whether the received message is READY=1."""
+        """Receive a message, and return whether it is READY=1. Return False if there is no
+        message."""
         try:
             return _READY in self._socket.recv(4096).splitlines()
         except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Runs a broker as a process, with the real ports, sessions and signals.
+"""Runs a broker as a process, with real ports, ZooKeeper sessions and signals.
 
-The start changes nothing until it is certain that the broker can run: it binds ports, compares the
-configuration with `meta.properties`, locks the data directories, and connects to ZooKeeper, in this
-order.
+The start changes nothing on disk or in ZooKeeper until it is certain that the broker can run. In
+this order it binds the ports, compares the configuration with `meta.properties`, locks the log
+directories, and connects to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ log = logging.getLogger("pybroker.server")
 
 
 def run_broker(config: BrokerConfig) -> None:
-    """Run a broker until SIGTERM or SIGINT. Raise StartupError if the broker cannot start or has to
-    end by itself."""
+    """Run a broker until the process receives SIGTERM or SIGINT. Raise StartupError if the broker
+    cannot start, or if it has to end without a signal."""
     start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))
@@ -65,7 +65,8 @@ def run_broker(config: BrokerConfig) -> None:
 
 async def _run(config: BrokerConfig) -> None:
     """Start the broker, wait for a signal or another reason to end, and stop the broker. A signal
-    also ends a start in progress."""
+    during the start ends the start. If the reason is not a signal, raise StartupError with the
+    reason."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -84,7 +85,8 @@ async def _run(config: BrokerConfig) -> None:
 async def _start(
     config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
 ) -> None:
-    """Start all components, and register their stops in `stack`."""
+    """Start all components of the broker, and push the calls that stop them onto `stack`. The
+    broker calls `end` with the reason when it has to end by itself."""
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_open_files_limit()
@@ -132,7 +134,9 @@ def _log_options(config: BrokerConfig) -> LogOptions:
 
 
 def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
-    """Bind the HTTP port early, so that health can be queried during the start."""
+    """Bind the port of the HTTP pages and serve them from now on, so that health can be queried
+    during the broker's start. Return None if the pages are disabled, or if another process uses the
+    default port. Raise StartupError if a configured port cannot be bound."""
     bound = bind_http(view.config)
     if bound is None:
         return None
@@ -143,7 +147,8 @@ def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
 
 
 class _Sessions:
-    """Opens sessions with the configured ensemble, or with an embedded server."""
+    """Opens the broker's ZooKeeper sessions: with the configured ensemble or, without one, with an
+    embedded server that it starts."""
 
     def __init__(
         self, config: BrokerConfig, clock: SystemClock, metrics: Metrics, stack: AsyncExitStack
@@ -156,7 +161,8 @@ class _Sessions:
         self._directory = ""
 
     async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
-        """Open the broker's session. Return the session, and the server's address for the log."""
+        """Open the broker's ZooKeeper session. `usable` are the usable log directories. Return the
+        session, and the address of the servers for the log."""
         self._directory = usable[0]
         where = self._servers or ""
         if self._servers is None:
@@ -186,8 +192,8 @@ class _Sessions:
         directory = str(Path(self._config.log_directories[0]).absolute())
         if directory not in usable:
             raise StartupError(
-                f"log directory {directory} cannot be used, and the embedded ZooKeeper's data is in"
-                " it; repair it, or give the cluster's --zookeeper"
+                f"log directory {directory} cannot be used, and it contains the embedded"
+                " ZooKeeper's data; repair the directory, or give the cluster's --zookeeper"
             )
         embedded = EmbeddedZooKeeper(
             str(Path(directory) / EMBEDDED_DIRECTORY),
@@ -209,12 +215,12 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
-    """Raise StartupError if there is data but the directory of its embedded ZooKeeper is missing. A
-    new ZooKeeper would not have the topics, and would conflict with the old one after its
-    restoration."""
+    """Raise StartupError if the log directories belong to a cluster with an embedded ZooKeeper and
+    the directory of that ZooKeeper is missing. A new ZooKeeper would not have the topics. If the
+    old one were restored later, the two would conflict."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(
             f"the data belongs to cluster {stored_cluster}, but its embedded ZooKeeper's directory "
-            f"{directory} is missing; restore it, or give the cluster's --zookeeper"
+            f"{directory} is missing; restore that directory, or give the cluster's --zookeeper"
         )

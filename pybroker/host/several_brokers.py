@@ -1,8 +1,8 @@
-"""The options of each broker of `pybroker start --brokers N`: ids, ports and directories that do
-not collide, the host as the rack, and one shared ZooKeeper.
+"""The options of each broker of `pybroker start --brokers N`. Ids, ports and directories do not
+collide, the rack is the host's name, and all brokers share one ZooKeeper.
 
-The module derives properties from properties. Besides, it only reads the content of the directories
-and checks whether default ports are free.
+The module derives the options of each broker from the common options. Apart from that, it only
+reads directories and checks whether ports are free.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """One broker: its index among the others, from 0, and its own options."""
+    """One of the brokers: its index, from 0, and the options that only this broker has."""
 
     index: int
     properties: Mapping[str, str]
-    """The options of this broker. They lack zookeeper.connect if the cluster has an embedded
-    ZooKeeper."""
+    """Option name -> text, for the options that differ from the common ones. zookeeper.connect is
+    not among them: the supervisor adds the address of an embedded ZooKeeper later."""
 
 
 def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[BrokerPlan]:
-    """Derive the options of each of `brokers` brokers (at least 2) from `base`, the options of one.
-    `host` is this machine's name. Raise ConfigError with all faults."""
+    """Derive the options of each broker from `base`, the common options. `brokers` is the number of
+    brokers (at least 2), `host` is this machine's name. Raise ConfigError with all faults."""
     config = BrokerConfig.parse(base)
     plans = [BrokerPlan(index, _own_options(config, index, host)) for index in range(brokers)]
     faults: dict[str, None] = {}
@@ -62,8 +62,9 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
 
 
 def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
-    """Return the plan, without HTTP if the option is not set and the default port is in use. As for
-    a single broker, a used default port does not prevent the start."""
+    """Return the plan. If pybroker.http.listener is not set and another process uses the default
+    port, return the plan with the HTTP pages disabled and log that. A single broker also starts
+    without its HTTP pages in that case."""
     listener = plan.properties.get(_HTTP)
     if listener is None or _HTTP in config.given:
         return plan
@@ -72,7 +73,7 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
         socket.create_server((host, int(port))).close()
     except OSError as error:
         log.warning(
-            "http disabled broker=%d %s=%s reason=%s",
+            "http pages disabled, their port cannot be used broker=%d %s=%s reason=%s",
             plan.index,
             _HTTP,
             listener,
@@ -83,8 +84,8 @@ def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
 
 
 def check_directories(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if the directories contain a single broker's data but several brokers are
-    to start, or the reverse."""
+    """Raise StartupError if the log directories contain the data of a single broker but `brokers`
+    is more than 1, or the data of several brokers but `brokers` is 1."""
     for directory in map(Path, config.log_directories):
         first = _directory_of(directory, 0)
         if brokers == 1 and (first / _META).exists():
@@ -100,8 +101,8 @@ def check_directories(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_ports(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if another process uses a port of one of the brokers. Each broker would
-    find this itself, but only after others have begun to fill their directories."""
+    """Raise StartupError if another process uses a port of one of the brokers. Without this check
+    that broker would fail, but only after other brokers have begun to fill their directories."""
     with ExitStack() as stack:
         for index in range(brokers):
             for listener in config.bound_listeners:
@@ -113,8 +114,8 @@ def check_ports(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if there is data but the directory of its ZooKeeper is missing: a new
-    ZooKeeper would not have the topics."""
+    """Raise StartupError if a broker's directory has data but the directory of the shared embedded
+    ZooKeeper is missing: a new ZooKeeper would not have the topics."""
     directory = zookeeper_directory(config)
     if config.zookeeper_connect is not None or directory.exists():
         return
@@ -129,7 +130,8 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Return the directories with data of brokers whose index is `brokers` or higher."""
+    """Return the directories that contain data of brokers that are not started: those whose index
+    is `brokers` or higher."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent
@@ -141,7 +143,7 @@ def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
 
 
 def zookeeper_directory(config: BrokerConfig) -> Path:
-    """Return the directory of the ZooKeeper that the brokers share."""
+    """Return the directory of the embedded ZooKeeper that the brokers share."""
     return Path(config.log_directories[0]).absolute() / ZOOKEEPER_DIRECTORY
 
 
@@ -169,8 +171,8 @@ def _own_options(config: BrokerConfig, index: int, host: str) -> dict[str, str]:
 
 
 def _moved(listener: Listener, index: int) -> Listener:
-    """Return the listener of the broker with that index. Port 0 is unchanged: each broker uses any
-    free port."""
+    """Return `listener`, one of the common options, with the port of the broker `index`: the index
+    is added to the port. Port 0 stays 0: each broker uses any free port."""
     return replace(listener, port=listener.port + index if listener.port else 0)
 
 

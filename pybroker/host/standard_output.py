@@ -1,9 +1,9 @@
-"""The standard streams of a tool. If the reader of its output ends (`| head`), the tool ends
-without an error message.
+"""The standard streams of a tool. If the program that reads its output ends (`| head`), the tool
+ends, too, without an error message.
 
-Python raises BrokenPipeError in that case, which is an OSError: code between the write and the end
-of the tool would take it for the error of a file, and the flush at the end of the process would
-fail, too. So a write to the descriptor raises an exception that such code does not catch.
+Python raises BrokenPipeError in that case, which is an OSError. Code of the tool that handles
+OSError would take it for the error of a file, and the flush at the end of the process would fail,
+too. So here a write raises an exception that such code does not catch.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ _STDERR: Final = 2
 
 
 class OutputGone(SystemExit):
-    """The reader of standard output has ended. This is a SystemExit, because asyncio passes it on
-    from every task."""
+    """The program that read standard output has ended. The base class is SystemExit, since asyncio
+    passes a SystemExit on from every task."""
 
 
 class OutputFailed(PybrokerError):
-    """A write to standard output failed, for instance because the disk is full."""
+    """A write to standard output failed for another reason than the end of its reader, for instance
+    because the disk is full."""
 
 
 class _Output(io.FileIO):
-    """Writes to a descriptor, and never closes it. After a failed write all later output is
-    discarded. If the reader has ended, output to standard error is discarded, too, as for a program
-    that SIGPIPE ends."""
+    """Standard output: writes to a file descriptor, and never closes it. After a failed write all
+    later output is discarded. If the reader of the output has ended, standard error is discarded
+    from then on, too: the tool ends silently, like a program that SIGPIPE ends."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
@@ -48,13 +49,14 @@ class _Output(io.FileIO):
         except OSError as error:
             _discard(self.fileno())
             raise OutputFailed(
-                f"standard output cannot be written: {error.strerror}; free the disk, or send the"
-                " output to another file"
+                f"standard output cannot be written: {error.strerror}; send the output to another"
+                " file, or free the disk if it is full"
             ) from error
 
 
 class _Complaints(io.FileIO):
-    """Standard error of the tool, which continues if nothing reads its messages."""
+    """Standard error of a tool. If a write fails, all further messages are discarded and the tool
+    continues."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -68,8 +70,9 @@ class _Complaints(io.FileIO):
 
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
-    """Return a context in which the tool writes to standard output. If the reader ends, the context
-    ends without an error. Streams that are not files (in tests) are unchanged."""
+    """Return a context in which a tool may write to standard output. If the reader of the output
+    ends, the context ends early, without an error. Streams that are not files (in tests) are left
+    unchanged."""
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

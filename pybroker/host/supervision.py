@@ -1,10 +1,11 @@
-"""The decisions of the supervisor of `pybroker start --brokers N`: the functions receive events and
-return effects. This module does not start processes, read a clock or wait; `supervisor.py` does.
+"""The decisions of the supervisor of `pybroker start --brokers N`: its functions receive events and
+return effects. This module does not start processes, read a clock or wait; `supervisor.py` does
+that.
 
-A broker that has served once is started again whenever it ends, after a growing pause. If a broker
-fails its very first start, all brokers are stopped, because only the operator can repair that. At
-the end the brokers are stopped one after another, the last one first, so that each can hand over
-its leaderships.
+If a broker has served at least once, it is started again whenever it ends, after a pause that grows
+each time. If a broker fails its very first start, all brokers are stopped, because only the
+operator can repair that. Brokers are stopped one after another, the last one first, so that each
+one can hand its leaderships over to brokers that still run.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from typing import Final
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""After a broker has served for this time (s), its next pause is the first one again."""
+"""If a broker has served for this time (s) before it ends, the pause before its next start is the
+shortest one again."""
 STOP_MAX_S: Final = 60.0
-"""How long (s) a broker may take to stop before it is killed."""
+"""How long (s) a broker may take to stop after SIGTERM. Then it is killed."""
 EXIT_REFUSED: Final = 1
 """The exit code of a broker that cannot start and has printed the reason."""
 
 
 class State(Enum):
-    """The state of one broker."""
+    """The state of one broker's process."""
 
     NEW = auto()
     STARTING = auto()
     SERVING = auto()
     PAUSING = auto()
-    """The broker has ended and will be started again."""
+    """The process has ended and will be started again after a pause."""
     STOPPING = auto()
-    """The broker got SIGTERM and has not ended yet."""
+    """The process has received SIGTERM and has not ended yet."""
     ENDED = auto()
 
 
@@ -49,14 +51,14 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start the broker's process."""
+    """An effect: start the broker's process."""
 
     broker: int
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchLater:
-    """Call `due` for the broker after the pause."""
+    """An effect: call `Supervision.due` for the broker after `pause_s`."""
 
     broker: int
     pause_s: float
@@ -64,26 +66,28 @@ class LaunchLater:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Send SIGTERM; call `overdue` if the broker has not ended after STOP_MAX_S."""
+    """An effect: send SIGTERM to the broker. Call `Supervision.overdue` if it has not ended after
+    STOP_MAX_S."""
 
     broker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Send SIGKILL."""
+    """An effect: send SIGKILL to the broker."""
 
     broker: int
 
 
 @dataclass(frozen=True, slots=True)
 class AllServe:
-    """Report that every broker has served at least once."""
+    """An effect: report that every broker has served at least once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the supervisor: no broker runs, and none will be started."""
+    """An effect: end the supervisor with this exit code. No broker runs, and none will be
+    started."""
 
     exit_code: int
 
@@ -104,7 +108,8 @@ class _Broker:
 
 
 class Supervision:
-    """The states of brokers 0 to `count` - 1. Times are seconds of one monotonic clock."""
+    """The states of the brokers 0 to `count` - 1. Each method handles an event and returns the
+    effects that the caller has to carry out. Times are seconds of one monotonic clock."""
 
     def __init__(self, count: int) -> None:
         self._brokers = [_Broker() for _ in range(count)]
@@ -120,11 +125,12 @@ class Supervision:
         return self._brokers[broker].state
 
     def begin(self) -> list[Effect]:
-        """Start all brokers."""
+        """Return the effects that start all brokers."""
         return [self._launch(broker) for broker in range(len(self._brokers))]
 
     def served(self, broker: int, now_s: float) -> list[Effect]:
-        """Handle the readiness message of a broker."""
+        """Handle the readiness message of a broker, which arrived at `now_s`: the broker serves
+        clients."""
         found = self._brokers[broker]
         if found.state is not State.STARTING:
             return []  # the broker got SIGTERM meanwhile
@@ -137,7 +143,7 @@ class Supervision:
         return [AllServe()]
 
     def ended(self, broker: int, exit_code: int, now_s: float) -> list[Effect]:
-        """Handle the end of a broker's process."""
+        """Handle the end of a broker's process at `now_s`."""
         found = self._brokers[broker]
         if found.state is State.SERVING and now_s - found.serving_since_s >= STEADY_S:
             found.next_pause_s = PAUSE_FIRST_S
@@ -154,13 +160,14 @@ class Supervision:
         return [LaunchLater(broker, pause_s)]
 
     def due(self, broker: int) -> list[Effect]:
-        """Handle the end of a broker's pause."""
+        """Handle the end of the pause before a broker is started again."""
         if self._brokers[broker].state is not State.PAUSING:
             return []
         return [self._launch(broker)]
 
     def stop(self) -> list[Effect]:
-        """Stop all brokers one after another. A second call stops the remaining brokers at once."""
+        """Stop all brokers, one after another. If this is called a second time, stop all that still
+        run at once."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):
@@ -174,7 +181,7 @@ class Supervision:
         return effects
 
     def overdue(self, broker: int) -> list[Effect]:
-        """Handle a broker that has not ended within STOP_MAX_S after SIGTERM."""
+        """Handle that a broker has not ended within STOP_MAX_S after SIGTERM: kill it."""
         if self._brokers[broker].state is not State.STOPPING:
             return []
         self._exit_code = EXIT_REFUSED
@@ -185,7 +192,8 @@ class Supervision:
         return Launch(broker)
 
     def _running(self) -> list[int]:
-        """Return the brokers that run and have not got SIGTERM, in the order of their stop."""
+        """Return the brokers that run and have not received SIGTERM, in the order in which they are
+        to be stopped."""
         return [
             broker
             for broker, found in reversed(list(enumerate(self._brokers)))

@@ -1,8 +1,9 @@
-"""`pybroker start --brokers N`: one process that runs N brokers and the ZooKeeper that they share.
+"""`pybroker start --brokers N`: one process, the supervisor, runs N brokers and the ZooKeeper that
+they share.
 
-The brokers are processes in process groups of their own (Ctrl-C reaches only the supervisor), and
-end with the supervisor, even if it is killed. `supervision.py` makes the decisions. This module
-owns the processes, their output, the clock and the signals. ZooKeeper is stopped last.
+Each broker is a process in a process group of its own, so that Ctrl-C reaches only the supervisor.
+The brokers end with the supervisor, even if it is killed. `supervision.py` makes the decisions.
+This module owns the processes, their output, the clock and the signals. ZooKeeper is stopped last.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from pybroker.host.supervision import (
 log = logging.getLogger(__name__)
 
 COMPLAINT: Final = b"pybroker start: "
-"""The beginning of the line in which a broker says why it cannot start."""
+"""A broker that cannot start prints a line that begins with this text and gives the reason."""
 _READ_BYTES: Final = 65_536
 _LINE_BYTES_MAX: Final = 1_048_576
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -58,7 +59,8 @@ _NOT_LAUNCHED: Final = -1
 
 @dataclass(slots=True)
 class _Child:
-    """A broker's process, including its restarts."""
+    """A broker with its current process. When the broker is started again, it has another
+    process."""
 
     plan: BrokerPlan
     ready: ReadySocket
@@ -69,8 +71,9 @@ class _Child:
 
 
 def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequence[str]) -> None:
-    """Run the brokers until SIGTERM or SIGINT. `words` are the beginning of every broker's command
-    line. Raise StartupError if the brokers cannot start, or did not stop in time."""
+    """Run the brokers of `plans` until this process receives SIGTERM or SIGINT. Every broker's
+    command line begins with `words`. Raise StartupError if a broker cannot start, or did not stop
+    in time."""
     as_json = config.pybroker_log_format == "json"
     start_logging(
         LogOptions(as_json=as_json, level=config.pybroker_log_level, levels=config.log_levels)
@@ -79,21 +82,24 @@ def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequen
     check_zookeeper(config, len(plans))
     check_ports(config, len(plans))
     for directory in idle_directories(config, len(plans)):
-        log.warning("data of a broker that this command does not start directory=%s", directory)
+        text = "directory has data of a broker that this command does not start directory=%s"
+        log.warning(text, directory)
     plans = [without_taken_http(config, plan) for plan in plans]
     output = BrokerOutput(sys.stdout.buffer, as_json=as_json)
     asyncio.run(Supervisor(config, plans, words, output).run())
 
 
 class BrokerOutput:
-    """Writes lines of several brokers into one stream, each line with the broker's name."""
+    """Writes the output of several brokers into one stream. Each line states its broker's
+    number."""
 
     def __init__(self, stream: IO[bytes], *, as_json: bool) -> None:
         self._stream = stream
         self._as_json = as_json
 
     def write(self, broker: int, lines: Sequence[bytes]) -> None:
-        """Write the lines. A closed stream does not end the brokers."""
+        """Write the lines of a broker. An error of the stream is ignored, so that the brokers
+        continue."""
         try:
             self._stream.write(b"".join(self._marked(broker, line) for line in lines))
             self._stream.flush()
@@ -107,7 +113,7 @@ class BrokerOutput:
 
 
 class Supervisor:
-    """Owns the processes of all brokers during `run`."""
+    """Runs the processes of all brokers. It owns the processes during `run`."""
 
     def __init__(
         self,
@@ -126,8 +132,8 @@ class Supervisor:
         self._exit_code = 0
 
     async def run(self) -> None:
-        """Run until all processes have ended. Raise StartupError if a broker could not start or did
-        not stop in time."""
+        """Start all brokers, and return when all their processes have ended. Raise StartupError if
+        a broker could not start, or did not stop in time."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop, number)
@@ -164,7 +170,8 @@ class Supervisor:
         return embedded
 
     async def _await_zookeeper(self, embedded: EmbeddedZooKeeper) -> None:
-        """Wait until ZooKeeper serves, or a stop is requested."""
+        """Wait until the embedded ZooKeeper answers, or until the supervisor has to end. Raise
+        StartupError if ZooKeeper does not answer in time."""
         serving = asyncio.create_task(embedded.wait_until_serving())
         finished = asyncio.create_task(self._finished.wait())
         try:
@@ -213,7 +220,7 @@ class Supervisor:
                 start_new_session=True,
             )
         except OSError as error:
-            log.error("not launched broker=%d error=%r", broker, error)
+            log.error("process not launched, trying again broker=%d error=%r", broker, error)
             self._later(broker, 0.0, partial(self._supervision.ended, broker, _NOT_LAUNCHED, 0.0))
         else:
             log.info("launched broker=%d pid=%d", broker, child.process.pid)
@@ -221,7 +228,8 @@ class Supervisor:
             child.watch = asyncio.create_task(watching, name=f"broker-{broker}")
 
     async def _watch(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Watch one run of a broker until its process and its output end."""
+        """Forward the output of a broker's process until the process ends. Then tell
+        `supervision.py` that it has ended."""
         await self._forward(broker, process)
         exit_code = await ended(process)
         if not self._supervision.stopping:
@@ -234,7 +242,8 @@ class Supervisor:
         self._do(self._supervision.ended(broker, exit_code, now_s))
 
     async def _forward(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Forward the broker's output line by line until its end."""
+        """Forward a broker's output line by line to the supervisor's output, until the broker
+        closes it."""
         reader = asyncio.StreamReader()
         assert process.stdout is not None
         await asyncio.get_running_loop().connect_read_pipe(
@@ -278,8 +287,8 @@ class Supervisor:
         self._do(self._supervision.stop())
 
     async def _end_at_once(self) -> None:
-        """Kill the processes that still run after a failure. After an orderly stop no process is
-        left."""
+        """Kill the processes that still run after the supervisor has failed. If all brokers were
+        stopped in order, no process remains."""
         for child in self._children:
             if child.timer is not None:
                 child.timer.cancel()
@@ -298,5 +307,6 @@ class Supervisor:
             if child.complaint
         ]
         raise StartupError(
-            "; ".join(complaints) or "not all brokers stopped in time; see their log lines"
+            "; ".join(complaints)
+            or "a broker could not start or did not stop in time; see its log lines"
         )

@@ -1,2 +1,2 @@
-"""The connections between brokers: from the controller to brokers, and from followers to
-leaders."""
+"""The connections between brokers: from the controller to each broker, and from a follower to each
+leader."""

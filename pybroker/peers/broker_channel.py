@@ -1,6 +1,5 @@
-"""The controller's channel to another broker: sends commands as requests on one connection. The
-channel connects at the first command and again after every failure.
-"""
+"""The controller's channel to another broker: sends the controller's commands as requests on one
+connection. The channel connects at the first command, and again after every failure."""
 
 from __future__ import annotations
 
@@ -49,17 +48,18 @@ T = TypeVar("T", PartitionFacts, StopReplicaPartition)
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 PARTITIONS_MAX: Final = 1_000
-"""The maximal number of partitions in one request: a broker does nothing else while it decodes a
-request."""
+"""The maximal number of partitions in one request. The receiving broker does nothing else while it
+decodes a request, so a request must not be too large."""
 
 
 class RemoteBrokerChannel:
-    """The controller's channel to another broker."""
+    """The channel on which a controller sends its commands to another broker."""
 
     def __init__(
         self, broker: Broker, listener: str, *, client_id: str, timeout_s: float, connect_s: float
     ) -> None:
-        """`listener` is the name of the inter-broker listener."""
+        """`listener` is the name of the inter-broker listener. `timeout_s` limits the wait for a
+        response, `connect_s` the wait for a connection."""
         self._broker = broker
         self._listener = listener
         self._client_id = client_id
@@ -174,7 +174,8 @@ class RemoteBrokerChannel:
 
 
 def new_channel(config: BrokerConfig, controller: int, broker: Broker) -> RemoteBrokerChannel:
-    """Return the channel of a controller to a broker, with the time limits of the options."""
+    """Return the channel from the controller, whose broker id is `controller`, to `broker`. The
+    time limits are those of `config`."""
     return RemoteBrokerChannel(
         broker,
         config.inter_broker_listener,
@@ -192,8 +193,9 @@ def _require_none(number: int) -> None:
 def _portions(
     items: Sequence[T], extent: Extent = Extent.SOME, *, at_least_one: bool = False
 ) -> Iterator[tuple[Sequence[T], Extent]]:
-    """Split `items` into portions that fit into one request. Yield each portion with the extent of
-    its request."""
+    """Split the partitions of a command, `items`, into portions that each fit into one request.
+    Yield each portion with the extent that its request states, so that the receiver knows whether
+    the requests together name all partitions."""
     count = max(-(-len(items) // PARTITIONS_MAX), at_least_one or extent is not Extent.SOME)
     for number in range(count):
         if extent is Extent.SOME or count == 1:

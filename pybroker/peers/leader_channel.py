@@ -1,6 +1,5 @@
-"""A follower's channel to a leader on another broker: sends Fetch and ListOffsets on one connection
-to the leader's inter-broker endpoint.
-"""
+"""A follower's channel to a leader on another broker: sends Fetch and ListOffsets requests on one
+connection to the inter-broker endpoint of the leader's broker."""
 
 from __future__ import annotations
 
@@ -47,12 +46,12 @@ _EARLIEST: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """The identity of a broker that fetches as a follower."""
+    """The identity that a broker states when it fetches as a follower."""
 
     broker_id: int
     incarnation: Callable[[], int]
-    """The broker's incarnation: how often its id has registered (KIP-903). It is -1 until the
-    broker has received its roles; until then the broker fetches nothing."""
+    """Returns the broker's incarnation, a number that grows with every registration (KIP-903); -1
+    until the controller has sent the broker's roles. With -1 no fetch is sent."""
 
 
 def new_fetchers(
@@ -66,8 +65,8 @@ def new_fetchers(
     clock: Clock,
     metrics: Metrics,
 ) -> ReplicaFetchers:
-    """Create the fetchers that copy from other brokers. `find` returns the registration of a
-    broker, None if it is unknown."""
+    """Create the fetchers with which this broker follows leaders on other brokers. `find` returns
+    the registered broker of an id, None if the id is unknown."""
 
     def endpoint(leader: int) -> Endpoint | None:
         broker = find(leader)
@@ -85,8 +84,8 @@ def new_fetchers(
 
 
 class FollowerLeaderChannel:
-    """A follower's channel to one leader. A cancelled call closes the connection: otherwise its
-    late answer would arrive before those of later requests."""
+    """A follower's channel to one leader. If a call is cancelled, the connection is closed:
+    otherwise the late response would arrive as the response to the next request."""
 
     def __init__(
         self,
@@ -94,8 +93,8 @@ class FollowerLeaderChannel:
         find: Callable[[], Endpoint | None],
         config: BrokerConfig,
     ) -> None:
-        """`find` returns the leader's current inter-broker endpoint, None if it is unknown. It is
-        called before every connect."""
+        """`find` returns the leader's current inter-broker endpoint, None if it is unknown. `find`
+        is called before every attempt to connect."""
         self._follower = follower
         self._find = find
         self._timeout_ms = config.replica_socket_timeout_ms
@@ -137,7 +136,7 @@ class FollowerLeaderChannel:
             # of the recreated topic.
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                "this broker has not received its roles since it registered",
+                "no fetch is sent: this broker has not received its roles since it registered",
             )
         asked = self._session.next(positions, changed)
         request = FetchRequest(
@@ -160,7 +159,9 @@ class FollowerLeaderChannel:
             (limits.max_wait_ms + self._timeout_ms) / 1000,
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
-            raise BrokerError(error_code(response.error_code), "the leader rejected the fetch")
+            raise BrokerError(
+                error_code(response.error_code), "the leader rejected the whole fetch"
+            )
         return [
             _fetched(TopicPartition(topic.topic, part.partition_index), part)
             for topic in response.responses
@@ -215,7 +216,8 @@ class FollowerLeaderChannel:
                         raise BrokerError(error_code(part.error_code))
                     return part.offset
         raise BrokerError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader's ListOffsets response lacks {key}"
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"the leader's ListOffsets response has no result for {key}",
         )
 
     async def close(self) -> None:
@@ -224,9 +226,9 @@ class FollowerLeaderChannel:
             await connection.close()
 
     async def _connected(self) -> Connection:
-        """Return the open connection, or connect. Answers have no size limit: a leader returns a
-        batch of any size, and a follower that could not receive it would copy none of the leader's
-        partitions."""
+        """Return the open connection. If there is none, connect. Responses have no size limit: a
+        leader returns at least one batch, whatever its size, and a follower that could not receive
+        it would copy nothing from this leader any more."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection
@@ -269,7 +271,8 @@ _SESSION_LOST: Final = frozenset(
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     }
 )
-"""After these errors the next fetch begins a new session."""
+"""After a Fetch response with one of these errors, the channel raises nothing, and the next fetch
+begins a new fetch session."""
 
 
 def _fetched(key: TopicPartition, part: PartitionData) -> FetchedPartition:

@@ -1,7 +1,7 @@
-"""A broker's channel to itself: carries out the controller's commands. The controller of this
-process calls it directly. Commands of another broker's controller arrive through
-`handlers/control.py`. Both get the same errors.
-"""
+"""A broker's channel to itself: carries out the controller's commands. If the controller runs in
+the same process, it calls this channel directly. The commands of a controller on another broker
+arrive as requests, and `handlers/control.py` passes them to this channel. Both callers get the same
+errors."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ log = logging.getLogger(__name__)
 
 
 class ProvenEpochs:
-    """Checks controller epochs against ZooKeeper: a command whose epoch no controller has had does
-    not come from a controller. Without this check any client could, with one command of a high
-    epoch, make this broker reject the real controller forever.
-    """
+    """Checks the controller epochs of commands against ZooKeeper. If no controller has had the
+    epoch of a command, the command does not come from a controller. Without this check any client
+    could send one command with a high epoch, and this broker would reject the real controller
+    forever."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord
         self._highest = -1
 
     async def prove(self, controller_epoch: int) -> None:
-        """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED if no controller has had that epoch yet,
-        NETWORK_EXCEPTION if ZooKeeper does not answer."""
+        """Check that there has been a controller with this epoch. Raise BrokerError
+        CLUSTER_AUTHORIZATION_FAILED if there has been none, NETWORK_EXCEPTION if ZooKeeper does not
+        answer."""
         if controller_epoch <= self._highest:
             return
         try:
@@ -47,7 +48,8 @@ class ProvenEpochs:
             self._highest = decode_number(CONTROLLER_EPOCH, data)
         except (CoordError, MalformedNode) as error:
             raise BrokerError(
-                ErrorCode.NETWORK_EXCEPTION, f"{CONTROLLER_EPOCH} cannot be read: {error!r}"
+                ErrorCode.NETWORK_EXCEPTION,
+                f"reading {CONTROLLER_EPOCH} in ZooKeeper failed: {error!r}",
             ) from error
         if controller_epoch > self._highest:
             raise BrokerError(
@@ -58,7 +60,7 @@ class ProvenEpochs:
 
 
 class LocalBrokerChannel:
-    """The controller's channel to its own broker."""
+    """The channel over which a broker receives the controller's commands within its own process."""
 
     def __init__(
         self,
@@ -66,13 +68,14 @@ class LocalBrokerChannel:
         metadata: MetadataView,
         on_facts: Callable[[Iterable[PartitionFacts]], None] = lambda partitions: None,
     ) -> None:
-        """`on_facts` receives the partitions of each LeaderAndIsr and UpdateMetadata."""
+        """`on_facts` receives the partitions of each LeaderAndIsr and UpdateMetadata command that
+        this broker has carried out."""
         self._replicas = replicas
         self._metadata = metadata
         self._on_facts = on_facts
 
     async def close(self) -> None:
-        """Do nothing, since there is no connection."""
+        """Do nothing: this channel has no connection to close."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
         # The command may wait for earlier ones. Its roles are stored in ZooKeeper already, so the
@@ -91,24 +94,27 @@ class LocalBrokerChannel:
         taken = Counter(leads[key] for key in leads if answers[key] is ErrorCode.NONE)
         for leader, partitions in sorted(taken.items(), reverse=True):
             role = "leader" if leader else "follower"
-            log.info("become %s partitions=%d epoch=%d", role, partitions, command.controller_epoch)
+            text = "become %s partitions=%d controller_epoch=%d"
+            log.info(text, role, partitions, command.controller_epoch)
         return answers
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
         if -1 < command.broker_epoch < self._replicas.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {command.broker_epoch} is below the current one,"
+                f"broker epoch {command.broker_epoch} is below that of this broker's registration,"
                 f" {self._replicas.broker_epoch}",
             )
         self._metadata.apply(command)
         self._on_facts(command.partitions)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
-        """Stop partitions and delete those that are marked."""
+        """Stop serving the partitions of the command, and delete those that the command marks with
+        `delete`. Return the result of each partition."""
         answers = await self._replicas.stop_replica(command)
         deleted = (item.topic_partition for item in command.partitions if item.delete)
         gone = sum(answers[key] is ErrorCode.NONE for key in deleted)
         if gone:
-            log.info("partitions deleted partitions=%d epoch=%d", gone, command.controller_epoch)
+            epoch = command.controller_epoch
+            log.info("partitions deleted partitions=%d controller_epoch=%d", gone, epoch)
         return answers

@@ -1,2 +1,2 @@
-"""Listeners and connections: they receive request frames and send response frames, one request of a
-connection at a time."""
+"""The listeners and connections of a broker. A connection receives request frames and sends
+response frames. It handles one request at a time."""

@@ -1,10 +1,10 @@
-"""The acceptor: accepts the connections of a listener, and pauses while a limit is reached.
+"""The acceptor of a listener: accepts its connections, and pauses while a limit is reached.
 
-As in Kafka, a connection above a limit waits in the system's queue and is not refused: until
-another connection closes (max.connections), until the next second (max.connection.creation.rate),
-or until a file descriptor is free. The owner decides about the first two limits. Connections do not
-get the last descriptors: a log whose file cannot be opened counts as failed, and clients must not
-cause that.
+As in Kafka, a connection above a limit is not refused. It waits in the system's queue until another
+connection closes (max.connections), until the rate allows it (max.connection.creation.rate), or
+until a file descriptor is free. The acceptor's owner determines the first two waits. The last free
+descriptors are not used for connections, because a log whose file cannot be opened counts as
+failed: clients must not be able to cause that.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 ACCEPTED_PER_TURN_MAX: Final = 256
-"""After accepting this many connections, the acceptor yields to the event loop."""
+"""After accepting this many connections without a pause, the acceptor yields to the event loop."""
 RETRY_S: Final = 0.2
-"""How long (s) to wait if the system has no descriptor or no memory for a connection."""
+"""How long (s) the acceptor pauses if accepting a connection fails, for instance because the system
+has no descriptor or no memory."""
 LINES_APART_S: Final = 60.0
 _WITHOUT_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 ANY_DESCRIPTOR: Final = 2_147_483_647
@@ -33,8 +34,9 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 
 class CreationRate:
-    """The limit of accepted connections per second (max.connection.creation.rate): a bucket that
-    holds the tokens of one second. A rate of 0 accepts no connection until the rate is changed."""
+    """The limit of connections that are accepted per second (max.connection.creation.rate). It is a
+    token bucket: each connection takes a token, and the bucket holds the tokens of one second. With
+    the limit 0 no connection is accepted until the limit is changed."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock
@@ -48,11 +50,12 @@ class CreationRate:
             self._room = min(self._room, max(per_second, 1))
 
     def take(self) -> None:
-        """Count an accepted connection."""
+        """Count a connection that has been accepted: take a token."""
         self._room -= 1
 
     def delay_s(self) -> float:
-        """Return how long (s) until the next connection may be accepted; 0 means now."""
+        """Return how long (s) the next connection has to wait before it may be accepted; 0 means
+        that it may be accepted now."""
         if self._per_second == _RATE_UNLIMITED:
             return 0.0
         now = self._clock.monotonic()
@@ -66,8 +69,8 @@ class CreationRate:
 
 class Acceptor:
     """Accepts connections on one listening socket, which it owns. `delay_s` returns how long (s) to
-    wait before the next connection: 0 means no wait, None means until `place_free` is called.
-    `adopt` receives each connection."""
+    wait before the next connection: 0 means no wait; None means to wait until the owner calls
+    `place_free`. Each accepted socket is passed to `adopt`."""
 
     def __init__(
         self,
@@ -79,8 +82,9 @@ class Acceptor:
         adopt: Callable[[socket.socket], None],
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
-        """File descriptors with the number `descriptors_max()` or a higher one are not for
-        connections. The system always assigns the lowest free number."""
+        """`descriptors_max` returns the first file descriptor number that connections must not use.
+        The system assigns the lowest free number, so a higher number means that too few descriptors
+        are left."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s
@@ -100,7 +104,8 @@ class Acceptor:
         self._resume()
 
     def place_free(self) -> None:
-        """Continue to accept if the limit of open connections has stopped it."""
+        """Accept connections again, if `delay_s` has returned None. The owner calls this when a
+        connection has closed."""
         if self._needs_place:
             self._needs_place = False
             self._resume()
@@ -114,7 +119,8 @@ class Acceptor:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop accepting; the system refuses the connections in its queue. Idempotent."""
+        """Stop accepting and close the socket. The system then refuses the connections in its
+        queue. Idempotent."""
         if not self._closed:
             self._pause(None)
             self._closed = True
@@ -148,7 +154,7 @@ class Acceptor:
             is_last = connected.fileno() >= self._descriptors_max() - 1
             self._adopt(connected)
             if is_last:
-                self._wait_for_room("few file descriptors are left")
+                self._wait_for_room("the file descriptors for connections are used up")
                 return
             if self._without_room:
                 self._without_room = False
@@ -164,16 +170,22 @@ class Acceptor:
         return number < self._descriptors_max() - 1
 
     def _fail(self, error: OSError) -> None:
-        """Handle an error of `accept`. If it is about neither descriptors nor memory, it concerns
-        only one peer, so it is logged and accepting continues."""
+        """Handle an error of `accept`. If the system lacks descriptors or memory, connections have
+        to wait. Any other error concerns a single peer: log it, pause shortly, and then accept the
+        next connection."""
         if error.errno in _WITHOUT_ROOM:
             self._wait_for_room(error.strerror)
         else:
-            log.warning("connection not accepted listener=%s error=%s", self._name, error)
+            log.warning(
+                "connection not accepted, continuing with the next one listener=%s error=%s",
+                self._name,
+                error,
+            )
             self._pause(RETRY_S)
 
     def _wait_for_room(self, reason: str | None) -> None:
-        """Pause. Log once, when it begins, that connections wait."""
+        """Pause, because the system lacks descriptors or memory (`reason`). At the first pause log
+        that new connections wait."""
         if not self._without_room:
             self._without_room = True
             self._is_logged = self._lines.allow() is not None

@@ -1,11 +1,12 @@
-"""One connection: receives frames and sends their answers in order, with one request in the
-handlers at a time.
+"""One connection: receives request frames, passes them to the handlers one at a time, and sends the
+responses in the order of the requests.
 
-It owns the socket's transport and at most one task, that of the request in flight. A frame that is
-no request closes the connection, and so does a request that the handlers refuse to answer. While a
-request is in flight, more bytes are received only while the buffer has space. So TCP slows down a
-peer that pipelines, and the connection notices a peer that leaves. Requests that arrived before the
-peer closed its sending side are still answered, within a time limit.
+The connection owns the socket's transport and at most one task: that of the request that the
+handlers work on. The connection is closed if a frame is not a valid request, or if a handler asks
+for that instead of a response. While a request is handled, the connection receives further bytes
+only as long as its buffer has space. So TCP slows down a peer that sends many requests without
+waiting, and the connection still notices when a peer leaves. If a peer closes its sending side, the
+requests that have arrived are still answered, within a time limit.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ log = logging.getLogger(__name__)
 _TOGETHER_BYTES_MAX: Final = 64 * 1024
 
 Answer = list[Buffer] | None
-"""The buffers of a whole response frame, size prefix included; None if the request has no
+"""The buffers of a whole response frame, with its size prefix; None if the request has no
 response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The address of a peer, and the listener that the peer connected to."""
+    """The address of a peer, and the name of the listener that the peer connected to."""
 
     listener: str
     host: str
@@ -46,14 +47,15 @@ class Peer:
 
 
 class FrameHandler(Protocol):
-    """A handler of requests: returns the answer to a frame, or an awaitable of the answer."""
+    """A handler of requests: returns the response to a request frame, or an awaitable of the
+    response."""
 
     def __call__(self, frame: memoryview, peer: Peer, /) -> Answer | Awaitable[Answer]: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one accepted socket. `on_open` returns a reason to refuse the
-    connection, or None."""
+    """The asyncio protocol of one accepted socket. `handle` answers its requests. `on_open` returns
+    the reason why the connection is refused, or None if it is accepted."""
 
     def __init__(
         self,
@@ -70,7 +72,9 @@ class Connection(asyncio.BufferedProtocol):
         on_unsent: Callable[[int], None],
         on_wake: Callable[[Connection], None],
     ) -> None:
-        """`on_wake` is called when bytes arrive at a connection that `rests`."""
+        """`on_close` is called at the end of the connection. `on_unsent` receives each change of
+        the number of bytes that wait because the peer reads too slowly. `on_wake` is called when
+        bytes arrive while the connection `rests`."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms
@@ -81,7 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_unsent = on_unsent
         self._on_wake = on_wake
         self.rests = False
-        """Whether nothing but time has to be checked until bytes arrive."""
+        """Whether nothing happens on the connection, so that until new bytes arrive only its idle
+        time has to be checked."""
         self._memory = memory
         self._refusals = refusals
         counted = memory.is_limited
@@ -104,7 +109,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self.peer = Peer(listener, "", 0)
         self.close_reason = "peer"
-        """The reason of the end, for the metrics: one of a few fixed words."""
+        """Why the connection ended, for the metrics: one of a few fixed words. "peer": the peer
+        closed it."""
         self.last_active = clock.monotonic()
         self._incomplete_since: float | None = None
         self._active_then = 0.0
@@ -157,9 +163,9 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_when_full()
 
     def eof_received(self) -> bool:
-        """Continue after the peer has closed its sending side: the peer may still wait for answers,
-        and requests without an answer are still carried out. Return False to close the connection
-        at once."""
+        """Handle that the peer has closed its sending side. If a request is still being handled or
+        a response is unsent, return True: the connection stays open until these are done, at most
+        for a time limit. Otherwise return False, and the connection is closed at once."""
         if self._request is None and self._writable and self._next_turn is None:
             return False
         self._ended = True
@@ -182,26 +188,28 @@ class Connection(asyncio.BufferedProtocol):
     # the owner's side
 
     def close(self) -> None:
-        """Close the connection after the answers that are already written."""
+        """Close the connection after all responses that are ready have been sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def drain(self) -> None:
-        """Accept no more requests, and close after the answer to the request in flight."""
+        """Handle no further request. Close the connection after the response to the request that is
+        being handled."""
         self.close_reason = "shutdown"
         self._draining = True
         if self._request is None:
             self.close()
 
     def abort(self) -> None:
-        """Close at once; unsent answers are lost."""
+        """Close the connection at once. Responses that are not sent yet are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def is_too_slow(self, now: float) -> bool:
-        """Whether the current request has been arriving for too long. The owner calls this
-        periodically; the time counts from the first call that finds the request incomplete."""
+        """Whether the request that is arriving has taken too long to arrive. The owner calls this
+        periodically with the current time `now` (monotonic s). The time counts from the first call
+        that finds the request incomplete."""
         unread_bytes = self._buffer.unread_bytes
         waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
         if not waits_for_bytes:
@@ -215,8 +223,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return for how long (s) the connection has been idle: it handles no request, and no
-        request or answer moves at the minimal rate. The owner calls this periodically."""
+        """Return for how long (s) the connection has been idle at `now` (monotonic s). It is not
+        idle while a request is handled, nor while a request or a response moves at least at the
+        minimal rate. The owner calls this periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -234,13 +243,13 @@ class Connection(asyncio.BufferedProtocol):
         return now - max(self._moved_at, self.last_active)
 
     def give_back_memory(self) -> None:
-        """Shrink the receive buffer of an idle connection."""
+        """Free the unused memory of the receive buffer, unless a request is being handled."""
         if self._request is None:
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Return whether the connection rests from now on: no request, answer or byte is under
-        way."""
+        """Set `rests` and return it: True if no request is handled, no response is unsent, and no
+        byte of a request has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         is_quiet = self._may_serve() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes
@@ -260,8 +269,8 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
-        """Handle frames until one of them has to wait, no whole frame is left, or the other
-        connections have to be served."""
+        """Handle the frames in the buffer. Stop when a response has to be waited for, when no whole
+        frame is left, or when other connections should have their turn."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
@@ -322,8 +331,9 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write(self, answer: Answer) -> None:
-        """Queue an answer for `_flush`. Small answers to requests that arrived together are sent
-        together, because a system call and waking the peer cost more than making the answers."""
+        """Queue a response, which `_flush` sends. Small responses are sent together, if their
+        requests arrived together: a system call, which also wakes the peer, costs more than making
+        a small response."""
         if answer is None:
             return
         self._answers += answer
@@ -344,7 +354,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(answers)
 
     def _count_unsent(self, unsent_bytes: int) -> None:
-        """Report the bytes that wait for a peer that reads too slowly; 0 for other peers."""
+        """Report to `on_unsent` how many bytes of responses wait for the peer: 0 unless the peer
+        reads too slowly."""
         self._on_unsent(unsent_bytes - self._unsent_bytes)
         self._unsent_bytes = unsent_bytes
 
@@ -358,9 +369,10 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Log an exception of the broker, and close the connection; the peer receives no error."""
+        """Log an unexpected exception of a handler, and close the connection. The request gets no
+        response."""
         self.close_reason = "fault"
-        log.error("handler failed peer=%s", self.peer, exc_info=error)
+        log.error("request failed, closing the connection peer=%s", self.peer, exc_info=error)
         self._draining = True
         self._flush()
         self.abort()
@@ -368,7 +380,8 @@ class Connection(asyncio.BufferedProtocol):
     # memory for large requests
 
     def _take_memory(self) -> None:
-        """Receive a large request only after taking memory for all of it."""
+        """If the next request is large, take memory for the whole request. If there is not enough,
+        receive no more bytes until the memory is free."""
         needed = self._buffer.frame_bytes
         if needed <= SMALL_REQUEST_BYTES or self._taken_bytes or self._waits_for_memory:
             return
@@ -412,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _plain(host: str) -> str:
-    """Return the address of a peer; an IPv4 address on an IPv6 socket is returned in its usual
-    form."""
+    """Return the peer's address without the prefix that an IPv6 socket adds to an IPv4 address
+    (::ffff:)."""
     mapped = host.removeprefix("::ffff:")
     return mapped if "." in mapped else host

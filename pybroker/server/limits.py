@@ -1,5 +1,5 @@
-"""The limits of the socket server that are not options. The other limits are rows of the broker's
-options."""
+"""The limits of the socket server that are constants. The server's other limits are options of the
+broker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of every connection of a broker."""
+    """The limits that apply to every connection of a broker."""
 
     read_bytes_per_second_min: int = 4096
-    """The rate at which a request may take longer than pybroker.request.read.timeout.ms to arrive,
-    and at which a peer may take any time to read an answer."""
+    """The minimal rate of a slow transfer. A request that arrives at least this fast may take
+    longer than pybroker.request.read.timeout.ms. A peer that reads a response at least this fast
+    does not count as idle."""
     linger_ms_max: int = 5_000
-    """How long (s) after a peer closed its sending side its requests are still handled."""
+    """How long (ms) the connection stays open for its unanswered requests after the peer has closed
+    its sending side."""
     write_buffer_bytes_max: int = 256 * 1024
-    """While a peer leaves more bytes than this unread, its next request waits."""
+    """If a peer has left more than this many bytes of responses unread, its next request is not
+    handled yet."""
     requests_per_turn_max: int = 64
-    """After this many requests in its buffer, a connection lets the others be served."""
+    """After handling this many buffered requests, a connection gives the other connections their
+    turn."""

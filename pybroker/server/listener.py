@@ -1,8 +1,10 @@
-"""The listeners of a broker: bound sockets, the connections on them, and their limits.
+"""The listeners of a broker: their bound sockets, the connections on them, and the limits of
+connections.
 
-`bind` binds a socket early, so that a used port stops the start before anything is changed. The
-sockets accept connections only after `open`. `close` stops accepting, lets requests in flight be
-answered until its deadline, then closes the remaining connections.
+`bind` binds a socket early in the broker's start: if the port is in use, the start fails before it
+changes anything. The sockets accept connections only after `open`. `close` stops accepting, waits
+until the requests in progress are answered, at most until its deadline, and then closes the
+remaining connections.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
 _REST_S_MAX = 3 * _REAPER_INTERVAL_S
-"""A connection that has been idle for longer does not begin to rest: so the order in which resting
-connections began is nearly that of their idle times."""
+"""A connection may begin to rest only if its idle time is at most this (s). So connections that
+began to rest earlier have, with this tolerance, also been idle for longer."""
 _KEPT_DESCRIPTORS_MAX = 4096
 _SYSTEMS_CHOICE = -1
-"""The size that leaves a socket's buffer to the operating system, which adapts it."""
+"""The value of a buffer size option that lets the operating system choose and adapt the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """An address to bind. An empty `host` means every interface, `port` 0 means any free port."""
+    """The address to which a listener is bound. An empty `host` means every interface. Port 0 means
+    any free port."""
 
     name: str
     host: str
@@ -50,9 +53,9 @@ class Bind:
 
 
 def bind(listener: Bind) -> socket.socket:
-    """Return a bound socket that does not listen yet.
+    """Return a socket that is bound to the listener's address and does not listen yet.
 
-    Raise StartupError if the port is in use, or the address does not belong to this machine.
+    Raise StartupError if the port is in use, or if the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
@@ -64,8 +67,8 @@ def bind(listener: Bind) -> socket.socket:
         opened.close()
         if error.errno == errno.EADDRINUSE:
             raise StartupError(
-                f"listener {listener.name} cannot use {where}: another process has the port; "
-                "stop it or choose another port (--port, or listeners in the configuration)"
+                f"listener {listener.name} cannot use {where}: another process has the port; stop "
+                "that process or choose another port (--port, or listeners in the configuration)"
             ) from error
         raise StartupError(
             f"listener {listener.name} cannot use {where}: {error.strerror or error}; "
@@ -74,15 +77,15 @@ def bind(listener: Bind) -> socket.socket:
     except OverflowError as error:
         opened.close()
         raise StartupError(
-            f"listener {listener.name}: {listener.port} is not a port from 0 to 65535"
+            f"listener {listener.name}: port {listener.port}: expected a port from 0 to 65535"
         ) from error
     opened.setblocking(False)
     return opened
 
 
 def _descriptors_for_connections() -> int:
-    """Return the first file descriptor number that connections do not get: logs and ZooKeeper need
-    the rest."""
+    """Return the lowest file descriptor number that connections must not use. That number and the
+    higher ones are for logs and ZooKeeper."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -90,15 +93,16 @@ def _descriptors_for_connections() -> int:
 
 
 def _backlog(config: BrokerConfig) -> int:
-    """Return how many connections may wait to be accepted: the option if it is set, else the
-    system's maximum."""
+    """Return how many connections of a listener may wait to be accepted: socket.listen.backlog.size
+    if it is set, else the system's maximum."""
     if "socket.listen.backlog.size" in config.given:
         return config.socket_listen_backlog_size
     return socket.SOMAXCONN
 
 
 class Server:
-    """All connections of one broker. Everything runs on the event loop that calls `open`."""
+    """Accepts and owns all connections of one broker. All methods run on the event loop that calls
+    `open`."""
 
     def __init__(
         self,
@@ -122,8 +126,9 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._restless: dict[Connection, None] = {}
         self._resting: dict[Connection, float] = {}
-        """The others, and when each began to rest. `reap` need not look at them until they wake."""
-        """In the order of their arrival, so that a simulation can be repeated."""
+        """Connection that rests -> when it began to rest (monotonic s). All other connections are
+        in `_restless`, and `reap` looks only at those. The three dicts are ordered, not sets, so
+        that a simulation can be repeated."""
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
         self._empty = asyncio.Event()
@@ -140,12 +145,11 @@ class Server:
 
     @property
     def unsent_bytes(self) -> int:
-        """The size of the answers in memory for peers that leave more unread than a connection
-        may."""
+        """The size (bytes) of all responses in memory whose peers read too slowly."""
         return self._unsent_bytes
 
     async def open(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        """Accept connections on these sockets, each with the name of its listener."""
+        """Accept connections on each of `sockets`: (listener name, bound socket)."""
         loop = asyncio.get_running_loop()
         for name, listening in sockets:
             self._set_socket_options(listening)
@@ -162,7 +166,8 @@ class Server:
         self._reaper = loop.call_later(_REAPER_INTERVAL_S, self.reap)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Use these options for new connections; open connections keep theirs."""
+        """Use the options in `config` for new connections. Connections that are open keep their
+        options."""
         self._config = config
         self._rate.set(config.max_connection_creation_rate)
         if len(self._connections) < config.max_connections:
@@ -170,8 +175,9 @@ class Server:
                 acceptor.place_free()
 
     async def close(self, deadline_s: float) -> None:
-        """Stop accepting, answer requests in flight, close the remaining connections after
-        `deadline_s`. Idempotent."""
+        """Stop accepting connections. Close each connection after the response to the request that
+        is being handled. After `deadline_s` seconds, close the remaining connections at once.
+        Idempotent."""
         if self._reaper is not None:
             self._reaper.cancel()
         for acceptor in self._acceptors:
@@ -186,8 +192,8 @@ class Server:
                 connection.abort()
 
     def _delay_s(self, listener: str) -> float | None:
-        """Return how long (s) the next connection of a listener has to wait; None means until
-        another connection closes."""
+        """Return how long (s) the next connection of that listener has to wait. None means that
+        max.connections is reached: the connection has to wait until another one closes."""
         config = self._config
         present = len(self._connections) + len(self._opening)
         if present >= config.max_connections and listener != config.protected_listener:
@@ -226,8 +232,8 @@ class Server:
             raise
 
     def _admit(self, connection: Connection) -> str | None:
-        """Count a new connection. Return the reason if a limit refuses it; then it is closed at
-        once."""
+        """Count a new connection. Return the reason if max.connections.per.ip refuses the
+        connection, which is then closed at once; else None."""
         host, listener = connection.peer.host, connection.peer.listener
         self._connections[connection] = None
         self._restless[connection] = None
@@ -243,8 +249,9 @@ class Server:
         return None
 
     def _make_place(self, protected: str | None) -> None:
-        """Close the most idle client if max.connections is exceeded: brokers must reach each other
-        however many clients are connected."""
+        """Close the client connection that has been silent for longest. It is called when a broker
+        connects although max.connections is reached: brokers must reach each other however many
+        clients are connected."""
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
@@ -272,20 +279,23 @@ class Server:
         self._unsent_bytes += change
 
     def reap(self) -> None:
-        """Close idle connections and connections whose request arrives too slowly; shrink the
-        buffers of idle ones. A resting connection is checked only when it may have become idle."""
+        """Close the connections that have been idle for too long, and those whose request arrives
+        too slowly. Shrink the receive buffers of other idle connections. A connection that rests is
+        checked only when it may have been idle for too long. Called periodically."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
         idle_since = now - idle_ms_max / 1000 if idle_ms_max >= 0 else -math.inf
         for connection in [*self._restless, *self._due(idle_since)]:
             idle_s = connection.idle_s(now)
             if connection.is_too_slow(now):
-                reason = "a request exceeded pybroker.request.read.timeout.ms"
+                reason = (
+                    "its request took longer to arrive than pybroker.request.read.timeout.ms allows"
+                )
                 self._refusals.log(logging.WARNING, "connection closed", connection.peer, reason)
                 connection.close_reason = "slow"
                 connection.abort()
             elif idle_s * 1000 > idle_ms_max >= 0:
-                log.info("connection idle peer=%s idle_s=%.0f", connection.peer, idle_s)
+                log.info("idle connection closed peer=%s idle_s=%.0f", connection.peer, idle_s)
                 connection.close_reason = "idle"
                 connection.abort()  # close would wait forever for a peer that does not read
             elif idle_s > _REAPER_INTERVAL_S and connection not in self._resting:
@@ -296,7 +306,8 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Return the resting connections that may have been idle since then, or before."""
+        """Return the connections that rest and may have been idle since `idle_since` (monotonic
+        s)."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:
                 break  # the others began later
@@ -307,7 +318,7 @@ class Server:
         self._restless[connection] = None
 
     def _set_socket_options(self, listening: socket.socket) -> None:
-        """Set options that accepted sockets inherit from the listening one."""
+        """Set the socket options of the listening socket that each accepted socket inherits."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # uvloop sets TCP_NODELAY on every connection. asyncio's own loop does so only if the socket
         # names its protocol, and an accepted socket does not. Without it, an answer that follows

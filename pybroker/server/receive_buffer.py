@@ -1,7 +1,7 @@
-"""The receive buffer of a connection. It grows with the bytes that arrive, never with the size that
-a frame claims, and returns whole frames without copying them.
+"""The receive buffer of a connection. Its size follows the bytes that arrive, not the size that a
+frame's prefix claims. It returns whole frames without copying them.
 
-A returned frame is valid until `release`; the buffer does not move until then.
+A returned frame is valid until `release`: until then the buffer does not move its bytes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from pybroker.errors import MalformedInput
 
 INITIAL_BYTES: Final = 4 * 1024
 BURST_BYTES: Final = 128 * 1024
-"""A full buffer grows up to this size even if no frame needs it: then bytes that a peer sends
-together are read together, and seldom moved."""
+"""A full buffer may grow up to this size even if no single frame needs it. Then bytes that a peer
+sends together are read together, and the buffer seldom moves its bytes."""
 LARGE_BYTES: Final = 1024 * 1024
-"""A buffer larger than this is freed after the first frame that does not need it."""
+"""A buffer larger than this is freed after the first frame that needs less than an eighth of it."""
 _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
-    """The received bytes that are not released yet: those between `_start` and `_end`. With
-    `small_bytes`, the buffer is larger than that size only for a frame that needs it, and then as
-    large as that frame. Without it, the buffer may also contain bytes that a peer sends ahead.
+    """The bytes that have been received and not been released yet: those between `_start` and
+    `_end`. If `small_bytes` is given, the buffer grows above that size only for a frame that needs
+    it, and then only to that frame's size. If it is None, the buffer may also grow for frames that
+    a peer sends ahead.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -41,7 +42,8 @@ class ReceiveBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be received until a frame is released."""
+        """Whether the buffer has no space left at its end, so that no byte can be received before a
+        frame is released."""
         return self._end == len(self._buffer)
 
     @property
@@ -50,8 +52,8 @@ class ReceiveBuffer:
 
     @property
     def frame_bytes(self) -> int:
-        """The size of the next frame, prefix included; 0 if it is unknown yet. The size may exceed
-        the limit or be negative."""
+        """The size of the next frame with its prefix, as the prefix claims; 0 until the prefix has
+        arrived. The size is not checked: it may exceed the limit or be negative."""
         if self._end - self._start < 4:
             return 0
         size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -59,12 +61,12 @@ class ReceiveBuffer:
 
     @property
     def first_bytes(self) -> memoryview:
-        """The received bytes that are not released yet."""
+        """The bytes that have been received and not been released yet."""
         return self._view[self._start : self._end]
 
     def writable(self) -> memoryview:
-        """Return the memory for the transport's next bytes. It is empty only while a frame is in
-        use."""
+        """Return the memory into which the transport has to write its next bytes. It is empty only
+        if the buffer is full and a frame of it is not released yet."""
         if self._end == len(self._buffer) and not self._held:
             self._make_room()
         return self._view[self._end :]
@@ -73,7 +75,8 @@ class ReceiveBuffer:
         self._end += count
 
     def next_frame(self) -> memoryview | None:
-        """Return the next whole frame without its size prefix, or None if it has not arrived yet.
+        """Return the next frame without its size prefix, or None if the whole frame has not arrived
+        yet.
 
         Raise MalformedInput if the size prefix is negative or above the limit.
         """
@@ -83,7 +86,7 @@ class ReceiveBuffer:
         (size,) = _SIZE.unpack_from(self._buffer, self._start)
         if not 0 <= size <= self._frame_bytes_max:
             raise MalformedInput(
-                f"frame of {size} bytes; from 0 to {self._frame_bytes_max} are allowed "
+                f"frame of {size} bytes: expected 0 to {self._frame_bytes_max} bytes "
                 "(socket.request.max.bytes)"
             )
         if available < size + 4:
@@ -92,7 +95,7 @@ class ReceiveBuffer:
         return self._view[self._start + 4 : self._start + 4 + size]
 
     def release(self) -> None:
-        """Free the frame that `next_frame` returned."""
+        """Free the bytes of the frame that `next_frame` has returned."""
         released = self._held
         self._start += released
         self._held = 0
@@ -104,13 +107,13 @@ class ReceiveBuffer:
             self._replace(max(self._small_bytes, self._end - self._start))
 
     def shrink(self) -> None:
-        """Reduce an empty buffer to its initial size."""
+        """Reduce the buffer to its initial size, if it contains no bytes."""
         if self._start == self._end and not self._held and len(self._buffer) > INITIAL_BYTES:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Move unread bytes to the front. Double the buffer if they fill it, or if the peer sends
-        more at a time than it has space for."""
+        """Make space at the end of a full buffer: move the unread bytes to the front, or replace
+        the buffer by one of up to double the size if it should grow."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:

@@ -1,4 +1,4 @@
-"""A limited number of log lines about refused peers, with the reason.
+"""Log lines about refused connections with the reason, limited in number.
 
 A hostile or misconfigured peer may connect again and again, and must not flood the log.
 """
@@ -22,8 +22,8 @@ _HTTP_METHODS: Final = (
 
 
 def mistaken_protocol(first_bytes: Buffer) -> str | None:
-    """Return a sentence if the peer speaks TLS or HTTP, else None. As the size of a Kafka frame,
-    the first bytes of both protocols exceed every limit."""
+    """Return a sentence for the log if a peer's first bytes are those of TLS or HTTP, else None. If
+    such bytes are read as the size of a Kafka frame, they exceed every limit."""
     begin = bytes(first_bytes[:_PEEKED_BYTES])
     if begin.startswith(_TLS_HANDSHAKE):
         return (
@@ -36,16 +36,18 @@ def mistaken_protocol(first_bytes: Buffer) -> str | None:
 
 
 class RefusalLog:
-    """The log lines of one server about refused peers, limited in number."""
+    """Logs refused and closed connections of one server, at most a limited number of lines per
+    interval."""
 
     def __init__(self, clock: Clock) -> None:
         self._limit = LogLimit(clock)
 
     def log(self, level: int, what: str, peer: object, reason: object) -> None:
-        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...", unless the limit
-        for this `what` and level is reached."""
+        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...". `what` is the text
+        before `peer=`. Nothing is logged if the limit for lines with this `what` and `level` is
+        reached."""
         left_out = self._limit.allow(f"{what} {level}")
         if left_out is None:
             return
-        more = f" left_out={left_out}" if left_out else ""
+        more = f" lines_left_out={left_out}" if left_out else ""
         log.log(level, "%s peer=%s reason=%s%s", what, peer, reason, more)

@@ -1,8 +1,10 @@
-"""The memory for requests that are being received or handled (`queued.max.request.bytes`).
+"""The limit of memory for large requests that are being received or handled
+(`queued.max.request.bytes`).
 
-A large request takes all its memory as soon as its size is known, and keeps it until it is
-answered. A request that has begun to arrive is always finished: the first one that waits gets all
-remaining memory, even if it needs more. So the limit slows peers down but never stops them forever.
+A large request takes memory for all its bytes as soon as its size is known, and keeps it until it
+is answered. If the limit is reached, further large requests wait. Once a little memory is free, the
+first waiting request may take all that it needs, even if that exceeds the limit. So the limit slows
+peers down, but no request waits forever.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 SMALL_REQUEST_BYTES: Final = 64 * 1024
-"""Requests up to this size are not counted. They never wait, since every connection has a buffer of
-this size."""
+"""Requests up to this size (bytes) do not count towards the limit, and never wait: every connection
+has a buffer of this size."""
 
 
 class RequestMemory:
-    """The memory taken out of `limit_bytes`; -1 means no limit. Waiting requests are served in
-    order."""
+    """The memory that large requests have taken, and the requests that wait for memory, which get
+    it in the order of their arrival. `limit_bytes` is the limit; -1 means no limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -30,8 +32,8 @@ class RequestMemory:
         return self._limit_bytes >= 0
 
     def take(self, size: int, later: Callable[[], None]) -> bool:
-        """Take `size` bytes and return whether that succeeded. If not, call `later` when another
-        attempt may succeed."""
+        """Take `size` bytes for a request and return True, if the limit is not reached. Otherwise
+        return False, and call `later` once when memory is free, so that the caller tries again."""
         if self.taken_bytes >= max(self._limit_bytes, 1):
             self._waiting.append(later)
             return False
@@ -39,12 +41,14 @@ class RequestMemory:
         return True
 
     def forget(self, later: Callable[[], None]) -> None:
-        """Remove a waiting request, even if its `later` has been called already."""
+        """Remove the request with this `later` from the waiting ones. Do nothing if it does not
+        wait."""
         if later in self._waiting:
             self._waiting.remove(later)
 
     def give(self, size: int) -> None:
-        """Return `size` bytes, and serve waiting requests."""
+        """Give back the `size` bytes that an answered request had taken, and let waiting requests
+        take memory."""
         self.taken_bytes -= size
         while self._waiting and self.taken_bytes < max(self._limit_bytes, 1):
             self._waiting.popleft()()

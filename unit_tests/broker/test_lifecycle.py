@@ -73,7 +73,8 @@ async def test_failing_stop_is_logged_and_the_others_are_stopped(
     await components.lifecycle.stop()
     assert components.done[-3:] == ["stop c", "stop b", "stop a"]
     (told,) = caplog.messages
-    assert told == f"not stopped component={name} error=RuntimeError('stop {name}')"
+    error = f"RuntimeError('stop {name}')"
+    assert told == f"not stopped, stopping the other components component={name} error={error}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -136,7 +136,7 @@ def test_options_of_one_meaning_have_kafkas_precedence(
                 "inter.broker.listener.name": "PLAINTEXT",
                 "security.inter.broker.protocol": "PLAINTEXT",
             },
-            "only one of the two",
+            "expected only one of the two",
         ),
         ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "no authorizer"),
         ({"process.roles": "broker"}, "process.roles=broker"),

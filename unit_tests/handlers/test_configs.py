@@ -52,7 +52,7 @@ async def test_each_version_describes_a_topic_and_a_broker(bench: Bench, version
         assert [item.source for item in own.synonyms] == [Source.TOPIC]
     if version >= 3:
         assert (own.config_type, default.config_type) == (5, 3)
-        assert own.documentation == "The age at which a segment is deleted, -1 for never."
+        assert own.documentation == "The age at which a segment is deleted; -1 means never."
 
 
 async def test_sources_of_all_layers(tmp_path: Path) -> None:

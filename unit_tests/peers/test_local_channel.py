@@ -31,8 +31,8 @@ async def test_a_command_logs_one_line_for_all_its_partitions(
             "pybroker.coordinator.controller.partition_state_machine",
         )
     ]
-    assert f"become leader partitions={partitions} epoch=1" in lines
-    assert f"partitions deleted partitions={partitions} epoch=1" in lines
+    assert f"become leader partitions={partitions} controller_epoch=1" in lines
+    assert f"partitions deleted partitions={partitions} controller_epoch=1" in lines
     assert [line for line in lines if line.startswith("states_stored")] == [
         f"states_stored partitions={partitions} reason=new-partition epoch=1"
     ]

@@ -304,7 +304,7 @@ def test_full_disk_at_standard_output_gives_one_error_line(words: list[str]) -> 
         code, error = ended_tool(words, stdout=full.fileno())
     assert code == 1
     sentence = (
-        "standard output cannot be written: No space left on device; free the disk, or send the"
-        " output to another file\n"
+        "standard output cannot be written: No space left on device; send the output to another"
+        " file, or free the disk if it is full\n"
     )
     assert error.endswith(sentence) and error.count("\n") == 1

@@ -20,7 +20,7 @@ _STORAGE: Final = (
     "|log damaged|log not served|damaged replica"
     "|partition directory missing|partition cannot be opened|replica failed|KAFKA_STORAGE_ERROR"
     "|write refused|append failed"
-    "|read failed|search failed|look-up failed|housekeeping failed|suspect replica"
+    "|housekeeping failed|suspect replica"
     "|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
