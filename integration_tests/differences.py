@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.rst"
+_INTRODUCTION: Final = "Differences between pybroker's and Apache Kafka's command line tools, for"
 _HEADING: Final = "What the tools do differently\n-----------------------------\n\n"
 
 Lines = list[str]
@@ -471,7 +472,7 @@ def render() -> str:
     """Return the rows in the form of `docs/compatibility.rst`."""
     parts = []
     for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
-        parts.append(f"{tool}\n{'~' * len(tool)}\n\n{_introduction(tool)}\n")
+        parts.append(f"{tool}\n{'~' * len(tool)}\n\n{_INTRODUCTION} {tool}:\n")
         for name, row in DIFFERENCES.items():
             if row.tool == tool:
                 text = f"**{name}**: {row.what} *Why:* {row.reason}"
@@ -486,15 +487,6 @@ def render() -> str:
                     + "\n"
                 )
     return "\n".join(parts)
-
-
-def _introduction(tool: str) -> str:
-    """Return the sentence that begins the section of a tool, or of several tools."""
-    if tool == "all tools":
-        return "All tools of pybroker differ from Apache Kafka's tools in these points:"
-    tools = " and ".join(f"``pybroker {name}``" for name in tool.split(" and "))
-    verb = "differ" if " and " in tool else "differs"
-    return f"{tools} {verb} from Apache Kafka's tool of that name in these points:"
 
 
 def page_with_rows(text: str) -> str:
