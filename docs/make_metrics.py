@@ -67,7 +67,8 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
-"""Section -> beginnings of the names in it. A name belongs to the section with the longest one."""
+"""Title of a section -> beginnings of the names of its metrics. If the name of a metric begins with
+several of all these beginnings, the longest one decides. "" is the beginning of every name."""
 
 
 def render() -> str:
@@ -81,6 +82,7 @@ def render() -> str:
 
 
 def _section(name: str) -> str:
+    """Return the title of the section that lists the metric of that name."""
     begun = {
         each: max(map(len, filter(name.startswith, beginnings)), default=-1)
         for each, beginnings in SECTIONS.items()
