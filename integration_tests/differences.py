@@ -333,7 +333,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "dump-log",
         "The tool refuses --transaction-log-decoder, and the decoders for records of KRaft and of"
         " tiered storage.",
-        "pybroker writes no such records. --print-data-log shows those of other brokers as bytes.",
+        "pybroker writes no such records. --print-data-log shows those of other brokers.",
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",
@@ -371,7 +371,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "failed records": Difference(
         "producer-perf-test",
-        "If records were not delivered, the exit code is 1, and the tool prints at most ten reasons."
+        "If records were not delivered, the exit code is 1, and the tool prints up to ten reasons."
         " Apache's tool prints a stack trace for each such record and ends with exit code 0.",
         "A measurement with lost records is not valid.",
     ),
