@@ -22,7 +22,10 @@ HEAD: Final = """
 
 def render() -> str:
     """The part of the page between the marks, with them."""
-    rows = [("Authority", "Answers", "A leader has no more if"), *map(_row, Authority)]
+    rows = [
+        ("Level", "The broker answers", "A leader has only this level if"),
+        *map(_row, Authority),
+    ]
     lines = ["\n     - ".join(cells).rstrip() for cells in rows]
     return f"{BEGIN}{HEAD}" + "".join(f"   * - {line}\n" for line in lines) + f"\n{END}"
 

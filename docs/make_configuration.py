@@ -37,10 +37,11 @@ mistake stops the start, too, and so does an option marked *refused here* with a
 its default. One warning names all options that are set and have no effect: those marked *without
 effect here*, Kafka's options without an entry, and unknown names.
 
-Options marked as dynamic can be changed while the broker runs: with ``kafka-configs``, with an
-admin client, or in ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.
-Per-broker options can be changed for one broker at a time only. All options of topics are dynamic.
-A value for one broker overrides a value for all brokers, and both override the file.
+Options marked as *dynamic* can be changed while the broker runs: with ``kafka-configs``, with an
+admin client, or in ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``. The
+mark *cluster-wide* means that an option can be changed for all brokers or for one; *per-broker*
+means for one broker at a time only. A value for one broker overrides a value for all brokers, and
+both override the file. All options of topics are dynamic.
 """
 
 
@@ -49,14 +50,20 @@ def render() -> str:
     parts = [
         INTRODUCTION,
         _heading("Options of the broker"),
+        "Set these options in the broker's ``server.properties``. Each entry gives the meaning of\n"
+        "the option, its type, the accepted values and the default.\n",
         *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
         _heading("Options of a topic"),
-        "Set these options when a topic is created, or change them later. If a topic does not set\n"
-        "an option, the broker's option applies.\n",
+        "Set these options when you create a topic, or change them later. If a topic does not set\n"
+        "an option, the value of the broker's option applies that the topic's option *inherits*.\n",
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
+        "If one of these options of Kafka is set, the broker does not start. Each entry gives the\n"
+        "reason and, if there is a remedy, what to do.\n",
         *(f"``{name}``\n    {reason}.\n" for name, (_, reason) in sorted(REFUSED.items())),
         _heading("Options of Kafka without effect or entry"),
+        "The broker accepts these options of Kafka, warns once, and ignores them, because it does\n"
+        "not have the feature.\n",
         "\n".join(f"- ``{name}``" for name in sorted(NOT_IMPLEMENTED)) + "\n",
     ]
     return "\n".join(parts)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pybroker.admin.families import FAMILIES
@@ -20,24 +22,72 @@ Metrics
 
 This page lists the broker's metrics. ``http://HOST:8090/metrics`` returns them in Prometheus' text
 format (``pybroker.http.listener`` sets the address). Dashboards for Kafka find the names that they
-know: those that the JMX exporter derives from Kafka's metrics, and those of kafka_exporter. So
+know: those that the JMX exporter makes from Kafka's metrics, and those of kafka_exporter. So
 neither exporter has to run beside this broker. All other metrics begin with ``pybroker_``.
 
-- A **counter** begins at 0 with each start.
+- A **gauge** is the value at the moment of the request.
+- A **counter** begins at 0 with each start of the broker.
 - A **summary** has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about
-  the last minute, exact to one eighth of their value (NaN without measurements). Its ``_sum`` and
-  ``_count`` count from the start on. Of the Produce and Fetch requests that are answered without
-  waiting, one in sixteen is timed and represents the others.
-- A metric of a **partition** is shown only by its leader, and a metric of the **cluster** only by
-  the controller, so sums over all brokers are correct.
+  the last minute. A quantile may differ from the exact one by one eighth of its value; it is NaN
+  without measurements. ``_sum`` and ``_count`` count from the start of the broker on. Of the
+  Produce and Fetch requests that are answered without waiting, one in sixteen is timed and
+  represents the others.
+- A metric of a **partition** is shown only by the partition's leader, and a metric of the
+  **cluster** only by the controller. So sums over all brokers are correct.
 - Metrics of the **process** have prometheus-client's names: ``process_cpu_seconds_total``,
   ``process_resident_memory_bytes``, ``process_open_fds``, ``python_gc_collections_total`` ...
 """
 
 
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "Metrics of the broker's process and requests": ("",),
+        "Metrics of replicas and log directories": (
+            "kafka_server_replica",
+            "kafka_server_brokertopicmetrics_replication",
+            "kafka_server_fetcherstats_",
+            "kafka_log_",
+            "pybroker_damaged_",
+            "pybroker_suspect_",
+            "pybroker_incomplete_",
+            "pybroker_full_",
+            "pybroker_log_",
+        ),
+        "Metrics of the controller": ("kafka_controller_", "kafka_brokers"),
+        "Metrics of topics and partitions": (
+            "kafka_topic_",
+            "kafka_log_log_",
+            "kafka_server_brokertopicmetrics_",
+        ),
+        "Metrics of consumer groups": (
+            "kafka_coordinator_",
+            "kafka_consumergroup_",
+            "kafka_server_group_",
+            "pybroker_group_",
+        ),
+    }
+)
+"""Title of a section -> beginnings of the names of its metrics. If the name of a metric begins with
+several of all these beginnings, the longest one decides. "" is the beginning of every name."""
+
+
 def render() -> str:
     """The whole page."""
-    return INTRODUCTION + "\n" + "\n".join(_entry(family) for family in FAMILIES.values())
+    parts = [INTRODUCTION]
+    for title in SECTIONS:
+        parts.append(f"{title}\n{'-' * len(title)}\n")
+        parts.append(f"{title} are listed here with their type, their labels and their meaning.\n")
+        parts += [_entry(row) for row in FAMILIES.values() if _section(row.name) == title]
+    return "\n".join(parts)
+
+
+def _section(name: str) -> str:
+    """Return the title of the section that lists the metric of that name."""
+    begun = {
+        each: max(map(len, filter(name.startswith, beginnings)), default=-1)
+        for each, beginnings in SECTIONS.items()
+    }
+    return max(begun, key=begun.__getitem__)
 
 
 def _entry(family: Family) -> str:

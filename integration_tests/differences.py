@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.rst"
+_INTRODUCTION: Final = "Differences between pybroker's and Apache Kafka's command line tools, for"
 _HEADING: Final = "What the tools do differently\n-----------------------------\n\n"
 
 Lines = list[str]
@@ -106,24 +107,24 @@ def with_lag_from_zero(lines: Lines) -> Lines:
 DIFFERENCES: Final[Mapping[str, Difference]] = {
     "errors in one line": Difference(
         "all tools",
-        "A failure is one line on standard error, and wrong usage is that line and a hint at"
-        " --help. Apache's tools add a Java stack trace or the whole list of options.",
+        "A failure prints one line on standard error; wrong usage adds a hint at --help. Apache's"
+        " tools print a Java stack trace or the whole list of options as well.",
         "The user sees the relevant sentence at once.",
     ),
     "version": Difference(
         "all tools",
-        "--version prints pybroker's version.",
-        "It is not Kafka's tool.",
+        "--version prints the version of pybroker. Apache's tools print the version of Kafka.",
+        "The tool is a part of pybroker.",
     ),
     "json": Difference(
         "all tools",
-        "There is --format json.",
+        "pybroker's tools have the option --format json.",
         "Scripts need not parse text that is written for people.",
     ),
     "spelling of --admin.config": Difference(
         "all tools",
-        "Every tool with one of --command-config and --admin.config accepts both.",
-        "Kafka uses the two in different tools for the same thing.",
+        "A tool that has the option --command-config or --admin.config accepts both names.",
+        "In Kafka some tools have the one name and some the other, with the same meaning.",
     ),
     "abbreviated options": Difference(
         "all tools",
@@ -139,56 +140,56 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "unknown broker": Difference(
         "configs",
-        "An unknown broker is reported at once. Apache's tool waits for a minute.",
-        "The cluster knows its brokers.",
+        "If no broker has the id, the tool fails at once. Apache's tool waits for a minute.",
+        "The tool asks the cluster for its brokers.",
     ),
     "single broker options": Difference(
         "configs",
-        "Options of brokers are changed one by one. Apache's tool reads all dynamic options and"
+        "The tool changes single options of a broker. Apache's tool reads all dynamic options and"
         " writes them all again, so it fails while a password is set.",
         "Two operators do not undo each other's changes.",
     ),
     "quotas": Difference(
         "configs",
-        "Users, clients, addresses and metrics of clients are refused.",
+        "The tool refuses the options of users, clients, IP addresses and client metrics.",
         "The broker has no quotas and no credentials yet.",
     ),
     "deprecation of ZooKeeper": Difference(
         "configs",
-        "There is no warning that --zookeeper will be removed.",
+        "The tool does not warn that --zookeeper will be removed.",
         "pybroker keeps the option.",
         without("^Warning: --zookeeper is deprecated|^Use --bootstrap-server instead to specify"),
     ),
     "topics in ZooKeeper": Difference(
         "configs",
-        "--zookeeper accepts topics, as Kafka did until 2.8; 3.9.1 refuses them.",
-        "Scripts of that time change a topic in this way while no broker runs.",
+        "--zookeeper can change options of topics, as in Kafka until 2.8. Kafka 3.9.1 refuses it.",
+        "Scripts of those years change a topic in this way while no broker runs.",
     ),
     "usable versions": Difference(
         "broker-api-versions",
-        "[usable: N] is the version that our client uses. For our broker the lines are the same;"
-        " for newer brokers our client uses lower versions, and APIs that it never uses have no"
-        " version.",
+        "[usable: N] is the version that pybroker's client uses with that broker. For a broker of"
+        " pybroker it is the version of Kafka's tool. For newer brokers it is a lower version, or"
+        " missing if the client never uses the API.",
         "The tool shows the versions between this client and that broker.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
     ),
     "order of descriptions": Difference(
         "topics",
-        "--describe shows the topics by name. Apache shows them in the order of a hash table.",
+        "--describe sorts topics by name. Apache's tool shows them in the order of a hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,
     ),
     "name of a missing topic": Difference(
         "topics",
-        "Topic 'x' does not exist as expected. Apache says Topic 'Optional[x]'.",
-        "It is a defect of Apache's release 3.",
+        "The message about a missing topic begins with Topic 'x'. Apache's: Topic 'Optional[x]'.",
+        "Apache's text is a defect of release 3.",
         replaced(r"'Optional\[(.*)\]'", r"'\1'"),
     ),
     "values with =": Difference(
         "topics",
-        "--config accepts name= (an empty value) and values with an equals sign.",
+        "--config accepts an empty value (name=) and values that contain an equals sign.",
         "Some options have such values.",
     ),
     "order of groups": Difference(
@@ -203,14 +204,14 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "consumer-groups",
         "Each row of --reset-offsets and --delete-offsets has its own line. Apache's release 3.9"
         " prints all rows in the line of the headings.",
-        "It is a defect of Apache's release 3.",
+        "Apache's output is a defect of release 3.",
         with_split_tables,
     ),
     "errors of groups": Difference(
         "consumer-groups",
-        "An error is shown by the name of its Kafka error code. If a group has to be empty, each"
-        " of its members is listed in a line on standard error. Apache prints the Java class.",
-        "There are no Java classes here, and the operator needs to know the members.",
+        "An error is shown by the name of its Kafka error code. Apache prints the Java class. If a"
+        " group must not have members, standard error has a line for each of its members.",
+        "pybroker has no Java classes, and the operator needs to know the members.",
         replaced(r"(due to: |Error: :).*", r"\1"),
         replaced(r"(due to: |Error: :).*", r"\1"),
     ),
@@ -218,21 +219,21 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "consumer-groups",
         "If some groups could not be deleted, the deleted ones are listed as 'a', 'b'. Apache"
         " prints 'a'b', '.",
-        "It is a defect of Apache's release 3.",
+        "Apache's output is a defect of release 3.",
         replaced(r"(deleted successfully: ).*", r"\1"),
         replaced(r"(deleted successfully: ).*", r"\1"),
     ),
     "failed commands": Difference(
         "consumer-groups",
         "A command that fails as a whole has exit code 1 and prints the reason on standard error."
-        " Apache's tool has exit code 0 and prints a line on standard output. The refusals of"
-        " single groups are printed as by Apache's tool, with exit code 0.",
+        " Apache's tool has exit code 0 and prints a line on standard output. If only single groups"
+        " are refused, both tools print these refusals and have exit code 0.",
         "A script must notice that nothing was done.",
     ),
     "missing partitions": Difference(
         "consumer-groups",
-        "--reset-offsets refuses a missing partition. Apache's tool asks for it until --timeout.",
-        "The cluster knows its partitions.",
+        "--reset-offsets fails at once for a missing partition. Apache's waits until --timeout.",
+        "The tool asks the cluster for its partitions.",
     ),
     "lag below zero": Difference(
         "consumer-groups",
@@ -243,26 +244,26 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "lag in detail": Difference(
         "consumer-groups",
-        "There is --lag-details: last stable offset, lag in bytes and in seconds.",
+        "The option --lag-details adds the last stable offset, and the lag in bytes and seconds.",
         "The number of records does not show how late a group is.",
     ),
     "types of groups": Difference(
         "consumer-groups",
-        "--list --type prints Unknown and refuses a filter, also on newer brokers, which return"
-        " types in version 5 of ListGroups.",
-        "All groups of Kafka's ZooKeeper era have one type.",
+        "--list --type prints the type Unknown for every group and refuses a filter by type, also"
+        " for newer brokers, which return types in version 5 of ListGroups.",
+        "All groups of ZooKeeper-mode Kafka have one type.",
     ),
     "errors of partitions": Difference(
         "delete-records",
         "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
-        "There are no Java classes here; documents and other clients use the name.",
+        "pybroker has no Java classes; Kafka's documents and other clients use the name.",
         replaced("error: .*", "error"),
         replaced("error: .*", "error"),
     ),
     "order of partitions": Difference(
         "delete-records",
-        "The lines are in the order of the file. Apache prints them in the order of a hash table.",
-        "The author of the file finds its lines.",
+        "The lines have the order of the given file. Apache's have the order of a hash table.",
+        "The author of the file finds the lines more easily.",
         sorted,
         sorted,
     ),
@@ -277,14 +278,14 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "errors of elections": Difference(
         "leader-election and preferred-replica-election",
         "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
-        "There are no Java classes here.",
+        "pybroker has no Java classes.",
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
     ),
     "deprecation of the old election tool": Difference(
         "preferred-replica-election",
-        "There is no warning that the tool and --zookeeper are deprecated.",
-        "They are not deprecated here.",
+        "The tool does not warn that it and its option --zookeeper are deprecated.",
+        "pybroker keeps both.",
         without(
             "^This tool is deprecated|^Warning: --zookeeper is|^Use --bootstrap-server instead"
         ),
@@ -298,18 +299,18 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "leaders that were elected before": Difference(
         "preferred-replica-election",
-        "With --bootstrap-server, 'Preferred replica already elected' names the right partitions."
-        " Apache's tool names those that were elected just now, or none.",
-        "It is a defect of Apache's release 2.",
+        "With --bootstrap-server, 'Preferred replica already elected' names the partitions that had"
+        " their preferred leader before. Apache's names those that were elected just now, or none.",
+        "Apache's output is a defect of release 2.",
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
     ),
     "descriptions of older releases": Difference(
         "topics",
-        "--describe prints the text of release 3.9. Until 2.8 there are no columns Elr and"
-        " LastKnownElr, and --zookeeper shows only the options of the topic itself; until 2.1 there"
-        " are no blanks after the colons of the first line and no TopicId.",
-        "The tool can print only one of the texts.",
+        "--describe prints the text of Kafka 3.9. Apache's tools until 2.8 print no columns Elr and"
+        " LastKnownElr, and with --zookeeper only the options of the topic itself. Apache's tools"
+        " until 2.1 print no blanks after the colons of the first line and no TopicId.",
+        "The tool can print the text of one release only.",
         lambda lines: replaced(r"^(Topic:)(?=\S)", r"\1 ")(
             replaced(r"\t(PartitionCount|ReplicationFactor|Configs):(?=\S)", r"\t\1: ")(
                 replaced(r"\tTopicId: \S+|[ \t]+$", "")(lines)
@@ -325,30 +326,30 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "blanks between numbers": Difference(
         "get-offsets",
-        "--partitions accepts blanks after its commas.",
-        "Their meaning is unambiguous.",
+        "--partitions accepts a blank after each comma.",
+        "The meaning of the list stays clear.",
     ),
     "decoders of internal topics": Difference(
         "dump-log",
-        "--transaction-log-decoder and the decoders of KRaft's and of tiered storage's records are"
-        " refused.",
+        "The tool refuses --transaction-log-decoder, and the decoders for records of KRaft and of"
+        " tiered storage.",
         "pybroker writes no such records. --print-data-log shows those of other brokers.",
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",
         "--offsets-decoder words the reason for a skipped record differently, does not decode the"
         " records of KIP-848, and shows the known fields of a subscription of a later version.",
-        "Apache's words name its own code; groups of KIP-848 need KRaft.",
+        "Apache's reasons name Java code, and groups of KIP-848 need KRaft.",
     ),
     "binary payloads": Difference(
         "dump-log",
-        "DefaultDecoder prints hexadecimal digits. Apache's prints the address of an array.",
-        "The digits show the content.",
+        "DefaultDecoder prints the bytes as hexadecimal digits. Apache's prints a Java address.",
+        "The digits show the content of the record.",
     ),
     "other decoders": Difference(
         "dump-log",
-        "User-defined classes are refused.",
-        "There is no JVM to load them.",
+        "The tool refuses decoders that are classes of the user.",
+        "pybroker has no JVM to load them.",
     ),
     "old message formats in depth": Difference(
         "dump-log",
@@ -370,70 +371,70 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "failed records": Difference(
         "producer-perf-test",
-        "The exit code is 1 if a record was not delivered, and at most ten reasons are shown."
-        " Apache's tool ends with exit code 0 after a stack trace for each.",
+        "If records were not delivered, the exit code is 1, and the tool prints up to ten reasons."
+        " Apache's tool prints a stack trace for each such record and ends with exit code 0.",
         "A measurement with lost records is not valid.",
     ),
     "bootstrap server of the test": Difference(
         "producer-perf-test",
-        "--bootstrap-server is accepted, besides bootstrap.servers in --producer-props.",
-        "All other tools have it, and so has Kafka's since 4.1.",
+        "The tool accepts --bootstrap-server, or bootstrap.servers in --producer-props.",
+        "All other tools have the option, and so has Kafka's tool since 4.1.",
     ),
     "transactions": Difference(
         "producer-perf-test",
         "--transactional-id and a positive --transaction-duration-ms are refused.",
-        "There are no transactions yet.",
+        "pybroker has no transactions yet.",
     ),
     "throughput of zero": Difference(
         "producer-perf-test",
         "--throughput 0 is refused. Apache sends one record and then waits for ever.",
-        "It has no use.",
+        "A test that sends nothing has no use.",
     ),
     "random payloads": Difference(
         "producer-perf-test",
-        "The random letters differ, but are of the same alphabet.",
-        "Nothing depends on them, and ours are made many at a time.",
+        "The random letters of the payloads differ from Apache's, but are of the same alphabet.",
+        "No user depends on the letters, and pybroker makes many of them at a time.",
     ),
     "metrics of the client": Difference(
         "producer-perf-test and consumer-perf-test",
         "--print-metrics prints only the counters of the test itself, with Kafka's names.",
-        "Our client keeps few counters.",
+        "pybroker's client keeps few counters.",
         until_metrics,
         until_metrics,
     ),
     "no group": Difference(
         "consumer-perf-test",
-        "All partitions are read by assignment; --group is accepted and has no effect, and"
-        " rebalance.time.ms is the time until the partitions were known.",
+        "The tool assigns all partitions to itself. So --group is accepted and has no effect, and"
+        " rebalance.time.ms is the time until the tool knew the partitions.",
         "The tool measures reading, not the group's rebalances.",
     ),
     "reading without a group": Difference(
         "console-consumer",
-        "Without a group the partitions that a topic has at the start are read by assignment."
-        " Apache's tool joins a group console-consumer-NNN that is never used again; ours does so"
-        " only for --include.",
+        "Without --group the tool assigns the partitions that the topic has at the start to itself."
+        " Apache's tool joins a group console-consumer-NNN that is never used again; pybroker's"
+        " tool does so only with --include.",
         "Reading a topic then needs no coordinator, and does not wait for one.",
     ),
     "retries": Difference(
         "verifiable-producer",
-        "Failed records are sent again within delivery.timeout.ms. Apache's tool sends once.",
-        "Our producer is idempotent: a retried record is never stored twice.",
+        "The tool retries failed records within delivery.timeout.ms. Apache's sends each once.",
+        "pybroker's producer is idempotent: a retried record is never stored twice.",
     ),
     "exceptions": Difference(
         "verifiable-producer",
-        "exception is the name of an error of pybroker.client. Apache prints a Java class.",
-        "There are no Java classes here.",
+        "The field exception names an error of pybroker.client. Apache's names a Java class.",
+        "pybroker has no Java classes.",
     ),
     "failed consumers": Difference(
         "verifiable-consumer",
-        "The exit code is 1, with a line on standard error, if reading cannot go on. Apache's"
-        " tool ends with exit code 0.",
+        "If reading cannot continue, the tool prints a line on standard error and ends with exit"
+        " code 1. Apache's tool ends with exit code 0.",
         "A test must notice the failure.",
     ),
     "group protocol": Difference(
         "verifiable-consumer",
-        "--group-protocol consumer is refused.",
-        "The protocol needs KRaft.",
+        "The tool refuses --group-protocol consumer.",
+        "That protocol needs KRaft.",
     ),
     "events of the connection": Difference(
         "zookeeper-shell",
@@ -451,15 +452,15 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "commands of the shell": Difference(
         "zookeeper-shell",
-        "There is no listquota, setquota, delquota, addWatch, removewatches, reconfig,"
-        " getEphemerals and whoami, no container and TTL nodes, and no TLS. There is help, which"
-        " ends with exit code 0.",
+        "The shell lacks the commands listquota, setquota, delquota, addWatch, removewatches,"
+        " reconfig, getEphemerals and whoami, container and TTL nodes, and TLS. It has the command"
+        " help, which ends with exit code 0.",
         "Kafka uses none of these; the ZooKeeper client library lacks most of them.",
     ),
     "version of the shell": Difference(
         "zookeeper-shell",
-        "version prints pybroker's version.",
-        "It is not ZooKeeper's shell.",
+        "The command version prints the version of pybroker.",
+        "The shell is a part of pybroker.",
         replaced("^ZooKeeper CLI version: .*", "ZooKeeper CLI version"),
         replaced("^ZooKeeper CLI version: .*", "ZooKeeper CLI version"),
     ),
@@ -471,7 +472,7 @@ def render() -> str:
     """Return the rows in the form of `docs/compatibility.rst`."""
     parts = []
     for tool in dict.fromkeys(row.tool for row in DIFFERENCES.values()):
-        parts.append(f"{tool}\n{'~' * len(tool)}\n")
+        parts.append(f"{tool}\n{'~' * len(tool)}\n\n{_INTRODUCTION} {tool}:\n")
         for name, row in DIFFERENCES.items():
             if row.tool == tool:
                 text = f"**{name}**: {row.what} *Why:* {row.reason}"

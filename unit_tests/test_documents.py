@@ -203,7 +203,7 @@ def test_all_rows_of_a_table_have_the_same_number_of_cells(path: Path) -> None:
 def test_the_track_record_names_tests_that_exist() -> None:
     table = (ROOT / "docs" / "reliability.rst").read_text().partition("Track record\n")[2]
     rows = re.findall(r"(?m)^     - ``(\w+tests/[\w/]+\.py)``:\n       ``(test_\w+)``$", table)
-    assert len(rows) == table.count("   * - ") - 1
+    assert len(rows) == table.count("   * - ") - table.count("   * - bug\n")
     missing = [
         f"{path}::{name}" for path, name in rows if f"def {name}(" not in (ROOT / path).read_text()
     ]
