@@ -192,7 +192,7 @@ def test_compacted_records_are_not_reported_as_lost(apache: ApacheKafka, topic: 
     assert standing, "what was not counted nobody can miss"
     (warning,) = standing.warnings
     assert warning.startswith(f"{topic} is compacted:")
-    assert "a read does not notice it" in warning
+    assert "a read does not detect this" in warning
 
 
 KEYS: Final = "decode: {key: {format: string}}"

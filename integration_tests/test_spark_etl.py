@@ -314,7 +314,7 @@ def raises(records):
         ),
         ([NUMBERS.replace("BIGINT", "BIGGER")], "decode.value.schema: .*BIGGER"),
         ([NUMBERS, "transform: {sql: 'SELECT 1 AS a, 2 AS a'}"], "the table has a more than once"),
-        ([NUMBERS, "transform: {sql: SELECT 1 AS pybroker_x}"], "such names are reserved"),
+        ([NUMBERS, "transform: {sql: SELECT 1 AS pybroker_x}"], "a reserved name"),
         (
             [NUMBERS, "transform: {sql: SELECT make_interval(1) AS n}"],
             "cannot be written: .*INTERVAL",

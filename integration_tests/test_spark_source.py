@@ -101,7 +101,9 @@ def test_a_range_is_read_from_its_start_to_its_end(load: Load, broker: Broker, t
     assert read(kafka__isolation__level="read_committed") == every
     late = 2 * FIRST_TIMESTAMP_MS
     assert read(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
-    assert f"no record of {late} or later" in fault_of(lambda: read(startingTimestamp=late))
+    assert f"no record with the timestamp {late} or later" in fault_of(
+        lambda: read(startingTimestamp=late)
+    )
     only = load(assign=json.dumps({topic: [1]}), includeHeaders=True)
     assert kafka_rows(only) == [row for row in every if row.partition == 1]
     assert kafka_rows(load(subscribePattern=topic[3:], includeHeaders=True)) == every
