@@ -14,7 +14,7 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -35,24 +35,37 @@ _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
-@contextlib.contextmanager
-def _reported(operation: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{operation} {path}: {error.strerror or error}") from error
+class _reported:
+    """Wrap an operation of the system. Raises StorageError for its OSError. This is a class because
+    a generator would take as long as the operation."""
+
+    __slots__ = ("_operation", "_path")
+
+    def __init__(self, operation: str, path: str) -> None:
+        self._operation = operation
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Do nothing: only the exit counts."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            text = f"{self._operation} {self._path}: {error.strerror or error}"
+            raise self._kind(error)(text) from error
+
+    def _kind(self, error: OSError) -> type[StorageError]:
+        return StorageError
 
 
-@contextlib.contextmanager
-def _reported_write(operation: str, path: str) -> Iterator[None]:
+class _reported_write(_reported):
     """Wrap an operation that writes. Raises DiskFull for a full disk, StorageError for any other
     failure. Not for a sync of acknowledged bytes: after a failed sync the content of the disk is
     unknown."""
-    try:
-        yield
-    except OSError as error:
-        kind = DiskFull if error.errno in _NO_ROOM else StorageError
-        raise kind(f"{operation} {path}: {error.strerror or error}") from error
+
+    __slots__ = ()
+
+    def _kind(self, error: OSError) -> type[StorageError]:
+        return DiskFull if error.errno in _NO_ROOM else StorageError
 
 
 def _is_in_memory(device: int) -> bool:
@@ -301,53 +314,54 @@ class SystemDisk:
                 finally:
                     os.close(descriptor)
             else:
-                size = Path(path).stat().st_size
+                size = os.stat(path).st_size
         return SystemFile(path, size, self, self._handles)
 
     def read(self, path: str) -> bytes:
         try:
-            return Path(path).read_bytes()
+            with open(path, "rb", buffering=0) as stream:
+                return stream.read()
         except FileNotFoundError:
             raise
         except OSError as error:
             raise StorageError(f"read {path}: {error.strerror}") from error
 
     def write(self, path: str, data: bytes) -> None:
-        with _reported_write("write", path):
-            Path(path).write_bytes(data)
+        with _reported_write("write", path), open(path, "wb", buffering=0) as stream:
+            stream.write(data)
 
     def replace(self, path: str, data: bytes) -> None:
         temporary = f"{path}.tmp"
         try:
-            with _reported_write("write", temporary), Path(temporary).open("wb") as stream:
+            with _reported_write("write", temporary), open(temporary, "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
         except DiskFull:
             with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+                os.unlink(temporary)
             raise
         self.rename(temporary, path)
-        self.sync_dir(str(Path(path).parent))
+        self.sync_dir(os.path.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
         with _reported_write("rename", old):
-            Path(old).replace(new)
+            os.replace(old, new)
 
     def unlink(self, path: str) -> None:
-        with _reported("delete", path):
-            Path(path).unlink(missing_ok=True)
+        with _reported("delete", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
     def list_dir(self, path: str) -> list[str]:
         with _reported("list", path):
             return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return Path(path).exists()
+        return os.path.exists(path)
 
     def size(self, path: str) -> int:
         with _reported("look at", path):
-            return Path(path).stat().st_size
+            return os.stat(path).st_size
 
     def is_dir(self, path: str) -> bool:
         return Path(path).is_dir()

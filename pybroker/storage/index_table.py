@@ -54,8 +54,14 @@ class IndexTable:
                 size = self._disk.size(self.path)
             else:
                 self.trust()
-            state = self._state = (size // self._entry.size, state[1])
+            state = self._note_size(size)
         return state
+
+    def _note_size(self, size: int) -> tuple[int, bytearray]:
+        """Set the number of entries in the file, if it is not known yet. Return the state."""
+        if self._state[0] < 0:
+            self._state = (size // self._entry.size, self._state[1])
+        return self._state
 
     def _opened(self) -> File:
         if self._file is None:
@@ -66,7 +72,9 @@ class IndexTable:
         """Return whether the file exists and contains no partial entry."""
         if not self._disk.exists(self.path):
             return False
-        return self._disk.size(self.path) % self._entry.size == 0
+        size = self._disk.size(self.path)
+        self._note_size(size)
+        return size % self._entry.size == 0
 
     def __len__(self) -> int:
         written, tail = self._loaded()

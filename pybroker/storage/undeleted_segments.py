@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from pybroker.errors import CorruptionError
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _LOG: Final = SegmentFile.LOG
 
 
-def restore(directory: str, disk: Disk, names: Iterable[str], recovery_point: int) -> bool:
+def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: int) -> bool:
     """Restore the `*.deleted` segments of a log that fill a gap. Return whether any was restored.
     `names` are all files in the log's `directory`. Raises StorageError.
 
@@ -36,6 +36,8 @@ def restore(directory: str, disk: Disk, names: Iterable[str], recovery_point: in
     segment exists or the log would end below its recovery point. (A truncation lowers the recovery
     point first.) If the log has no other segment, the newest segment that begins below the recovery
     point is restored."""
+    if not any(name.endswith(DELETED_SUFFIX) for name in names):
+        return False
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}
     logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
     bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
