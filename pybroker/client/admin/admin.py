@@ -1,7 +1,8 @@
 """The public admin client: topics, partitions, options, log directories, groups, cluster. Every
-operation returns a result for each item, so one bad name does not hide the results of the others.
+operation returns a result for each item, so an error of one item does not hide the results of the
+other items.
 
-This class lists the operations; the modules beside it send the requests.
+This class lists the operations. The other modules of this package send the requests.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class Admin:
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None
     ) -> list[TopicResult]:
-        """Delete topics. Return one result for each topic. Raises ClientError if the controller
-        does not answer."""
+        """Delete the topics with these names. Return one result for each topic. Raises ClientError
+        if the controller does not answer."""
         return await admin_topics.delete_topics(self._calls, names, timeout_ms=timeout_ms)
 
     async def create_partitions(
@@ -127,8 +128,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Add partitions to topics. Return one result for each topic. Raises ClientError if the
-        controller does not answer."""
+        """Raise the partition counts of topics. Return one result for each topic. Raises
+        ClientError if the controller does not answer."""
         return await admin_topics.create_partitions(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -140,34 +141,36 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Elect leaders. Return None for each partition with a new leader, the error for the
-        others, often ELECTION_NOT_NEEDED. With `partitions` None the controller checks all
-        partitions, and the result omits partitions that need no election. Raises ClientError if the
-        controller does not answer."""
+        """Let the controller elect leaders. Return None for each partition with a new leader, and
+        the error for each other partition, often ELECTION_NOT_NEEDED. With `partitions` None the
+        controller checks all partitions, and the result omits those that need no election. Raises
+        ClientError if the controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
 
     async def list_topics(self) -> list[TopicInfo]:
-        """Return all visible topics, sorted by name, including internal ones. Raises
-        ClientError."""
+        """Return all topics that the client may describe, sorted by name, including internal ones.
+        Raises ClientError if no broker answers."""
         view = await self._calls.metadata(None)
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return the description of each topic; `error` is set for a topic that does not exist.
-        Raises ClientError."""
+        """Return the description of each topic by its name. The field `error` tells that a topic
+        does not exist. Raises ClientError if no broker answers."""
         wanted = list(names)
         return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Return the brokers and the controller. Raises ClientError."""
+        """Return the id, the brokers and the controller of the cluster. Raises ClientError if no
+        broker answers."""
         return await admin_cluster.describe_cluster(self._calls, timeout_ms=timeout_ms)
 
     async def api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, BrokerVersions]:
-        """Return the API versions of each of these brokers (None: all). Raises Closed."""
+        """Return the versions of each API that a broker supports, for these brokers (None: for all
+        known brokers). Raises Closed before `start` and after `close`."""
         return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
 
     async def describe_configs(
@@ -261,8 +264,8 @@ class Admin:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """Return the end offsets of leader epochs (OffsetForLeaderEpoch). One result for each
-        partition. Raises Closed."""
+        """Return for each partition where the given leader epoch ends in the leader's log
+        (OffsetForLeaderEpoch). Raises Closed before `start` and after `close`."""
         self._calls.check_opened()
         return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
 
@@ -273,8 +276,9 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Return the offset or the error of each partition. Timestamps are ms since 1970, or LATEST
-        (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        """Return for each partition the offset of its timestamp, or the error. A timestamp is in ms
+        since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed before `start`
+        and after `close`."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -358,8 +362,8 @@ class Admin:
     async def group_lag(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupLag]:
-        """Return the lag of groups in the partitions in which they have committed an offset. One
-        result for each group. Raises Closed."""
+        """Return one result for each group: how far the group is behind, in the partitions in which
+        it has committed an offset. Raises Closed before `start` and after `close`."""
         return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
 
     async def partition_lag(
@@ -369,9 +373,10 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of each partition behind the given offset. Read the offsets before this
-        call, otherwise the lag does not count records that are consumed in between. Without
-        `details`, bytes and seconds are None. Raises Closed."""
+        """Return for each partition how far the given offset is behind the end of the log. Read the
+        offsets before this call: otherwise a record that is consumed in between does not count.
+        Without `details` the lag in bytes and in seconds is None. Raises Closed before `start` and
+        after `close`."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -383,8 +388,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
-        """Return the same as `partition_lag`, for any number of offsets of each partition. One
-        result for each position, in their order. Raises Closed."""
+        """Return the same as `partition_lag` for pairs of partition and offset, in their order. A
+        partition may occur several times. Raises Closed before `start` and after `close`."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )

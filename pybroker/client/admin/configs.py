@@ -64,7 +64,7 @@ ALL_BROKERS: Final = ConfigResource(ResourceKind.BROKER, "")
 
 
 class ConfigSource(enum.IntEnum):
-    """The source of an option's value."""
+    """The source of an option's value, such as a topic's own setting or the broker's default."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -109,7 +109,7 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A source that sets an option, and its value there."""
+    """One source that sets an option, and the value that the option has in this source."""
 
     name: str
     value: str | None
@@ -132,13 +132,14 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether no source sets the option."""
+        """Whether no source sets the option, so that its value is the default."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """The options of a resource in the broker's order, or the error."""
+    """The options of a resource in the broker's order. If the broker refused, only `error` is
+    set."""
 
     resource: ConfigResource
     entries: tuple[ConfigEntry, ...] = ()
@@ -174,7 +175,8 @@ async def describe_configs(
     documentation: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigDescription]:
-    """Return one description for each resource; `names` None means all options."""
+    """Return one description for each resource. `names` selects options by name; None means all
+    options."""
 
     async def describe(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float
@@ -222,7 +224,8 @@ async def alter_configs(
     validate_only: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigResult]:
-    """Change single options (IncrementalAlterConfigs). Return one result for each resource."""
+    """Change the given options of each resource and keep all others (IncrementalAlterConfigs).
+    Return one result for each resource."""
     rows = {
         resource: [
             IncrementalAlterableConfig(
@@ -268,7 +271,8 @@ async def replace_configs(
     validate_only: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigResult]:
-    """Set these options and no others (AlterConfigs). Return one result for each resource."""
+    """Set the given options of each resource and unset all others (AlterConfigs). Return one result
+    for each resource."""
 
     async def replace(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float

@@ -43,7 +43,8 @@ offsets."""
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in a list. `state` is empty if the broker does not report it (before Kafka 2.6)."""
+    """A group in the list of a broker. `state` is empty if the broker does not report it (before
+    Kafka 2.6)."""
 
     group_id: str
     protocol_type: str
@@ -51,13 +52,15 @@ class GroupListing:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, unlike the members of a Kafka Connect group."""
+        """Whether the members are consumers. The members of a Kafka Connect group, for example, are
+        not."""
         return self.protocol_type in CONSUMER_TYPES
 
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """The groups of the brokers that answered, sorted by id, and the errors of the others."""
+    """The groups of the brokers that answered, sorted by group id. `errors` has the error of each
+    broker that did not."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
@@ -93,8 +96,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The description of a group, or the error. `state` is Kafka's name of the state; it is "Dead",
-    too, for a group that does not exist. `assignor` is empty unless the state is Stable."""
+    """The state and the members of a group. `state` is Kafka's name of the state; it is "Dead" also
+    if the group does not exist. `assignor` is empty unless the state is Stable. If the request
+    failed, only `error` is set."""
 
     group_id: str
     state: str = ""
@@ -106,7 +110,7 @@ class GroupDescription:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, as in `GroupListing`."""
+        """Whether the members are consumers, and not workers of Kafka Connect, for example."""
         return self.protocol_type in CONSUMER_TYPES
 
     def check(self) -> GroupDescription:
@@ -117,7 +121,8 @@ class GroupDescription:
 
 
 async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | None) -> GroupList:
-    """Return the groups of all brokers, sorted by id."""
+    """Return the groups of all brokers, sorted by group id. With `states`, return only groups in
+    one of these states."""
     wanted = list(states)
 
     async def ask(connection: Connection, timeout_s: float) -> ListGroupsResponse:
@@ -151,7 +156,7 @@ async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | 
 async def describe_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupDescription]:
-    """Return one description for each group."""
+    """Return the state and the members of each group, or the error."""
     calls.check_opened()
 
     async def ask(

@@ -60,7 +60,7 @@ class ActiveProducer:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProducers:
-    """The producers of a partition, or the error."""
+    """The active producers of a partition. If the request failed, only `error` is set."""
 
     producers: tuple[ActiveProducer, ...]
     error: ClientError | None = None
@@ -75,9 +75,9 @@ class PartitionProducers:
 async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
-    """Return one result for each partition. A request that the broker may have processed is retried
-    only with an explicit offset, because a second request with HIGH_WATERMARK could delete more
-    records."""
+    """Delete the records before the offset given for each partition. Return one result for each
+    partition. A request that the broker may have processed is retried only with an explicit offset,
+    because a second request with HIGH_WATERMARK could delete more records."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
@@ -116,7 +116,8 @@ async def describe_producers(
     broker: int | None,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionProducers]:
-    """Return one result for each partition, from its leader, or from the replica on `broker`."""
+    """Return the active producers of each partition, from its leader, or from the replica on the
+    broker with the id `broker`."""
 
     async def ask(
         connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float

@@ -16,9 +16,10 @@ from pybroker.model import TopicPartition
 
 
 class RangeAssignor(Forgetful):
-    """The assignor "range". If the partitions of a topic do not divide evenly, the first members
-    get one partition more. Topics with the same partition count are assigned alike, so that one
-    member can join them by key."""
+    """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
+    members gets one partition more than the others. Topics with the same partition count are
+    assigned alike, so that one member gets the same partition number of each and can join them by
+    key."""
 
     name: Final = "range"
     cooperative: Final = False
