@@ -21,9 +21,9 @@ from pybroker.records.record import Headers
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """The position of a record that the broker has stored. `offset` is -1 with acks=0, because the
-    broker does not respond. `timestamp` is in ms since 1970: the producer's, or the broker's for a
-    topic with LogAppendTime."""
+    """The position of a record that the broker has stored. `offset` is -1 if it is unknown, as
+    always with acks=0. `timestamp` is in ms since 1970: the producer's, or the broker's for a topic
+    with LogAppendTime."""
 
     topic: str
     partition: int
