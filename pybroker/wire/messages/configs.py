@@ -168,7 +168,7 @@ class AlterConfigsResourceResponse(Message):
 
 @message
 class AlterConfigsResponse(Message):
-    """The result for each resource."""
+    """The result for each resource whose configuration the request replaces."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -227,7 +227,7 @@ class IncrementalAlterConfigsResourceResponse(Message):
 
 @message
 class IncrementalAlterConfigsResponse(Message):
-    """The result for each resource."""
+    """The result for each resource whose options the request changes."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -129,7 +129,7 @@ class LeaderAndIsrTopicError(Message):
 
 @message
 class LeaderAndIsrResponse(Message):
-    """The result for each replica."""
+    """The result for each replica of the request."""
 
     error_code: int = int16("The error of the whole request, or 0.")
     topics: list[LeaderAndIsrTopicError] = array(LeaderAndIsrTopicError, "The results, by topic.")
@@ -263,7 +263,7 @@ class UpdateMetadataRequest(Message):
 
 @message
 class UpdateMetadataResponse(Message):
-    """The result of the update."""
+    """The result of an UpdateMetadata request."""
 
     error_code: int = int16("The error, or 0.")
 

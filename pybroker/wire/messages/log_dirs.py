@@ -68,7 +68,7 @@ class AlterReplicaLogDirTopicResult(Message):
 
 @message
 class AlterReplicaLogDirsResponse(Message):
-    """The result for each move."""
+    """The result for each move of a replica."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -40,7 +40,7 @@ class MetadataRequestTopic(Message):
 
 @message
 class MetadataRequest(Message):
-    """Requests brokers and topics."""
+    """Requests the brokers of the cluster, and the leaders and replicas of topics."""
 
     topics: list[MetadataRequestTopic] | None = array(
         MetadataRequestTopic,

@@ -129,7 +129,7 @@ class AlterClientQuotasResult(Message):
 
 @message
 class AlterClientQuotasResponse(Message):
-    """The result for each entity."""
+    """The result for each entity whose quotas the request changes."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -58,7 +58,7 @@ class ReplicaElectionResult(Message):
 
 @message
 class ElectLeadersResponse(Message):
-    """The result of each election."""
+    """The result of the election in each partition."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -129,7 +129,7 @@ class ReassignableTopicResponse(Message):
 
 @message
 class AlterPartitionReassignmentsResponse(Message):
-    """The result for each move."""
+    """The result for each partition to reassign."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -154,7 +154,7 @@ class ListPartitionReassignmentsTopics(Message):
 
 @message
 class ListPartitionReassignmentsRequest(Message):
-    """Requests the current reassignments (KIP-455)."""
+    """Requests the reassignments that are not finished (KIP-455)."""
 
     timeout_ms: int = int32(
         "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms.",
@@ -193,7 +193,7 @@ class OngoingTopicReassignment(Message):
 
 @message
 class ListPartitionReassignmentsResponse(Message):
-    """The current reassignments."""
+    """The reassignments that are not finished."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -110,7 +110,7 @@ class AlterUserScramCredentialsResult(Message):
 
 @message
 class AlterUserScramCredentialsResponse(Message):
-    """The result for each user."""
+    """The result for each user whose credentials the request changes."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

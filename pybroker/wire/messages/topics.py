@@ -314,7 +314,7 @@ class CreatePartitionsTopicResult(Message):
 
 @message
 class CreatePartitionsResponse(Message):
-    """The result for each topic."""
+    """The result for each topic that gets more partitions."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

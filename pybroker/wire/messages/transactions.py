@@ -121,7 +121,7 @@ class AddOffsetsToTxnRequest(Message):
 
 @message
 class AddOffsetsToTxnResponse(Message):
-    """The result of the addition."""
+    """The result of adding a group's offsets to a transaction."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -141,7 +141,7 @@ class EndTxnRequest(Message):
 
 @message
 class EndTxnResponse(Message):
-    """The result of the commit or abort."""
+    """The result of committing or aborting a transaction."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
