@@ -109,5 +109,5 @@ class AdminService:
             await module.serve(self.view, self._listening)
         except Exception:
             # A failure of the HTTP server must not stop the broker.
-            log.exception("http ended")
+            log.exception("http server failed, the broker runs on without it")
             self._listening.close()

@@ -62,7 +62,7 @@ def record_batch(
         if name not in built:
             raise ValueError(f"column {name!r} is unknown, expected one of {', '.join(built)}")
         if built[name] is None:
-            raise ValueError(f"column {name!r} was not built: ask the ColumnBuilder for it")
+            raise ValueError(f"column {name!r} was not built: create the ColumnBuilder with it")
     types = {name: _types()[name] for name in names}
     arrow = _pyarrow()
     batch: RecordBatch = arrow.RecordBatch.from_arrays(

@@ -340,7 +340,7 @@ class Connection:
     def _deliver(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if not self._pending:
-            raise MalformedInput(f"correlation id {correlation_id} without a request in flight")
+            raise MalformedInput(f"correlation id {correlation_id}, but no request is in flight")
         pending = self._pending.popleft()
         if pending.correlation_id != correlation_id:
             self._pending.appendleft(pending)

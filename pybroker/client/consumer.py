@@ -472,8 +472,8 @@ class Consumer:
                 yield key, reader
 
     def _raise_problems(self, readers: Iterable[PartitionReader]) -> None:
-        if self._fetcher.broken is not None:
-            raise Closed("the consumer has failed") from self._fetcher.broken
+        if (broken := self._fetcher.broken) is not None:
+            raise Closed(f"the consumer has failed: {broken}") from broken
         for reader in readers:
             if reader.problem is not None and not reader.paused:
                 raise reader.problem

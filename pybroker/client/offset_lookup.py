@@ -61,7 +61,10 @@ async def list_offsets(
         chosen = {item: moments[item] for item in partitions}
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if version < MAX_TIMESTAMP_VERSION and MAX_TIMESTAMP in chosen.values():
-            raise UnsupportedByBroker("the broker cannot look up the largest timestamp")
+            raise UnsupportedByBroker(
+                f"the broker supports ListOffsets up to version {version}, expected"
+                f" {MAX_TIMESTAMP_VERSION} or above for MAX_TIMESTAMP"
+            )
         response = await connection.send(
             ApiKey.LIST_OFFSETS,
             _request(cluster.view, chosen, level),

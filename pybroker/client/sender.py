@@ -280,7 +280,7 @@ class Sender:
             return
         error = ResponseError(code, broker_sentence=answer.error_message or "")
         log.debug(
-            "batch refused partition=%s code=%s attempt=%d",
+            "broker refused a batch partition=%s code=%s attempt=%d",
             queue.topic_partition, code.name, batch.attempts,
         )  # fmt: skip
         if code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
@@ -385,7 +385,10 @@ class Sender:
                 last = f"; last: {batch.last_error}" if batch.last_error else self._why_unsent()
                 problem = self._cluster.view.leader_problem(queue.topic_partition)
                 why = f"; {problem}{last}" if problem else last
-                self._fail(batch, f"{self._options.delivery_timeout_ms} ms have passed{why}")
+                self._fail(
+                    batch,
+                    f"delivery.timeout.ms={self._options.delivery_timeout_ms} has passed{why}",
+                )
                 if in_flight:
                     batch.expired = True
                 else:

@@ -216,7 +216,7 @@ class PartitionReader:
             batch = memoryview(fetched.data)[fetched.position :][: header.size]
             try:
                 if check_crcs and not crc_matches(batch, 0, header.size):
-                    raise CorruptionError("its checksum is wrong")
+                    raise CorruptionError("the checksum of the batch is wrong")
                 is_shown = self._is_shown(fetched, header, batch, committed_only)
                 kept = keep(header, batch) if is_shown else 0
             except (CorruptionError, BrokerError) as error:

@@ -73,7 +73,9 @@ class Cluster:
     ) -> None:
         given = {name: option_text(value) for name, value in (config or {}).items()}
         if refused := sorted(OWN_OPTIONS & given.keys()):
-            raise ClusterError(f"the cluster itself sets {', '.join(refused)}")
+            raise ClusterError(
+                f"the cluster itself sets {', '.join(refused)}: leave it out of config"
+            )
         self._config = {**default_config(brokers), **given}
         self._environment = dict(environment or {})
         self._given_zookeeper = zookeeper

@@ -163,5 +163,5 @@ def _placed(place: Place, command: Sequence[str]) -> list[str]:
     program, *rest = place.prefix
     found = shutil.which(program)
     if found is None:
-        raise ClusterError(f"{program} is missing; it starts brokers in their place")
+        raise ClusterError(f"the program {program}, which must start the broker, is missing")
     return [found, *rest, *command]

@@ -178,7 +178,7 @@ class Calls:
             and getattr(error, "code", None) == ErrorCode.NOT_CONTROLLER
         ):
             log.warning(
-                "no broker acts as the controller yet reason=%s remaining_s=%.0f",
+                "no broker acts as the controller, retrying reason=%s remaining_s=%.0f",
                 error,
                 deadline.remaining_s(),
             )

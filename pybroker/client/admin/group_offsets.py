@@ -90,8 +90,9 @@ async def committed_offsets(
         version = connection.version_of(ApiKey.OFFSET_FETCH)
         if version < (STABLE_VERSION if require_stable else ALL_VERSION):
             raise UnsupportedByBroker(
-                f"the broker knows version {version} of OffsetFetch; all offsets of a group take"
-                f" {ALL_VERSION}, stable ones {STABLE_VERSION}"
+                f"the broker supports OffsetFetch up to version {version}, expected {ALL_VERSION}"
+                " or above for all offsets of a group,"
+                f" {STABLE_VERSION} or above for require_stable"
             )
         several = version >= SEVERAL_GROUPS_VERSION
         requests = [chosen] if several else [(group,) for group in chosen]

@@ -131,7 +131,7 @@ class Committer:
         if error is not None and error.retriable:
             self._next_s = self._cluster.clock.monotonic() + self._cluster.pause_s(1)
         if error is not None and not isinstance(error, RebalanceInProgress):
-            log.warning("auto commit failed reason=%s", error)
+            log.warning("automatic commit failed, a later one follows reason=%s", error)
         self._news()
 
     async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
@@ -143,7 +143,7 @@ class Committer:
             deadline = Deadline(self._cluster.clock, limit_ms)
             await self._offsets.commit(offsets, deadline, automatic=True)
         except ClientError as error:
-            log.warning("auto commit failed reason=%s", error)
+            log.warning("last commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
         """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, because the coordinator rejects
@@ -196,4 +196,4 @@ class Committer:
             if inspect.isawaitable(outcome):
                 await outcome
         elif problem is not None:
-            log.warning("commit failed reason=%s", problem)
+            log.warning("commit without callback failed, it is not repeated reason=%s", problem)

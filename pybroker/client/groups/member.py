@@ -138,7 +138,7 @@ class Membership:
     def request_rejoin(self, reason: str) -> None:
         """Let the next call of the application join the group again. `reason` is for the log."""
         if self.rejoin is None:
-            log.info("rejoin group=%s reason=%s", self._link.group_id, reason)
+            log.info("the member will rejoin group=%s reason=%s", self._link.group_id, reason)
             self.rejoin = reason
         self._news()
 
@@ -251,7 +251,7 @@ class Membership:
         """Note that the coordinator rejected a JoinGroup or SyncGroup request with `code`, whose
         reaction is `step`. Return `step`. Raises ClientError if the error is final."""
         log.info(
-            "not joined group=%s member=%s request=%s reason=%s",
+            "request to join refused group=%s member=%s request=%s reason=%s",
             self._link.group_id, self.identity.member_id, request, code.name,
         )  # fmt: skip
         if step is Next.GIVE_UP:
@@ -410,7 +410,7 @@ class Membership:
     async def _say_goodbye(self, reason: str, who: Identity) -> None:
         if not who.member_id or who.instance_id is not None or not self._link.known:
             return
-        log.info("leave group=%s reason=%s", self._link.group_id, reason)
+        log.info("the member leaves its group group=%s reason=%s", self._link.group_id, reason)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._link.send(
@@ -420,7 +420,11 @@ class Membership:
                     timeout_s=LEAVE_LIMIT_S,
                 )
         except (ClientError, TimeoutError) as error:
-            log.debug("leave failed group=%s reason=%s", self._link.group_id, error)
+            log.debug(
+                "leaving failed, the session expires instead group=%s reason=%s",
+                self._link.group_id,
+                error,
+            )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
         """React to an error code that the coordinator returned to a stable member. A response to a

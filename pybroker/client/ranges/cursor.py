@@ -103,8 +103,8 @@ class RangeCursor:
             raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")
         if not 0 <= base < beyond <= committed_end:
             raise CorruptionError(
-                f"a batch has the offsets {base} to {beyond - 1}, where {self.position} was due"
-                f" below the high watermark {committed_end}"
+                f"a batch has the offsets {base} to {beyond - 1}, expected ascending"
+                f" offsets below the high watermark {committed_end}"
             )
         behind = bytes(rest[header.size :][:OFFSET_BYTES])
         if len(behind) == OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) < beyond:

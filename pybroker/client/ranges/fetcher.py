@@ -436,6 +436,8 @@ class RangeFetcher:
         if self._bare_since is None or self._bare_since[0] != epoch:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
-            raise _NothingYet("the leader returned no records")
+            raise _NothingYet(
+                f"the leader returned no records, but its log is committed up to {end}"
+            )
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)

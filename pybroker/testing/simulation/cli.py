@@ -133,7 +133,9 @@ def _run_one(simulate: Simulate, schedule: Schedule, args: Args) -> bool:
 def _shrink(simulate: Simulate, failed: Result) -> None:
     """Search for a smaller schedule that violates one of the rules that `failed` violates, and
     print it."""
-    click.echo(f"looking for a smaller one that violates {', '.join(sorted(failed.rules))} ...")
+    click.echo(
+        f"looking for a smaller schedule that violates {', '.join(sorted(failed.rules))} ..."
+    )
     found = shrink(failed.schedule, partial(_fails, simulate, failed), runs_max=_SHRINK_RUNS_MAX)
     again = simulate(found.schedule)
     click.echo(f"after {found.runs} runs:\n{again.report()}")

@@ -208,7 +208,7 @@ def _check(kind: Kind, given: Mapping[str, float], at: float, until: float) -> N
     if unknown:
         raise ScheduleError(f"unknown parameters of {kind.name}: {', '.join(sorted(unknown))}")
     if not 0 <= at <= until:
-        raise ScheduleError(f"expected 0 <= {at} <= {until}")
+        raise ScheduleError(f"the fault lasts from {at} to {until}, expected 0 <= begin <= end")
 
 
 def _number(value: float) -> str:

@@ -180,10 +180,7 @@ async def test_another_replica_may_hold_more_or_others() -> None:
         failed = failure(await held.read())
         assert failed.reason is RangeFault.COMPACTED
         assert "18 records were counted" in str(failed)
-        assert (
-            "18 are there now, but other records: the new leader is compacted"
-            in str(failed)
-        )
+        assert "18 are there now, but other records: the new leader is compacted" in str(failed)
 
 
 # What comes before it

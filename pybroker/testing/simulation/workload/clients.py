@@ -160,7 +160,7 @@ class Client:
             self._come_back()
 
     async def run(self) -> None:
-        raise AssertionError("a client has something to do")
+        raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
         """Create a Kafka client with `make` and connect it, until it has reached the cluster.
