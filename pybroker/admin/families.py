@@ -48,7 +48,7 @@ class Sight:
 
     @cached_property
     def led(self) -> list[tuple[PartitionRow, LogRow]]:
-        """The partitions that this broker leads, with their logs."""
+        """The partitions that this broker leads, each with the values of its log."""
         rows = self.picture.partitions
         return [(row, row.log) for row in rows if row.log is not None and row.log.leads]
 

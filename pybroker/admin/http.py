@@ -53,7 +53,7 @@ _INDEX: Final = """pybroker
 
 
 class HttpServer:
-    """An HTTP server that answers requests from `open` to `close`."""
+    """The HTTP server of a broker. It answers requests from `open` to `close`."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -198,8 +198,8 @@ class _Busy(asyncio.Protocol):
 
 
 def _request_log() -> logging.Logger:
-    """Return the logger that aiohttp uses for failed requests. It drops malformed requests, which
-    are errors of the client and which aiohttp logs with stack traces."""
+    """Return the logger for requests that fail. It drops malformed requests, which are errors of
+    the client and which aiohttp would log with stack traces."""
     requests = logging.getLogger(f"{__name__}.requests")
     if not requests.filters:
         requests.addFilter(_is_our_fault)

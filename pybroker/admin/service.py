@@ -90,7 +90,7 @@ class AdminService:
         self._serves.set()
 
     async def close(self) -> None:
-        """Stop the HTTP server and close the listener. Idempotent."""
+        """Stop the HTTP server and close its listening socket. Idempotent."""
         await self._task.stop()
         self._listening.close()
 

@@ -34,12 +34,13 @@ class Times:
 
 
 def escaped(text: str) -> str:
-    """Return the value of a label, escaped for use between quotes."""
+    """Return the value of a label, escaped as the text format requires between quotes."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """Return the labels of a line in braces, or an empty string without labels."""
+    """Return labels and their values as a line of the text format has them, in braces. Without
+    labels, return an empty string."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())

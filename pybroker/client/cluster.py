@@ -118,8 +118,8 @@ class Cluster:
         self._closed = False
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms,
-        with the reason for each address."""
+        """Connect to one of the bootstrap brokers and get the metadata. Raises NoBrokers after
+        bootstrap.timeout.ms, with the reason for each address."""
         deadline = Deadline(self.clock, self.options.bootstrap_timeout_ms)
         failures = 0
         while True:
@@ -135,7 +135,7 @@ class Cluster:
         self._tasks.start(self._maintain(), "metadata")
 
     async def close(self) -> None:
-        """Close all connections. Idempotent."""
+        """Close the connections to all brokers. Idempotent."""
         self._closed = True
         try:
             await self._tasks.close()
@@ -173,7 +173,7 @@ class Cluster:
         self._all_topics = wanted
 
     def request_refresh(self) -> None:
-        """Schedule a metadata refresh, because the metadata may be outdated."""
+        """Refresh the metadata soon, in the background, because it may be outdated."""
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:

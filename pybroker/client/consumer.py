@@ -64,7 +64,7 @@ class Consumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Parse the options. Raises ConfigError."""
+        """Parse the options. Raises ConfigError with all invalid options."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -91,7 +91,7 @@ class Consumer:
         """The offset of the first record that the last call returned, by partition."""
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NoBrokers."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
         try:
             await self._cluster.start()
         except BaseException:

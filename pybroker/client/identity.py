@@ -29,7 +29,7 @@ class ProducerIdentity:
         return self.producer_id >= 0
 
     async def obtain(self) -> None:
-        """Request a new producer id from any broker. Raises ClientError."""
+        """Ask any broker for a new producer id, and store it. Raises ClientError."""
         connection = await self._cluster.any_connection()
         answer = await connection.send(
             ApiKey.INIT_PRODUCER_ID,

@@ -69,7 +69,7 @@ class Producer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Parse the options. Raises ConfigError."""
+        """Parse the options. Raises ConfigError with all invalid options."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -103,7 +103,7 @@ class Producer:
         """The number of calls of `send` since a call has last yielded to the event loop."""
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NoBrokers."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
         try:
             await self._cluster.start()
         except BaseException:

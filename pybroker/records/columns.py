@@ -94,7 +94,8 @@ class Store(Protocol):
 
     @property
     def weight(self) -> int:
-        """The number of bytes and entries in all columns: an upper bound of all Arrow offsets."""
+        """The number of bytes and entries in all columns together: an upper bound of each offset in
+        an Arrow array."""
 
     def add(
         self,

@@ -60,7 +60,7 @@ class Codec(enum.IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """Return `data` compressed at the codec's default level."""
+    """Return `data` compressed with the codec, at its default level."""
     return _COMPRESSORS[codec](data)
 
 

@@ -49,7 +49,7 @@ def _anybody(port: int) -> str:
 
 
 class Links:
-    """All relays of a cluster, between `start` and `close`."""
+    """The proxies on all links of a cluster, between `start` and `close`."""
 
     def __init__(self, brokers: Mapping[int, BrokerProcess], zookeeper: ConnectString) -> None:
         self._brokers = brokers
@@ -80,7 +80,8 @@ class Links:
             await relay.close()
 
     def zookeeper_of(self, broker: int) -> str:
-        """Return the value of zookeeper.connect for a broker: the address of its relay."""
+        """Return the value of zookeeper.connect for the broker: the address of the proxy between it
+        and ZooKeeper."""
         hosts = ",".join(f"127.0.0.1:{relay.port}" for relay in self._zookeeper[broker])
         return hosts + self._chroot
 

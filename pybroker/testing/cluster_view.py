@@ -69,7 +69,7 @@ class ZooKeeperView:
         self._coord: KazooCoord | None = None
 
     async def close(self) -> None:
-        """Close the session. Idempotent."""
+        """Close the ZooKeeper session. Idempotent."""
         coord, self._coord = self._coord, None
         if coord is not None:
             await coord.close()

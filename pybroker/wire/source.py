@@ -24,11 +24,11 @@ class Source:
         self._lines.append("    " * self._depth + text)
 
     def indent(self) -> None:
-        """Increase the indentation: the next lines are the block of the last statement."""
+        """Increase the indentation: the next lines belong to the block of the last statement."""
         self._depth += 1
 
     def dedent(self) -> None:
-        """Decrease the indentation: the innermost block ends."""
+        """Decrease the indentation: the next lines come after the innermost block."""
         self._depth -= 1
 
     def variable(self, stem: str) -> str:

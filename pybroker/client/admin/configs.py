@@ -76,7 +76,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigType(enum.IntEnum):
-    """The type of a value (KIP-569)."""
+    """The type of an option's value (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -91,7 +91,8 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """The type of a change of an option. APPEND and SUBTRACT change lists (KIP-339)."""
+    """The type of a change of an option: set or delete its value, or append to or subtract from a
+    list (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -313,9 +314,9 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """Return the results of all resources. A request about the options or loggers of one broker
-    goes to that broker, all others go to any broker. Changes are retried, because they are
-    idempotent."""
+    """Ask brokers about the resources, and return the result for each resource, or the error. A
+    request about the options or loggers of one broker goes to that broker, all other requests go to
+    any broker. Changes are retried, because they are idempotent."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:
@@ -385,8 +386,8 @@ def _entry(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigEntr
 
 
 def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSource:
-    """Return the source of the value. Version 0 of the response reports only whether the value is
-    the default."""
+    """Return the source of the value in a DescribeConfigs response. In version 0 the response
+    reports only whether the value is the default."""
     if row.config_source >= 0:
         return _SOURCES.get(row.config_source, ConfigSource.UNKNOWN)
     if row.is_default:

@@ -61,7 +61,7 @@ class GroupOffsets:
     error: ClientError | None = None
 
     def check(self) -> GroupOffsets:
-        """Return the offsets. Raises `error`, or the first error of a partition."""
+        """Return the offsets by partition. Raises `error`, or the first error of a partition."""
         for error in (self.error, *(row.error for row in self.offsets.values())):
             if error is not None:
                 raise error
@@ -130,8 +130,9 @@ async def alter_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return None for each partition with a committed offset, the error for the others. Raises
-    ClientError if the coordinator does not answer."""
+    """Commit offsets for a group, which must not have members. Return None for each partition whose
+    offset was committed, the error for each other partition. Raises ClientError if the coordinator
+    does not answer."""
     calls.check_opened()
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), row in offsets.items():
@@ -172,8 +173,9 @@ async def delete_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return None for each partition with a deleted offset, the error for the others. Raises
-    ClientError if the coordinator does not answer, or refuses the whole request."""
+    """Delete a group's committed offsets in these partitions. Return None for each deleted offset,
+    the error for each other partition. Raises ClientError if the coordinator does not answer, or
+    refuses the whole request."""
     calls.check_opened()
     wanted = list(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(

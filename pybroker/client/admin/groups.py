@@ -66,7 +66,7 @@ class GroupList:
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> GroupList:
-        """Return the list. Raises the error of the first broker that did not respond."""
+        """Return the groups. Raises the error of the first broker that did not respond."""
         for error in self.errors.values():
             raise error
         return self
@@ -74,8 +74,8 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group. `client_host` has the coordinator's format ("/127.0.0.1"). `metadata`
-    and `assignment` are bytes of the group's protocol."""
+    """A member of a group. `client_host` is its address as the coordinator shows it ("/127.0.0.1").
+    `metadata` and `assignment` are bytes, whose format depends on the group's protocol type."""
 
     member_id: str
     group_instance_id: str | None
@@ -85,12 +85,12 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """Return the subscription of a consumer. Raises MalformedInput, also during a rebalance,
-        when the coordinator returns no metadata."""
+        """Return the subscription that `metadata` of a consumer contains. Raises MalformedInput,
+        also during a rebalance, when the coordinator returns no metadata."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions assigned to a consumer. Raises MalformedInput."""
+        """Return the partitions that `assignment` of a consumer contains. Raises MalformedInput."""
         return decode_assignment(self.assignment).partitions
 
 
@@ -185,8 +185,9 @@ async def describe_groups(
 async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Return None for each deleted group, the error for the others. A request that the coordinator
-    may have processed is not retried, because a new group with the same id may exist."""
+    """Delete groups that have no members. Return None for each deleted group, the error for each
+    other group. A request that the coordinator may have processed is not retried, because a new
+    group with the same id may exist."""
     calls.check_opened()
 
     async def ask(
@@ -212,8 +213,9 @@ async def delete_groups(
 async def remove_members(
     calls: Calls, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Return None for each removed static member, the error for the others. Raises ClientError if
-    the coordinator does not answer, or refuses the whole request."""
+    """Remove static members from a group. Return None for each removed member, the error for each
+    other member. Raises ClientError if the coordinator does not answer, or refuses the whole
+    request."""
     calls.check_opened()
     request = LeaveGroupRequest(
         group_id=group,

@@ -76,7 +76,7 @@ class GroupLag:
     error: ClientError | None = None
 
     def check(self) -> GroupLag:
-        """Return the lag. Raises `error`, or the first error of a partition."""
+        """Return the lag by partition. Raises `error`, or the first error of a partition."""
         for error in (self.error, *(row.error for row in self.partitions.values())):
             if error is not None:
                 raise error

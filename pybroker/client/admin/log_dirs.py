@@ -53,7 +53,8 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The log directories of a broker in the broker's order, or the error."""
+    """The log directories of a broker, in the order of its option log.dirs. If the broker did not
+    respond, only `error` is set."""
 
     broker: int
     dirs: tuple[LogDir, ...] = ()

@@ -31,8 +31,8 @@ HIGH_WATERMARK: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """The result for one partition. `low_watermark` is the smallest log start offset of its
-    replicas, -1 with an `error`."""
+    """The result of deleting records in one partition. `low_watermark` is the smallest log start
+    offset of the partition's replicas, -1 with an `error`."""
 
     low_watermark: int
     error: ClientError | None = None
@@ -46,9 +46,9 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """An active producer of a partition. `last_timestamp` is in ms. `transaction_start` is the
-    first offset of the open transaction. `last_sequence`, `coordinator_epoch` and
-    `transaction_start` are -1 if not set."""
+    """A producer that a partition's leader remembers. `last_timestamp` is the timestamp of its last
+    batch in ms since 1970. `transaction_start` is the first offset of its open transaction.
+    `last_sequence`, `coordinator_epoch` and `transaction_start` are -1 if not set."""
 
     id: int
     epoch: int

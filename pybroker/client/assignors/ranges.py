@@ -27,7 +27,7 @@ class RangeAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, as `Assignor.assign` describes."""
+        """Return the partitions of each member, by member id, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         ordered = in_order(members)
         for topic in topics_of(members, partition_counts):

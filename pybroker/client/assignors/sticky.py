@@ -22,7 +22,7 @@ USER_DATA_VERSION: Final = 1
 
 @message
 class _Partitions(Message):
-    """The partitions of one topic."""
+    """The partitions of one topic in the user data."""
 
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")

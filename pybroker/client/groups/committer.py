@@ -98,8 +98,8 @@ class Committer:
         return self._options.enable_auto_commit and now >= self._next_s and not self._running
 
     def due_in_s(self, now: float) -> float | None:
-        """Return the seconds until the next automatic commit, or None if automatic commits are
-        disabled."""
+        """Return the seconds from `now` to the next automatic commit. Return None if automatic
+        commits are disabled, or one is in flight."""
         if not self._options.enable_auto_commit or self._running:
             return None
         return max(self._next_s - now, 0.0)

@@ -113,7 +113,8 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether the member still owns its partitions, as far as it knows."""
+        """Whether the member is in a generation, so that it still owns its partitions, as far as it
+        knows."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
@@ -170,8 +171,8 @@ class Membership:
         return joined
 
     async def leave(self, reason: str) -> None:
-        """End the membership. A dynamic member sends LeaveGroup; a static member does not, because
-        it may return."""
+        """End the membership, with `reason` for the log. A dynamic member sends LeaveGroup; a
+        static member does not, because it may return."""
         identity = self.identity
         try:
             await self._tasks.close()
@@ -472,8 +473,8 @@ class Membership:
         self._news()
 
     def _broken(self, error: BaseException) -> None:
-        """Fail the membership because of a defect of the client, so that the application does not
-        wait forever."""
+        """End the membership with an error, because its background task has failed by a defect of
+        the client. Otherwise the application would wait forever."""
         failure = Closed(f"group {self._link.group_id}: the membership failed ({error!r})")
         failure.__cause__ = error
         self._fail(failure)

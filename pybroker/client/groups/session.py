@@ -65,7 +65,8 @@ class GroupSession:
         cluster.add_listener(self._metadata_changed)
 
     def subscribe(self, choice: TopicChoice, listener: RebalanceListener) -> None:
-        """Set the subscription. The next call that reads joins the group or rejoins it."""
+        """Set the subscription and the rebalance callbacks. The next call that reads joins the
+        group or rejoins it."""
         first = self.choice is None
         self.choice, self._listener = choice, listener
         self._cluster.watch(choice.topics)

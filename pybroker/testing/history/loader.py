@@ -47,8 +47,8 @@ def load(folder: Path) -> History:
 
 
 def from_ops(ops: Iterable[Op]) -> History:
-    """Return the history of these operations, which may be in any order. Raises ValueError for an
-    unknown operation."""
+    """Return the history that consists of these operations, which may be in any order. Raises
+    ValueError for an unknown operation."""
     history = History()
     for op in sorted(ops, key=lambda op: op["t"]):
         read = _READERS.get(op["f"])

@@ -82,7 +82,8 @@ def elections(history: History) -> int:
 
 
 def summary(history: History) -> str:
-    """Return a summary of the history in one line."""
+    """Return the counts of a history in one line: values, log ends, elections, and the longest
+    pause without an acknowledgement."""
     outcomes = Counter(send.outcome for send in history.sends.values())
     delivered = sum(len(poll.records) for poll in history.polls)
     moments = [send.ended for send in history.sends.values() if send.ended]

@@ -180,7 +180,7 @@ class ControllerTerm:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The begin (`kind` "invoke") or the end ("ok") of a fault."""
+    """The begin of a fault (`kind` "invoke"), or its end ("ok")."""
 
     at: int
     kind: str

@@ -82,7 +82,8 @@ class StaleLeaders:
 
 
 def _named(partition: TopicPartition) -> TopicPartition:
-    """Return the partition with the plain topic name, without the era that `eras` has appended."""
+    """Return the partition with the plain name of its topic: without the suffix that `eras.split`
+    adds to the names of earlier eras."""
     topic, index = partition
     return topic.partition(PAST)[0], index
 

@@ -71,7 +71,7 @@ class DiskFaults:
         self.is_any = True
 
     def spare(self) -> None:
-        """Remove the crash point."""
+        """Remove the crash point, so that no operation kills the process."""
         self._crash_point = None
         self.is_any = bool(self._faults)
 

@@ -140,7 +140,7 @@ class DiskView:
     # steps shared by all operations
 
     def look(self) -> None:
-        """Raise ProcessKilled if the process has ended."""
+        """Raise ProcessKilled if the process that uses this view has ended."""
         if self.is_dead:
             raise ProcessKilled
 

@@ -144,12 +144,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.is_paused = True
 
     def resume(self) -> None:
-        """Continue the process, like SIGCONT."""
+        """Let the stopped process continue, like SIGCONT."""
         self.is_paused = False
         self._announce()
 
     def kill(self) -> None:
-        """Kill the process, like SIGKILL. Idempotent."""
+        """End the process at once, like SIGKILL. Idempotent."""
         if not self.is_dead:
             self.is_dead = True
             self._ready.clear()

@@ -131,9 +131,8 @@ class MemoryTree:
         return session_id
 
     def end_session(self, session_id: int) -> None:
-        """Remove the session and its ephemeral nodes. Does nothing if the session does not
-        exist.
-        """
+        """Remove the session with this id, and its ephemeral nodes. Do nothing if no such session
+        exists."""
         if session_id not in self._clients:
             return
         del self._clients[session_id]

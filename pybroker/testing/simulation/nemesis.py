@@ -33,10 +33,9 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinated_by: Sequence[int] = (),
     ) -> None:
-        """Create the faults. Targets name partitions of `topic`. `coordinated_by` has, for each
-        group, its partition of __consumer_offsets. `doubt` is called for every broker whose disk
-        may have lost data.
-        """
+        """Prepare the faults of the schedule. Targets such as `leader/0` name partitions of
+        `topic`. `coordinated_by` has, for each group, its partition of __consumer_offsets. `doubt`
+        is called with the id of every broker whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster

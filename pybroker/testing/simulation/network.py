@@ -290,10 +290,9 @@ class Network:
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the target accept the source's next connection while the source does not receive the
-        acceptance. The source tries again, or fails with a reset; the target keeps a silent
-        connection.
-        """
+        """Let the next connection from `source` fail in this way: `target` accepts it, but the
+        acceptance does not reach `source`. The source tries again, or fails with a reset; the
+        target has a connection that stays silent."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

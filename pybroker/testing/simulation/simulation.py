@@ -62,9 +62,8 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """Return the coroutine's return value. Raises its exception, or SimulationError while it
-        runs.
-        """
+        """Return the value that the coroutine has returned. Raises the exception that ended it, or
+        SimulationError while it runs."""
         if self.error is not None:
             raise self.error
         if not self._result:
@@ -217,7 +216,7 @@ class Simulation:
         raise SimulationError("; ".join(words)) from (failed[0].error if failed else None)
 
     def pass_time(self, seconds: float) -> None:
-        """Run for `seconds` of virtual time."""
+        """Run the simulation for `seconds` of virtual time."""
         self.environment.run(self.environment.now + seconds)
 
     # faults

@@ -224,7 +224,7 @@ class ConnectedSocket(SocketBase):
         self._call_reader()
 
     def watch_room(self, writer: Callable[[], object]) -> None:
-        """Call `writer` once when bytes can be sent."""
+        """Call `writer` once, as soon as the peer has space for more bytes."""
         self._writer = writer
         self._call_writer()
 
@@ -258,7 +258,7 @@ class ConnectedSocket(SocketBase):
             start = end
 
     def send_end(self) -> None:
-        """Send the end of data. Idempotent."""
+        """Send the end of data: this socket sends nothing after it. Idempotent."""
         if not (self._end_sent or self.is_gone or self.error is not None):
             self._end_sent = True
             self._out.send(Sign.FIN)

@@ -229,9 +229,8 @@ class ZooKeeper:
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if it had timed out. Return False if the session does not exist, or if
-        the service has no quorum now.
-        """
+        """End the session with this id as if it had timed out. Return False if no such session
+        exists, or if the service has no quorum now."""
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)

@@ -94,7 +94,8 @@ class Connect:
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """The answer to a Connect. `session_id` 0 means that the session has expired."""
+    """The answer to a Connect: the session id and the session timeout. `session_id` 0 means that
+    the session has expired."""
 
     session_id: int
     timeout_ms: int
@@ -124,7 +125,7 @@ class Service(Protocol):
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """Return the members by name."""
+        """Return the members of the service, by their names."""
 
     def expire(self, session_id: int) -> bool:
         """Expire the session. Return False if the session does not exist, or if the service has no

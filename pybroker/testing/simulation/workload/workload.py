@@ -132,7 +132,7 @@ class Workload:
 
     @property
     def is_read(self) -> bool:
-        """Return whether the reads of `read_all` are complete."""
+        """Return whether all reads that `read_all` has started are complete."""
         return all(reader.has_ended for reader in self._final)
 
     @property
@@ -155,7 +155,7 @@ class Workload:
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
-        """Let all members leave."""
+        """Let all members leave their groups."""
         self._shared.groups_are_stopping = True
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
