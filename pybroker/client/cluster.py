@@ -351,8 +351,8 @@ class Cluster:
         return link
 
     async def connect(self, address: Address, lane: str = "") -> Connection:
-        """Return the connection to an address that has the name `lane`, and open it if needed.
-        Raises ConnectFailed, Closed."""
+        """Return the connection with the name `lane` to the address, and open it if needed. Raises
+        ConnectFailed, Closed."""
         if self._closed:
             raise _closed()
         link = self._link(address, lane)

@@ -361,7 +361,7 @@ class Consumer:
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic. Raises TopicUnavailable after a time limit."""
+        """Return a topic's partitions. Raises TopicUnavailable after default.api.timeout.ms."""
         self._check_running()
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         info = await self._cluster.topic(topic, deadline)

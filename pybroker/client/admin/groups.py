@@ -60,7 +60,7 @@ class GroupListing:
 @dataclass(frozen=True, slots=True)
 class GroupList:
     """The groups of the brokers that answered, sorted by group id. `errors` has the error of each
-    broker that did not."""
+    broker that did not answer."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)

@@ -53,7 +53,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The log directories of a broker, in the order of its option log.dirs. If the broker did not
+    """The log directories of a broker, in the order of its response. If the broker did not
     respond, only `error` is set."""
 
     broker: int

@@ -203,7 +203,7 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 def consumer_order(history: History) -> Iterator[Violation]:
     """Check that a consumer of an assigned partition gets ascending offsets, skips no existing
-    record, and never gets an error because its position does not exist.
+    record, and never gets an error that the log no longer has its position.
     """
     rule = "consumer-order"
     final = history.final()

@@ -30,7 +30,8 @@ field or just after it, where it may reveal bugs."""
 
 
 class Sign(enum.Enum):
-    """The packets other than data and free space."""
+    """The packets that begin and end a connection. All other packets are data, or tell the free
+    space of a receiver."""
 
     SYN = "syn"
     SYN_ACK = "syn-ack"
