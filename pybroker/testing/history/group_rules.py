@@ -152,7 +152,7 @@ def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
 
 def committed_was_asked(history: History) -> Iterator[Violation]:
     """Check that each offset in an answer to OffsetFetch is an offset that a member had tried to
-    commit before."""
+    commit before the answer."""
     commits = _commits(history)
     for place, answers in _answers(history).items():
         first: dict[int, int] = {}
