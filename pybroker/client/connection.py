@@ -128,7 +128,7 @@ class Connection:
             ) from None
         except ClientError as error:
             await connection.close()
-            raise ConnectFailed(name, f"connected, but to no Kafka broker: {error}") from error
+            raise ConnectFailed(name, f"connected, but not to a Kafka broker: {error}") from error
         except BaseException:
             await connection.close()
             raise
