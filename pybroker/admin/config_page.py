@@ -21,7 +21,8 @@ SOURCES: Final[Mapping[Source, str]] = {
 
 
 def config_page(view: BrokerView) -> dict[str, object]:
-    """Return the page as a JSON document. Passwords are hidden."""
+    """Return the page `/config` as a JSON document: each option with its value, the source of the
+    value, and its default. Passwords are hidden."""
     rooms = view.rooms
     layers = LayeredConfig(view.config) if rooms is None else rooms.layers()
     return {

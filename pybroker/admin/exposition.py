@@ -1,5 +1,5 @@
-"""The page `/metrics`: all metric families that have a row, and the process metrics of
-prometheus-client.
+"""The page `/metrics`: all metric families of the broker, and the process metrics of
+prometheus-client. Each family is a row in a table, such as those in `families.py`.
 
 The broker renders the page in slices of about a millisecond, and serves clients between two slices.
 All values of a partition are read at the same moment.
@@ -49,12 +49,13 @@ _MS: Final = 1000.0
 
 
 def api_label(key: ApiKey) -> str:
-    """Return the name of an API in Kafka's metrics, such as Produce or InitProducerId."""
+    """Return the name of an API in the labels of Kafka's metrics, such as Produce or
+    InitProducerId."""
     return "".join(word.capitalize() for word in key.name.split("_"))
 
 
 def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
-    """Yield the name and the meter of each duration metric."""
+    """Yield, for each metric that counts durations, a unique name and its meter."""
     for attribute in families_of(Metrics):
         meter = getattr(rooms.metrics, attribute)
         if isinstance(meter, TimeMeter):
@@ -65,7 +66,7 @@ def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
 
 
 class MetricsPage:
-    """Makes the page for each request."""
+    """The maker of the page `/metrics`. Each request gets a new page."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -75,7 +76,7 @@ class MetricsPage:
         GCCollector(registry=self._registry)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the page piece by piece. Must run on the event loop."""
+        """Yield the parts of the page in order. Must run on the event loop."""
         yield generate_latest(self._registry)
         yield (await self._of_process()).encode()
         rooms = self._view.rooms
@@ -127,7 +128,7 @@ class MetricsPage:
         return shown + summary(families.REQUEST_TIMES, times, _MS)
 
     def _counted(self, table: object) -> str:
-        """Return the lines of all counters in `table`."""
+        """Return the lines of all metrics in `table`, an object whose fields are counters."""
         parts = []
         for attribute, of in families_of(type(table)).items():
             value = getattr(table, attribute)
@@ -145,7 +146,7 @@ class MetricsPage:
 
 
 def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
-    """Return the lines of this broker's replica fetchers."""
+    """Return the lines of the metrics about fetches from leaders, by the leader's broker id."""
     parts = []
     for attribute, of in families_of(FetcherCounters).items():
         values = {str(leader): getattr(each, attribute) for leader, each in fetchers.items()}
@@ -154,8 +155,8 @@ def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
 
 
 _Many = Iterable[tuple[Family, int, Callable[[int, int], list[Line]]]]
-"""Families with many lines: the family, the number of its lines, and a function that returns the
-lines between two indexes."""
+"""Metric families with many lines: the family, the number of its lines, and a function that returns
+the lines from one index up to, not including, another index."""
 
 
 async def _many(shown: _Many) -> AsyncIterator[bytes]:
@@ -218,9 +219,9 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Return whether this broker shows the metrics of the partition. The leader shows them, or the
-    controller if the partition has no leader, so that a sum over all brokers counts each partition
-    once."""
+    """Return whether this broker's page has the metrics of the partition. The leader's page has
+    them, or the controller's page if the partition has no leader, so that a sum over all brokers
+    counts each partition once."""
     if row.log is not None and row.log.leads:
         return True
     return row.leader == NO_LEADER and rooms.controller.is_active

@@ -1,9 +1,9 @@
-"""The metrics whose values are read when the page is requested. Each has a row with its name, its
-meaning and the function that returns its value. `pybroker/metrics.py` has the rows of metrics that
-the broker counts continuously.
+"""The metrics whose values the broker reads when the page `/metrics` is requested. Each has a row
+with its name, its meaning and the function that returns its value. `pybroker/metrics.py` has the
+rows of metrics that the broker counts continuously.
 
 Names and units are those of the dashboards for Kafka's JMX exporter and for kafka_exporter. All
-other metrics begin with `pybroker_`. The page shows only metrics with a row.
+other metrics begin with `pybroker_`. The page shows only metrics that have a row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 @dataclass(frozen=True)
 class Sight:
-    """The state of a broker at one moment, from which the rows read their values."""
+    """The state of a broker at one moment, from which the functions of the rows read their
+    values."""
 
     rooms: Rooms
     picture: Picture
@@ -47,7 +48,7 @@ class Sight:
 
     @cached_property
     def led(self) -> list[tuple[PartitionRow, LogRow]]:
-        """The partitions that this broker leads, with their logs."""
+        """The partitions that this broker leads, each with the values of its log."""
         rows = self.picture.partitions
         return [(row, row.log) for row in rows if row.log is not None and row.log.leads]
 
@@ -58,21 +59,23 @@ class Sight:
 
 
 class Row(NamedTuple):
-    """A metric family, and the function that returns its lines."""
+    """A metric family, and the function that returns its lines on the page `/metrics`."""
 
     family: Family
     lines: Callable[[Sight], list[Line]]
 
 
 class PartitionFact(NamedTuple):
-    """A metric family with a line for each partition."""
+    """A metric family with one line for each partition, and the function that returns the
+    partition's value."""
 
     family: Family
     value: Callable[[PartitionRow], int]
 
 
 class LogFact(NamedTuple):
-    """A metric family with a line for each log of this broker, or for each log of a leader."""
+    """A metric family with one line for each log of this broker, or, with `of_leaders`, only for
+    the logs of partitions that it leads. The function returns the value of a log."""
 
     family: Family
     value: Callable[[LogRow], int]
@@ -95,8 +98,8 @@ def _gauges(
 
 
 def _of_controller(word: str, meaning: str, value: Callable[[Sight], Number]) -> Row:
-    """Return the row of a controller metric. As in Kafka, its value is 0 unless the broker is the
-    controller."""
+    """Return the row of a gauge about the controller. As in Kafka, its value is 0 on a broker that
+    is not the controller."""
 
     def shown(at: Sight) -> Number:
         return value(at) if at.rooms.controller.is_active else 0
@@ -120,36 +123,36 @@ def _known(at: Sight, partitions: Iterable[TopicPartition]) -> int:
 
 # fmt: off
 # values that `exposition.py` computes
-BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1; the labels say what runs.")
-READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "1 for each condition of /readyz that holds, else 0.")
-BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "Where the broker is in its life: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
-IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. It takes the place of Kafka's handler threads: below 0.3 the broker is near its limit.")
-LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop, measured by a timer five times a second.")
-REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests by API.")
-REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "Time from a request to its answer by API, in ms, including waiting for data or replicas. The quantiles are those of the last minute.")
+BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1. The labels have the versions of pybroker and Python, the broker id and the cluster id.")
+READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "By condition of the page /readyz: 1 if the condition holds, else 0.")
+BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "The phase of the broker: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
+IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. Kafka's name is about its request handler threads, which this broker does not have. Below 0.3 the broker is near its limit.")
+LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds: the time by which a timer, set five times a second, runs late.")
+REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
+REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. The quantiles are those of the last minute.")
 TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", GAUGE, ("topic",), "Partitions of the topic. Only the controller shows this metric.")
 
 ROWS: Final = (
     # the broker
-    _gauge("kafka_server_replicamanager_underreplicatedpartitions", "Partitions led here with fewer replicas in sync than they have.", lambda at: sum(row.isr < row.replicas for row, _ in at.led)),
-    _gauge("kafka_server_replicamanager_underminisrpartitioncount", "Partitions led here with fewer replicas in sync than min.insync.replicas.", lambda at: sum(row.isr < log.min_isr for row, log in at.led)),
-    _gauge("kafka_server_replicamanager_atminisrpartitioncount", "Partitions led here with exactly min.insync.replicas in sync.", lambda at: sum(row.isr == log.min_isr for row, log in at.led)),
-    _gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda at: len(at.led)),
-    _gauge("kafka_server_replicamanager_partitioncount", "Replicas that are open here.", lambda at: len(at.rooms.replicas.partitions)),
-    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas that belong here and are not served: not opened, or their directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
-    _gauge("kafka_server_replicafetchermanager_maxlag", "The lag in offsets of the follower here that is furthest behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
+    _gauge("kafka_server_replicamanager_underreplicatedpartitions", "Partitions that this broker leads and that have a replica out of sync.", lambda at: sum(row.isr < row.replicas for row, _ in at.led)),
+    _gauge("kafka_server_replicamanager_underminisrpartitioncount", "Partitions that this broker leads and that have fewer in-sync replicas than min.insync.replicas.", lambda at: sum(row.isr < log.min_isr for row, log in at.led)),
+    _gauge("kafka_server_replicamanager_atminisrpartitioncount", "Partitions that this broker leads and that have exactly min.insync.replicas in-sync replicas.", lambda at: sum(row.isr == log.min_isr for row, log in at.led)),
+    _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", lambda at: len(at.led)),
+    _gauge("kafka_server_replicamanager_partitioncount", "Replicas of this broker whose logs are open.", lambda at: len(at.rooms.replicas.partitions)),
+    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve: not opened, or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
+    _gauge("kafka_server_replicafetchermanager_maxlag", "Among the partitions that this broker follows, the largest number of offsets behind the leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
-    _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that were fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
-    _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
-    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait: Fetch for data, Produce for replicas.", _purgatories),
+    _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
+    _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories of this broker that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
+    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait, by kind: Fetch for data, Produce with acks=all for the high watermark.", _purgatories),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
     _of_controller("offlinepartitionscount", "Partitions without a leader. 0 if this broker is not the controller, as in every metric of kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
     _of_controller("preferredreplicaimbalancecount", "Partitions whose leader is not their preferred (first) replica.", lambda at: sum(row.leader != row.preferred for row in at.picture.partitions)),
-    _of_controller("globaltopiccount", "Topics of the cluster.", lambda at: len(at.picture.topics)),
-    _of_controller("globalpartitioncount", "Partitions of the cluster.", lambda at: len(at.picture.partitions)),
+    _of_controller("globaltopiccount", "Topics in the cluster.", lambda at: len(at.picture.topics)),
+    _of_controller("globalpartitioncount", "Partitions in the cluster.", lambda at: len(at.picture.partitions)),
     _of_controller("activebrokercount", "Brokers that are registered.", lambda at: len(at.rooms.metadata.brokers)),
-    _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Leaders chosen outside the in-sync replicas: records may be lost.", lambda at: at.rooms.controller.unclean_elections),
+    _counter("kafka_controller_controllerstats_uncleanleaderelections_total", "Elections of leaders that were neither in sync nor eligible: records may be lost.", lambda at: at.rooms.controller.unclean_elections),
     Row(Family("kafka_brokers", GAUGE, (), "Brokers that are registered. Only the controller shows this metric."), lambda at: [("", len(at.rooms.metadata.brokers))] if at.rooms.controller.is_active else []),
     # the groups that this broker coordinates
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Consumer groups that this broker coordinates, in any state.", lambda at: sum(at.groups.by_state.values())),
@@ -162,36 +165,36 @@ ROWS: Final = (
     _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that this broker coordinates.", lambda at: at.groups.partitions),
     _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
     # metrics that Kafka does not have
-    _gauge("pybroker_damaged_replicas", "Replicas with a damaged range in their log, including those in use because no other replica has more.", lambda at: _known(at, at.rooms.damaged())),
-    _gauge("pybroker_suspect_replicas", "Replicas that may have lost records in a power loss. Each counts until it is in the ISR again.", lambda at: _known(at, at.rooms.logs.suspects)),
-    _gauge("pybroker_incomplete_replicas", "Replicas that are copied anew. Such a replica may not lead before its copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
-    _gauge("pybroker_full_log_directories", "Log directories that do not take writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
-    _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory in use.", lambda at: at.free_bytes),
-    _gauges("listener", "pybroker_connections", "Open connections.", lambda at: at.rooms.connections()),
+    _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a damaged range. A replica that still serves, because no other replica has more records, counts, too.", lambda at: _known(at, at.rooms.damaged())),
+    _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. Each counts until it is in the ISR again.", lambda at: _known(at, at.rooms.logs.suspects)),
+    _gauge("pybroker_incomplete_replicas", "Replicas of this broker that have begun their log anew and copy it from the leader. Such a replica may not lead before its copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
+    _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
+    _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory that has not failed.", lambda at: at.free_bytes),
+    _gauges("listener", "pybroker_connections", "Open connections, by listener.", lambda at: at.rooms.connections()),
     _gauge("pybroker_unsent_bytes", "Bytes of responses that clients have not read yet.", lambda at: at.rooms.unsent_bytes()),
-    _gauge("pybroker_zookeeper_connected", "1 while the session with ZooKeeper is alive and connected.", lambda at: int(at.rooms.session.is_alive)),
+    _gauge("pybroker_zookeeper_connected", "1 while this broker is connected to ZooKeeper and its session is alive, else 0.", lambda at: int(at.rooms.session.is_alive)),
 )
 
 OF_LOGS: Final = (
-    LogFact(_partition("kafka_log_log_size", "Bytes of the log."), lambda log: log.size_bytes),
-    LogFact(_partition("kafka_log_log_logstartoffset", "The first offset that can be read."), lambda log: log.start),
-    LogFact(_partition("kafka_log_log_logendoffset", "The offset that the next record gets."), lambda log: log.end),
+    LogFact(_partition("kafka_log_log_size", "The size in bytes of the partition's log on this broker."), lambda log: log.size_bytes),
+    LogFact(_partition("kafka_log_log_logstartoffset", "The first offset that a reader of the partition's log on this broker may ask for."), lambda log: log.start),
+    LogFact(_partition("kafka_log_log_logendoffset", "The offset that the next record in the partition's log on this broker gets."), lambda log: log.end),
     # kafka_exporter's names: each partition by its leader, the cluster by the controller
-    LogFact(_partition("kafka_topic_partition_current_offset", "The high watermark. Only the partition's leader shows it, as all metrics of kafka_topic_partition."), lambda log: log.high_watermark, of_leaders=True),
-    LogFact(_partition("kafka_topic_partition_oldest_offset", "The first offset that can be read."), lambda log: log.start, of_leaders=True),
+    LogFact(_partition("kafka_topic_partition_current_offset", "The partition's high watermark. Only the broker that leads the partition shows the metrics of kafka_topic_partition."), lambda log: log.high_watermark, of_leaders=True),
+    LogFact(_partition("kafka_topic_partition_oldest_offset", "The first offset that a reader of the partition may ask for."), lambda log: log.start, of_leaders=True),
 )
 
 OF_PARTITIONS: Final = (
-    PartitionFact(_partition("kafka_topic_partition_in_sync_replica", "How many replicas are in sync."), lambda row: row.isr),
-    PartitionFact(_partition("kafka_topic_partition_leader", "The leader's broker id; -1 without a leader (then the controller shows the partition's metrics)."), lambda row: row.leader),
-    PartitionFact(_partition("kafka_topic_partition_leader_is_preferred", "1 if the preferred (first) replica leads, else 0."), lambda row: int(row.leader == row.preferred)),
-    PartitionFact(_partition("kafka_topic_partition_replicas", "How many replicas the partition has."), lambda row: row.replicas),
-    PartitionFact(_partition("kafka_topic_partition_under_replicated_partition", "1 if fewer replicas are in sync than the partition has, else 0."), lambda row: int(row.isr < row.replicas)),
+    PartitionFact(_partition("kafka_topic_partition_in_sync_replica", "The number of in-sync replicas of the partition."), lambda row: row.isr),
+    PartitionFact(_partition("kafka_topic_partition_leader", "The broker id of the partition's leader, -1 without a leader. Without a leader the controller shows the partition's metrics."), lambda row: row.leader),
+    PartitionFact(_partition("kafka_topic_partition_leader_is_preferred", "1 if the preferred (first) replica of the partition leads, else 0."), lambda row: int(row.leader == row.preferred)),
+    PartitionFact(_partition("kafka_topic_partition_replicas", "The number of replicas of the partition."), lambda row: row.replicas),
+    PartitionFact(_partition("kafka_topic_partition_under_replicated_partition", "1 if the partition has a replica out of sync, else 0."), lambda row: int(row.isr < row.replicas)),
 )
 # fmt: on
 
 COUNTED: Final = (Metrics, FetcherCounters, FetchSessionCounters, GroupCounters, SessionWatch)
-"""The tables whose fields are rows, but for those of topics."""
+"""The classes whose fields are metrics, except the class for metrics of topics."""
 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family
@@ -206,4 +209,4 @@ FAMILIES: Final[Mapping[str, Family]] = {
         *(row.family for row in OF_GROUPS),
     )
 }
-"""Name -> family, of the whole page."""
+"""All metric families of the page, by name."""

@@ -14,14 +14,15 @@ _Sums = Callable[[GroupProgress], Iterable[tuple[str, int]]]
 
 
 class GroupRow(NamedTuple):
-    """A metric family, and the function that returns its lines."""
+    """A metric family of consumer groups, and the function that returns its lines from a report."""
 
     family: Family
     lines: Callable[[ProgressReport], list[Line]]
 
 
 def group_lines(report: ProgressReport | None) -> Iterator[tuple[Family, list[Line]]]:
-    """Return each family with its lines. A family has no lines if `report` is None."""
+    """Yield each metric family of consumer groups with its lines. Without a report (None) a family
+    has no lines."""
     for row in OF_GROUPS:
         yield row.family, [] if report is None else row.lines(report)
 
@@ -82,13 +83,13 @@ def _of(group: GroupProgress, topic: str | None = None, partition: int | None = 
 
 # fmt: off
 OF_GROUPS: Final = (
-    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "Members of the group. Only the group's coordinator shows the metrics of a group; they are at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
+    GroupRow(_by("kafka_consumergroup_members", "consumergroup", "The number of members of the group. Only the group's coordinator shows the metrics of a group; they are at most 10 s old."), lambda report: [(_of(group), group.members) for group in report.groups]),
     GroupRow(_by("kafka_consumergroup_current_offset", "consumergroup topic partition", "The group's committed offset: the offset of the next record to read."), _committed),
     GroupRow(_by("kafka_consumergroup_current_offset_sum", "consumergroup topic", "The sum of the group's committed offsets over the partitions of a topic."), _by_topic(_offsets)),
-    GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "The lag: offsets from the committed offset to the high watermark; never negative."), _each_lag(lambda lag: lag.records)),
+    GroupRow(_by("kafka_consumergroup_lag", "consumergroup topic partition", "The group's lag: the number of offsets from the committed offset to the high watermark. Never negative."), _each_lag(lambda lag: lag.records)),
     GroupRow(_by("kafka_consumergroup_lag_sum", "consumergroup topic", "The sum of the group's lag over the partitions of a topic."), _by_topic(_records)),
-    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The lag in bytes of the log, estimated as if all offsets were of the same size. Left out, as is the lag in seconds, if the groups that this broker coordinates have more than 1,000 committed offsets in all."), _each_lag(lambda lag: lag.bytes)),
-    GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The lag in seconds: the age, by its timestamp, of the oldest record that the group has not consumed; 0 if it has consumed all."), _each_lag(lambda lag: lag.seconds)),
-    GroupRow(_by("pybroker_group_lag_age_seconds", "", "The age of the group metrics: the time since the committed offsets were read."), lambda report: [("", round(report.age_s, 3))]),
+    GroupRow(_by("pybroker_group_lag_bytes", "consumergroup topic partition", "The group's lag in bytes, estimated as if all offsets of the log had the same size. This metric and the lag in seconds are omitted if the groups that this broker coordinates have more than 1,000 committed offsets in all."), _each_lag(lambda lag: lag.bytes)),
+    GroupRow(_by("pybroker_group_lag_seconds", "consumergroup topic partition", "The group's lag in seconds: the age, by its timestamp, of the oldest record that the group has not consumed; 0 if it has consumed all records."), _each_lag(lambda lag: lag.seconds)),
+    GroupRow(_by("pybroker_group_lag_age_seconds", "", "The age of the metrics of groups in seconds: the time since the broker has read the committed offsets."), lambda report: [("", round(report.age_s, 3))]),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""The HTTP server: the page of each path, and the limits of connections.
+"""The HTTP server of a broker: its paths, the page of each path, and the limits of connections.
 
 Only this module imports aiohttp, so `service.py` imports this module late. The server closes each
 connection after one request, because health checks and scrapers send only one.
@@ -30,12 +30,12 @@ CONNECTIONS_MAX: Final = 32
 """The maximum number of connections. The server answers an additional connection with status
 503."""
 CONNECTION_S_MAX: Final = 20.0
-"""The maximum time from the accepted connection to the end of the response. The server closes a
-slower connection."""
+"""The maximum time from the accepted connection to the end of the response. After it the server
+closes the connection."""
 LINE_BYTES_MAX: Final = 4_096
 """The maximum size of the request line. All headers together may have twice this size."""
 JOURNAL_LIMIT: Final = 100
-"""The number of journal entries that the page shows by default."""
+"""The number of controller decisions that the page `/controller/journal` shows by default."""
 _BACKLOG: Final = 64
 _REAPER_INTERVAL_S: Final = 1.0
 _BUSY: Final = (
@@ -53,7 +53,7 @@ _INDEX: Final = """pybroker
 
 
 class HttpServer:
-    """An HTTP server that answers requests from `open` to `close`."""
+    """The HTTP server of a broker. It answers requests from `open` to `close`."""
 
     def __init__(self, view: BrokerView, watch: LoopWatch) -> None:
         self._view = view
@@ -86,7 +86,7 @@ class HttpServer:
         )
 
     async def open(self, listening: socket.socket) -> None:
-        """Accept connections on the bound socket `listening`."""
+        """Accept connections on `listening`, a bound socket, from now on."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, sock=listening, backlog=_BACKLOG)
@@ -102,14 +102,16 @@ class HttpServer:
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """Return the protocol for a new connection."""
+        """Return the protocol for a new connection: one that serves a request, or, above the
+        maximum number of connections, one that answers 503."""
         factory = self._runner.server
         if factory is None or len(factory.connections) >= CONNECTIONS_MAX:
             return _Busy()
         return factory()
 
     def _reap(self) -> None:
-        """Close connections whose request and response take longer than CONNECTION_S_MAX."""
+        """Close each connection whose request and response take longer than CONNECTION_S_MAX.
+        Repeats itself."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         factory = self._runner.server
@@ -196,8 +198,8 @@ class _Busy(asyncio.Protocol):
 
 
 def _request_log() -> logging.Logger:
-    """Return the logger that aiohttp uses for failed requests. It drops malformed requests, which
-    are errors of the client and which aiohttp logs with stack traces."""
+    """Return the logger for requests that fail. It drops malformed requests, which are errors of
+    the client and which aiohttp would log with stack traces."""
     requests = logging.getLogger(f"{__name__}.requests")
     if not requests.filters:
         requests.addFilter(_is_our_fault)
@@ -210,7 +212,7 @@ def _is_our_fault(record: logging.LogRecord) -> bool:
 
 
 async def serve(view: BrokerView, listening: socket.socket) -> None:
-    """Serve the pages until the task is cancelled."""
+    """Serve the pages on `listening`, a bound socket, until the task is cancelled."""
 
     def shown() -> Iterator[tuple[str, TimeMeter]]:
         return meters(view.rooms) if view.rooms is not None else iter(())

@@ -19,18 +19,19 @@ TICK_S: Final = 0.2
 S seconds with probability S / TICK_S, and each stall of TICK_S or more."""
 _SAMPLE_TICKS: Final = 25
 _SAMPLES: Final = 12
-"""The number of kept samples, one each 5 seconds, so "recent" means the last minute."""
+"""The number of stored samples, one each 5 seconds. So "recent" means the last minute."""
 
 Meters = Callable[[], Iterable[tuple[str, TimeMeter]]]
 Buckets = Mapping[int, int]
 
 
 class LoopWatch:
-    """A measurement of the current event loop, from `start` to `stop`."""
+    """A measurement of the running event loop, from `start` to `stop`: its load, its delay, and the
+    durations that meters have counted in the last minute."""
 
     def __init__(self, meters: Meters) -> None:
-        """Create a stopped measurement. `meters` returns a unique name and the meter of each metric
-        whose durations in the last minute are kept."""
+        """Create a measurement that has not started. `meters` returns a unique name and the meter
+        of each metric whose durations in the last minute are stored."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None
@@ -50,8 +51,8 @@ class LoopWatch:
             self._timer = None
 
     def idle_share(self) -> float:
-        """Return the share of the last minute, 0 to 1, in which the loop's thread used no CPU. The
-        caller must run in that thread."""
+        """Return the share of the last minute, 0 to 1, in which the event loop's thread used no
+        CPU. The caller must run in this thread."""
         began, used = self._busy[0]
         elapsed = time.monotonic() - began
         if elapsed <= 0:
@@ -59,8 +60,8 @@ class LoopWatch:
         return min(max(1.0 - (time.thread_time() - used) / elapsed, 0.0), 1.0)
 
     def recent(self, name: str, meter: TimeMeter) -> Buckets:
-        """Return the durations that the meter `name` counted in the last minute: bucket ->
-        count."""
+        """Return the durations that `meter`, which has the name `name`, has counted in the last
+        minute: the number of durations in each bucket."""
         before = self._past[0].get(name, {})
         counted = {
             bucket: count - before.get(bucket, 0) for bucket, count in meter.buckets.copy().items()

@@ -13,13 +13,13 @@ from pybroker.model import NO_LEADER, PartitionFacts
 from pybroker.replication.partition import Partition
 
 AT_A_TIME: Final = 250
-"""The number of partitions to read, or of lines to write, before the code yields to the event loop.
-They take about a millisecond."""
+"""The number of partitions that the broker reads, or of lines that it writes, before it yields to
+the event loop. They take about a millisecond."""
 
 
 class LogRow(NamedTuple):
-    """The values of the log of an open replica on this broker. `min_isr` is min.insync.replicas, at
-    most the number of replicas."""
+    """The values of the log of an open replica on this broker, in bytes and offsets. `min_isr` is
+    min.insync.replicas, at most the number of replicas."""
 
     size_bytes: int
     start: int
@@ -30,8 +30,8 @@ class LogRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """The values of a partition in the cluster's metadata, and of its log if this broker has an
-    open replica."""
+    """The values of a partition for the metrics page: broker ids and counts from the cluster's
+    metadata. `log` is None unless this broker has an open replica."""
 
     labels: str
     """The labels in Prometheus' text format: {topic="...",partition="..."}."""
@@ -50,14 +50,16 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The values of all topics and partitions, each read at a different moment."""
+    """The values of all topics and partitions. The values of one partition are of the same moment,
+    those of two partitions need not be."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]
 
 
 async def look(rooms: Rooms) -> Picture:
-    """Return the values of all topics and partitions. Yields to the event loop between slices."""
+    """Return the values of all topics and partitions that the metadata has. Yields to the event
+    loop after AT_A_TIME partitions."""
     picture = Picture([], [])
     looked_at = 0
     opened = rooms.replicas.partitions

@@ -19,9 +19,9 @@ from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import Damage
 
 _NAMED_MAX: Final = 5
-"""The maximum number of partitions that a reason names. It only counts the others."""
+"""The maximum number of partitions that a reason names; it has only the number of the others."""
 _AT_A_TIME: Final = 1_000
-"""The number of partitions to check before the code yields to the event loop."""
+"""The number of partitions that the broker checks before it yields to the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Condition:
 
 
 async def conditions(view: BrokerView) -> list[Condition]:
-    """Return all conditions, in the order in which a starting broker fulfils them. A condition that
-    cannot be checked yet fails."""
+    """Return all conditions of readiness, in the order in which a starting broker fulfils them. A
+    condition that cannot be checked yet fails."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]
@@ -118,9 +118,10 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """Return the newest known state of a partition. A leader has the newest ISR itself. A follower
-    receives one LeaderAndIsr request per leader epoch, so it learns later changes of the ISR from
-    UpdateMetadata requests."""
+    """Return the later of the two states of a partition that the broker has: that of its replica,
+    and that of its metadata. A leader itself has the latest ISR. A follower receives one
+    LeaderAndIsr request per leader epoch, so it learns later changes of the ISR from UpdateMetadata
+    requests."""
     state = partition.state
     if state is None:
         return facts.state

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 OPTION: Final = "pybroker.http.listener"
 PATIENCE_S: Final = 2.0
-"""The time after which the HTTP server starts although the broker is not started, so that operators
-can observe a slow start."""
+"""The time in seconds after which the HTTP server starts although the broker does not serve clients
+yet, so that operators can observe a slow start."""
 _BACKLOG: Final = 64
 
 
@@ -69,8 +69,8 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
 
 
 class AdminService:
-    """The owner of the HTTP server, from `start` to `close`. The code that starts the broker
-    updates `view`."""
+    """The owner of the HTTP server, from `start` to `close`. The code that starts the broker writes
+    the broker's state into `view`, which the pages show."""
 
     def __init__(self, view: BrokerView, listening: socket.socket) -> None:
         self.view = view
@@ -90,7 +90,7 @@ class AdminService:
         self._serves.set()
 
     async def close(self) -> None:
-        """Stop the HTTP server and close the listener. Idempotent."""
+        """Stop the HTTP server and close its listening socket. Idempotent."""
         await self._task.stop()
         self._listening.close()
 
@@ -109,5 +109,5 @@ class AdminService:
             await module.serve(self.view, self._listening)
         except Exception:
             # A failure of the HTTP server must not stop the broker.
-            log.exception("http ended")
+            log.exception("http server failed, the broker runs on without it")
             self._listening.close()

@@ -17,13 +17,15 @@ QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 
 Number = int | float
 Line = tuple[str, Number]
-"""The labels in the format of the function `labels`, and the value."""
+"""One line of a metric family: the labels, in the format of the function `labels`, and the
+value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The values of a summary for one set of labels: the recent durations, and the count and the
-    sum (in seconds) since the start of the broker."""
+    """The values of a summary of durations for one set of labels: `recent` has the number of recent
+    durations in each bucket, `count` and `total_s` the number and the sum in seconds since the
+    start of the broker."""
 
     labels: Mapping[str, str]
     recent: Mapping[int, int]
@@ -32,12 +34,13 @@ class Times:
 
 
 def escaped(text: str) -> str:
-    """Return the value of a label, escaped for use between quotes."""
+    """Return the value of a label, escaped as the text format requires between quotes."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """Return the labels of a line in braces, or an empty string without labels."""
+    """Return labels and their values as a line of the text format has them, in braces. Without
+    labels, return an empty string."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())
@@ -45,28 +48,30 @@ def labels(values: Mapping[str, str]) -> str:
 
 
 def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
-    """Return a line for each value of a label, in the order of `values`."""
+    """Return a line for each key of `values`, which is the value of the label `label`. Lines are in
+    the order of the keys."""
     return [(labels({label: key}), value) for key, value in sorted(values.items())]
 
 
 def header(of: Family) -> str:
-    """Return the HELP line and the TYPE line of a family."""
+    """Return the HELP line and the TYPE line of a metric family."""
     return f"# HELP {of.name} {of.meaning}\n# TYPE {of.name} {of.kind}\n"
 
 
 def rows(name: str, lines: Iterable[Line]) -> str:
-    """Return the lines of a family without its header."""
+    """Return the lines of the metric family `name`, as text without its HELP and TYPE lines."""
     return "".join([f"{name}{where} {value}\n" for where, value in lines])
 
 
 def family(of: Family, lines: Iterable[Line]) -> str:
-    """Return the header and the lines of a family."""
+    """Return a metric family as text: the HELP line, the TYPE line, and its lines."""
     return header(of) + rows(of.name, lines)
 
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
-    """Return the header and the lines of a summary of durations. `unit` is the number of shown
-    units per second (1000 for ms). A quantile is NaN without recent durations."""
+    """Return a metric family of durations as text: quantiles, sum and count for each set of labels.
+    `unit` is the number of shown units per second (1000 for ms). Without recent durations a
+    quantile is NaN."""
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

@@ -1,5 +1,5 @@
-"""The state that the pages show: the components of the broker, and its phase (starting, running,
-stopping).
+"""The state of a broker that its HTTP pages show: its components, and its phase (starting,
+recovering, running, stopping).
 
 The pages only read this state. The HTTP server may start before the components exist, so a view may
 have no `rooms` yet.
@@ -25,7 +25,7 @@ from pybroker.storage.manager import LogManager
 
 
 class Phase(enum.Enum):
-    """The phase of a broker. The value is the number of Kafka's BrokerState."""
+    """The phase of a broker. The values are those of Kafka's metric BrokerState."""
 
     STARTING = 1
     RECOVERING = 2
@@ -34,7 +34,8 @@ class Phase(enum.Enum):
 
 
 class ControllerFacts(Protocol):
-    """The state of the controller that the pages show."""
+    """The facts about the controller that the pages show. `controller_id` is None if the broker
+    knows no controller; `is_active` is true on the controller."""
 
     @property
     def controller_id(self) -> int | None: ...
@@ -61,17 +62,17 @@ class GroupNumbers:
 
 @dataclass(slots=True)
 class SessionWatch:
-    """The state and the counters of the ZooKeeper session. `heard` is the listener of session
-    events. A broker starts with a connected session."""
+    """The state of the broker's ZooKeeper session, and counters of its losses. `heard` is the
+    listener of session events. A broker starts with a connected session."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(
         "kafka_server_sessionexpirelistener_zookeeperexpires_total",
-        "Sessions with ZooKeeper that expired.",
+        "ZooKeeper sessions of this broker that have expired.",
     )
     disconnected: int = counter(
         "kafka_server_sessionexpirelistener_zookeeperdisconnects_total",
-        "Connections with ZooKeeper that were lost.",
+        "Connections of this broker to ZooKeeper that were lost.",
     )
 
     def heard(self, event: SessionEvent) -> None:
@@ -98,29 +99,29 @@ class Rooms:
     session: SessionWatch
     groups: Callable[[], GroupNumbers]
     progress: Callable[[], Awaitable[ProgressReport | None]]
-    """Return the committed offsets and lags of the groups that this broker coordinates, or None
+    """Returns the committed offsets and lags of the groups that this broker coordinates, None
     before the first report."""
     is_registered: Callable[[], bool]
     connections: Callable[[], Mapping[str, int]]
-    """Return the number of open connections of each listener."""
+    """Returns the number of open connections of each listener, by the listener's name."""
     unsent_bytes: Callable[[], int]
     layers: Callable[[], LayeredConfig]
-    """Return the current options and their sources."""
+    """Returns the present options, with the source of each value."""
     journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
-    """Return the newest controller decisions of this broker, at most the given number, for one
-    partition or for all."""
+    """Returns the latest controller decisions of this broker, for one partition (None: for all
+    partitions), at most the given number."""
     damaged: Callable[[], Mapping[TopicPartition, Damage]]
-    """Return the replicas with a damaged range in their log. A replica in use is included: it
-    serves because no other replica has more records."""
+    """Returns the damage of each replica whose log has a damaged range. A replica that serves,
+    because no other replica has more records, is included."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
-    """Return the free bytes of each log directory in use, by path."""
+    """Returns the free bytes of each log directory in use, by its path."""
 
 
 @dataclass(slots=True)
 class BrokerView:
-    """The phase and the components of the broker. The code that starts and stops the broker updates
-    them."""
+    """The phase and the components of a broker, which its HTTP pages show. The code that starts and
+    stops the broker updates them."""
 
     config: BrokerConfig
     phase: Phase = Phase.STARTING

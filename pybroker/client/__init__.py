@@ -1,4 +1,15 @@
-"""The asyncio client: connections, metadata, producer, consumer and admin client."""
+"""The Kafka client for asyncio. `Producer` sends records to topics, `Consumer` reads them, alone or
+as a member of a group, and `Admin` manages topics, options, groups and log directories.
+
+Create a client in an `async with` block: it connects at the start of the block and closes at the
+end. The options have Kafka's names, with underscores as keyword arguments (`linger_ms=5`). A key
+and a value are bytes. Every failure of a request is a `ClientError`: `retriable` tells whether a
+retry may help, `definite` whether it is certain that the broker did nothing. For example::
+
+    async with Producer("localhost:9092") as producer:
+        delivery = await producer.send("orders", b"paid", key=b"42")
+        print((await delivery).offset)
+"""
 
 from pybroker.client.accumulator import RecordMetadata
 from pybroker.client.admin.admin import Admin

@@ -1,4 +1,5 @@
-"""The records that the producer has not sent yet: one open batch and a queue for each partition.
+"""The records that the producer has not sent yet: for each partition a queue of batches, of which
+the last one accepts more records.
 
 This module does not wait, send or read a clock. The caller passes all times, in seconds of the
 monotonic clock. A partition's queue has the records in the order of `send`.
@@ -20,8 +21,9 @@ from pybroker.records.record import Headers
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """The position of a stored record. `offset` is -1 if the broker does not return one (acks=0);
-    `timestamp` is in ms since 1970; for a topic with LogAppendTime it is the broker's timestamp."""
+    """The position of a record that the broker has stored. `offset` is -1 if it is unknown, as
+    always with acks=0. `timestamp` is in ms since 1970: the producer's, or the broker's for a topic
+    with LogAppendTime."""
 
     topic: str
     partition: int
@@ -31,7 +33,9 @@ class RecordMetadata:
 
 @dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record that is neither acknowledged nor failed."""
+    """A record that the application has sent and whose delivery is open. `timestamp` is in ms since
+    1970, `size` is an upper bound of its bytes in a batch. `delivery` is the future that
+    `Producer.send` returned."""
 
     timestamp: int
     key: bytes | None
@@ -78,18 +82,20 @@ class ProducerBatch:
 
 
 class Appended(enum.IntEnum):
-    """The effect of an added record on the batches of its partition."""
+    """The effect of `Accumulator.append` on the batches of the record's partition."""
 
     JOINED = 0
-    """The record was added to an open batch, which the sender has already scheduled."""
+    """The record was added to the last batch, which the sender knows already."""
     BEGAN = 1
     """The record is the first of a new batch, which the sender must schedule."""
     FILLED = 2
-    """The record's batch cannot take another record of the same size."""
+    """The batch of the record has no space for another record of the same size, so the sender may
+    send the batch at once."""
 
 
 class PartitionQueue:
-    """The batches of one partition: waiting (oldest first) and in flight."""
+    """The batches of one partition. `waiting` has those that wait to be sent, oldest first.
+    `in_flight` has those that were sent and whose response the producer awaits."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -99,33 +105,35 @@ class PartitionQueue:
         self.next_ordinal = 0
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Move a batch in flight back into the queue, before all later batches, for a retry."""
+        """Move `batch` from the batches in flight back into the queue, before all later batches, so
+        that the sender sends it again."""
         self.in_flight.remove(batch)
         self.insert(batch)
 
     def insert(self, batch: ProducerBatch) -> None:
-        """Insert a batch into the queue by its ordinal."""
+        """Insert `batch` into the waiting batches, at the place that its ordinal gives."""
         place = sum(1 for other in self.waiting if other.ordinal < batch.ordinal)
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Return whether an earlier batch with a sequence number is neither acknowledged nor
-        failed."""
+        """Return whether any batch that is earlier than `batch`, and has a sequence number, waits
+        or is in flight."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
         )
 
     def holds_sequences(self) -> bool:
-        """Return whether any batch with a sequence number is neither acknowledged nor failed."""
+        """Return whether any waiting or in-flight batch has a sequence number."""
         return any(batch.has_sequence for batch in (*self.in_flight, *self.waiting))
 
 
 class Accumulator:
-    """The queues of all partitions.
+    """The unsent and unanswered batches of a producer, in one queue for each partition.
 
     Only the last batch of a queue accepts records. The batch is closed when the next record does
-    not fit, or when the sender takes the batch.
+    not fit, or when the sender sends the batch. `flushing` counts the calls of `flush` that wait:
+    with any, no batch waits for linger.ms.
     """
 
     def __init__(
@@ -141,7 +149,8 @@ class Accumulator:
     def append(
         self, topic_partition: TopicPartition, record: PendingRecord, now: float
     ) -> Appended:
-        """Add a record to the queue of its partition, and return the effect."""
+        """Add a record to the last batch of its partition, or to a new batch if it does not fit.
+        Return what happened to the batch."""
         queue = self.queues.get(topic_partition)
         if queue is None:
             queue = self.queues[topic_partition] = PartitionQueue(topic_partition)
@@ -159,13 +168,15 @@ class Accumulator:
         return Appended.FILLED if last.size + record.size > self._batch_size else done
 
     def ready(self, now: float) -> Iterator[PartitionQueue]:
-        """Yield the queues whose first batch the sender may send now."""
+        """Yield the partition queues whose oldest waiting batch the sender may send at the time
+        `now`."""
         for queue in self.queues.values():
             if queue.waiting and self._may_send(queue) and self._due(queue) <= now:
                 yield queue
 
     def next_due(self, now: float) -> float | None:
-        """Return the next time after `now` at which a batch becomes due, or None."""
+        """Return the earliest time after `now` at which a waiting batch becomes due, or None if
+        there is no such batch."""
         moments = [
             due
             for queue in self.queues.values()
@@ -174,7 +185,8 @@ class Accumulator:
         return min(moments, default=None)
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Move the first batch of the queue to the batches in flight, and return it."""
+        """Move the oldest waiting batch of the queue to its batches in flight, close it, and return
+        it."""
         batch = queue.waiting.popleft()
         batch.closed = True
         queue.in_flight.append(batch)
@@ -182,7 +194,7 @@ class Accumulator:
 
     @property
     def outstanding(self) -> bool:
-        """Return whether any batch waits or is in flight."""
+        """Return whether any batch of any partition waits or is in flight."""
         return any(queue.waiting or queue.in_flight for queue in self.queues.values())
 
     def holds(self, topic: str) -> bool:
@@ -193,7 +205,7 @@ class Accumulator:
         )
 
     def batches(self) -> list[ProducerBatch]:
-        """Return all batches that wait or are in flight."""
+        """Return all batches that wait or are in flight, without those that have expired."""
         return [
             batch
             for queue in self.queues.values()
@@ -202,7 +214,8 @@ class Accumulator:
         ]
 
     def _due(self, queue: PartitionQueue) -> float:
-        """Return the time when the first batch of the queue is due."""
+        """Return the time at which the oldest waiting batch of the queue may be sent: at once if it
+        is full or `flush` waits, otherwise after linger.ms, and after the backoff for a retry."""
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try
@@ -235,9 +248,9 @@ class Accumulator:
         )
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Replace a batch in flight that is too large for the broker with two batches of half its
-        records. They wait at its position in the queue, without sequence numbers. The batch must
-        have at least two records."""
+        """Replace `batch`, which is in flight and too large for the broker, with two batches of
+        half its records. Both wait at its place in the queue, without sequence numbers. The batch
+        must have at least two records."""
         queue.in_flight.remove(batch)
         middle = len(batch.records) // 2
         for half_number, records in enumerate((batch.records[:middle], batch.records[middle:])):

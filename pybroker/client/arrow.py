@@ -39,12 +39,12 @@ def arrow_schema(*, headers: bool = False) -> Schema:
 def record_batch(
     topic: str, partition: int, columns: Columns, names: Sequence[str] | None = None
 ) -> RecordBatch:
-    """Return an Arrow record batch with a row for each record of one partition. Keys, values and
-    headers are not copied.
+    """Return an Arrow record batch with one row for each record in `columns`, which all belong to
+    one partition. Keys, values and headers are not copied.
 
-    `names` selects the columns and their order; None selects all built columns, in Spark's order.
-    Raises ValueError for a name that is not in `arrow_schema` or whose column was not built, and
-    ImportError without pyarrow.
+    `names` selects the columns of the result and their order. None selects all columns that the
+    ColumnBuilder built, in the order of Spark's Kafka source. Raises ValueError for a name that is
+    not in `arrow_schema` or whose column was not built, and ImportError without pyarrow.
     """
     built = {
         "key": columns.keys,
@@ -62,7 +62,7 @@ def record_batch(
         if name not in built:
             raise ValueError(f"column {name!r} is unknown, expected one of {', '.join(built)}")
         if built[name] is None:
-            raise ValueError(f"column {name!r} was not built: ask the ColumnBuilder for it")
+            raise ValueError(f"column {name!r} was not built: create the ColumnBuilder with it")
     types = {name: _types()[name] for name in names}
     arrow = _pyarrow()
     batch: RecordBatch = arrow.RecordBatch.from_arrays(

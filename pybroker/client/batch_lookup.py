@@ -1,7 +1,8 @@
-"""The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch.
+"""The lookup of the base offset of the batch that contains an offset, by a Fetch of one batch from
+the partition's leader.
 
 Range readers split ranges at batch boundaries, so that no batch is decoded twice. The result omits
-an offset whose lookup fails, because a range may be split at any offset.
+an offset whose lookup fails, because a range may also be split at any other offset.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ Place = tuple[TopicPartition, int]
 """A partition and an offset."""
 
 AT_ONCE_MAX: Final = 16
-"""The maximum number of requests in flight. A response has one batch, which may exceed the byte
-limit."""
+"""The maximum number of Fetch requests in flight. A response has one batch, which may exceed the
+byte limit of the request."""
 NO_SESSION_EPOCH: Final = -1
 
 
 async def batch_starts(
     cluster: Cluster, places: Collection[Place], *, deadline: Deadline
 ) -> dict[Place, int]:
-    """Return, for each offset, the base offset of the batch that contains it, or of the first batch
-    after it."""
+    """Return for each place (partition and offset) the base offset of the batch that contains the
+    offset. If no batch contains it, the value is the base offset of the next batch. A place whose
+    lookup fails is omitted."""
     found: dict[Place, int] = {}
 
     async def look_up(place: Place) -> None:

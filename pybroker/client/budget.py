@@ -7,8 +7,8 @@ from collections import deque
 
 
 class MemoryBudget:
-    """A limited number of bytes. A request for more than the free bytes waits until enough bytes
-    are released.
+    """A limited number of bytes for unsent records. A request for more bytes than are free waits
+    until enough bytes are released.
 
     Invariant: 0 <= used <= limit. Requests are granted in their order, so that small records cannot
     starve a large record.
@@ -20,15 +20,16 @@ class MemoryBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take the bytes and return True, or return False if they are not free."""
+        """Take `size` bytes from the budget and return True. Return False if they are not free, or
+        if another request waits."""
         if self._waiting or self.used + size > self.limit:
             return False
         self.used += size
         return True
 
     async def take(self, size: int, timeout_s: float) -> None:
-        """Wait until `size` bytes are free, and take them. Raises TimeoutError without taking any
-        bytes. `size` must not exceed the limit."""
+        """Wait until `size` bytes are free, and take them from the budget. Raises TimeoutError,
+        without taking any bytes, after `timeout_s`. `size` must not exceed the limit."""
         if self.try_take(size):
             return
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()

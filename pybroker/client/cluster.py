@@ -44,7 +44,7 @@ HOPELESS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORI
 
 
 class Connector(Protocol):
-    """A function that opens a connection, by default `Connection.open`."""
+    """A function that opens a connection to a broker; `Connection.open` is the default."""
 
     def __call__(
         self,
@@ -59,24 +59,28 @@ class Connector(Protocol):
 
 @dataclass(slots=True)
 class _Link:
-    """The state of one address: an open connection, or the last failure to connect."""
+    """The connection to one address, or the last failure to connect. `opening` is the task that
+    connects, `failures` the number of failures since the last success, `next_try` the time before
+    which no task starts to connect."""
 
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
     failures: int = 0
     was_lost: bool = False
-    """Whether the connection was lost, and the next attempt to connect has not ended."""
+    """Whether the last connection was lost, and no attempt to connect has ended since."""
     told: int = 0
-    """The number of the last metadata request to this address; 0 for none."""
+    """The number of the last metadata request that this address received (all requests are counted
+    from 1), 0 for none."""
     next_try: float = 0.0
     last_failure: Attempt | None = None
 
 
 class Cluster:
-    """A client's view of a cluster and its connections, from `start` to `close`.
+    """A client's connections to the brokers of a cluster and its latest metadata, from `start` to
+    `close`.
 
-    `view` has the latest metadata. The cluster calls its listeners after a change of `view` and
-    after each attempt to connect. Listeners must not block.
+    `view` has the latest metadata. The cluster calls its listeners after each refresh of the
+    metadata and after each attempt to connect. Listeners must not block.
     """
 
     def __init__(
@@ -89,8 +93,9 @@ class Cluster:
         is_idle: Callable[[str], bool] = lambda _: False,
         connector: Connector = Connection.open,
     ) -> None:
-        """Create a cluster without connections. `is_idle` returns whether a watched topic is no
-        longer needed."""
+        """Create a cluster without connections. `is_idle` gets the name of a watched topic, and
+        returns whether metadata requests may omit the topic from now on. `auto_create_topics` lets
+        brokers create watched topics that do not exist."""
         self.options = options
         self.clock = clock
         self.rng = rng
@@ -104,16 +109,17 @@ class Cluster:
         self._listeners: list[Callable[[], None]] = []
         self._wanted = asyncio.Event()
         self._asked = 0
-        """The number of sent metadata requests."""
+        """The number of metadata requests that the client has sent."""
         self._was_no_help = False
-        """Whether the last requested refresh of the metadata changed nothing."""
+        """Whether the last refresh that `request_refresh` caused returned the metadata that was
+        known before."""
         self._refreshes: list[asyncio.Future[None]] = []
         self._tasks = TaskOwner()
         self._closed = False
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms,
-        with the reason for each address."""
+        """Connect to one of the bootstrap brokers and get the metadata. Raises NoBrokers after
+        bootstrap.timeout.ms, with the reason for each address."""
         deadline = Deadline(self.clock, self.options.bootstrap_timeout_ms)
         failures = 0
         while True:
@@ -129,7 +135,7 @@ class Cluster:
         self._tasks.start(self._maintain(), "metadata")
 
     async def close(self) -> None:
-        """Close all connections. Idempotent."""
+        """Close the connections to all brokers. Idempotent."""
         self._closed = True
         try:
             await self._tasks.close()
@@ -167,12 +173,12 @@ class Cluster:
         self._all_topics = wanted
 
     def request_refresh(self) -> None:
-        """Schedule a metadata refresh, because the metadata may be outdated."""
+        """Refresh the metadata soon, in the background, because it may be outdated."""
         self._wanted.set()
 
     async def refreshed(self, timeout_s: float) -> None:
-        """Refresh the metadata and wait for it. Raises the error of the refresh, TimeoutError, or
-        Closed."""
+        """Refresh the metadata and wait for the refresh. Raises the error of the refresh,
+        TimeoutError after `timeout_s`, or Closed."""
         if self._closed:
             raise _closed()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -182,7 +188,8 @@ class Cluster:
             await waiter
 
     async def topic(self, name: str, deadline: Deadline) -> TopicInfo:
-        """Wait until a topic exists, and return its metadata. Raises TopicUnavailable, Closed."""
+        """Wait until the topic exists, and return its metadata. Raises TopicUnavailable after the
+        deadline, and Closed."""
         self.watch([name])
         problem = "no answer"
         while True:
@@ -209,8 +216,8 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, *, auto_create: bool = False, timeout_s: float
     ) -> ClusterView:
-        """Return the metadata of these topics, or of all topics with None, by one request. `view`
-        does not change."""
+        """Send one Metadata request for `topics`, or for all topics with None, and return the
+        response. `view` does not change. Raises ClientError."""
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=auto_create)
         connection = await self.any_connection()
@@ -255,7 +262,7 @@ class Cluster:
                 problem = error
                 failures += 1
                 self._wanted.set()
-                log.warning("metadata refresh failed reason=%s", error)
+                log.warning("metadata refresh failed, it is repeated reason=%s", error)
             finally:
                 self._tell(waiters, problem)
             self._notify()
@@ -273,11 +280,12 @@ class Cluster:
     # Connections
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
-        """Return the open connection to a broker, or None. Without a connection, a background task
-        opens one, unless the last attempt failed a moment ago, and calls the listeners afterwards.
+        """Return the open connection to the broker `node_id`. Without an open connection, return
+        None and let a background task connect, unless the last attempt failed a moment ago. The
+        task calls the listeners at its end.
 
         A broker responds to the requests of a connection in their order, so a request that may wait
-        long uses a separate connection, which has its own `lane` number.
+        long uses a connection of its own. `lane` is the name of that connection.
         """
         node = self.view.nodes.get(node_id)
         if node is None:
@@ -294,8 +302,8 @@ class Cluster:
         return None
 
     async def connection(self, node_id: int) -> Connection:
-        """Return a connection to a broker, and open it if needed. Raises ConnectFailed,
-        NotConnected."""
+        """Return the connection to the broker `node_id`, and open it if needed. Raises
+        ConnectFailed, and NotConnected for a broker that the metadata does not have."""
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NotConnected(f"broker {node_id} is not in the metadata of the cluster")
@@ -316,14 +324,15 @@ class Cluster:
         raise NoBrokers(attempts)
 
     def last_failures(self) -> list[Attempt]:
-        """Return the failures of all addresses that are unreachable at the moment."""
+        """Return the last failure of each address to which the client could not connect at its last
+        attempt."""
         return [link.last_failure for link in self._links.values() if link.last_failure]
 
     def _addresses(self) -> list[Address]:
-        """Return the addresses in the order of the next attempts. Connected brokers come first, the
-        broker with the oldest metadata request first, because a broker that is isolated from the
-        cluster may return outdated leaders. While metadata refreshes change nothing, brokers
-        without any connection so far count as connected."""
+        """Return the addresses of all brokers in the order in which to try them. Connected brokers
+        come first, the broker with the oldest metadata request before the others, because a broker
+        that is isolated from the cluster may return outdated leaders. While metadata refreshes
+        change nothing, a broker to which the client has never connected counts as connected."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)
@@ -342,8 +351,8 @@ class Cluster:
         return link
 
     async def connect(self, address: Address, lane: str = "") -> Connection:
-        """Return a connection to an address, and open it if needed. Raises ConnectFailed,
-        Closed."""
+        """Return the connection with the name `lane` to the address, and open it if needed. Raises
+        ConnectFailed, Closed."""
         if self._closed:
             raise _closed()
         link = self._link(address, lane)
@@ -356,7 +365,9 @@ class Cluster:
             await asyncio.wait([link.opening])
         if link.connection is not None:
             return link.connection
-        failure = link.last_failure or Attempt(format_address(*address), "given up")
+        failure = link.last_failure or Attempt(
+            format_address(*address), "the attempt to connect was cancelled"
+        )
         raise ConnectFailed(failure.address, failure.reason)
 
     async def _open_quietly(self, address: Address, link: _Link) -> None:
@@ -398,7 +409,8 @@ def _closed() -> Closed:
 def leaders(
     view: ClusterView, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Return the partitions of each leader, and the partitions without a known leader."""
+    """Return the partitions by the broker id of their leader, and a list of the partitions whose
+    leader is unknown."""
     by_node: dict[int, list[TopicPartition]] = {}
     rest = []
     for topic_partition in partitions:
@@ -411,7 +423,8 @@ def leaders(
 
 
 def _advertised(node: Node, error: ConnectFailed) -> ConnectFailed:
-    """Return the error with a note that the broker advertised the unreachable address."""
+    """Return `error` with the note that the broker itself advertises the address that cannot be
+    reached."""
     return ConnectFailed(
         f"broker {node.id} at {error.attempt.address} (the address that it advertises)",
         error.attempt.reason,

@@ -62,8 +62,8 @@ class _Pending:
 
 
 class Connection:
-    """A connection, created by `Connection.open`. `send` and `tell` write at once, so that requests
-    are sent in the order of the calls."""
+    """A connection to a broker, which `Connection.open` creates. `send` and `tell` write at once,
+    so that requests are sent in the order of the calls."""
 
     def __init__(
         self,
@@ -97,8 +97,9 @@ class Connection:
         response_max_bytes: int = 100_000_000,
         receive_buffer_bytes: int | None = None,
     ) -> Connection:
-        """Connect, exchange API versions, and return the connection. `receive_buffer_bytes` is
-        SO_RCVBUF; None keeps the system's default. Raises ConnectFailed with the reason."""
+        """Connect to the broker, exchange API versions, and return the connection. `timeout_s`
+        limits each of both steps. `receive_buffer_bytes` is SO_RCVBUF; None keeps the system's
+        default. Raises ConnectFailed with the reason."""
         name = format_address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
@@ -143,7 +144,7 @@ class Connection:
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """The lowest and highest version of each API of the broker, by API key."""
+        """The lowest and highest version of each API that the broker supports, by API key."""
         return self._versions
 
     def version_of(self, key: ApiKey) -> int:
@@ -153,9 +154,9 @@ class Connection:
         low, high = self._versions.get(key, (0, -1))
         version = min(api.max_version, high)
         if version < max(api.min_version, low):
-            offer = f"only {low} to {high}" if high >= 0 else "not"
+            offer = f"versions {low} to {high}" if high >= 0 else "no version"
             raise UnsupportedByBroker(
-                f"{format_address(*self.address)} offers {key.name} {offer}; we speak"
+                f"{format_address(*self.address)} supports {offer} of {key.name}, expected one of"
                 f" {api.min_version} to {api.max_version}"
             )
         return version
@@ -169,18 +170,19 @@ class Connection:
         timeout_s: float,
         version: int | None = None,
     ) -> Coroutine[Any, Any, AnswerT]:
-        """Write a request. The returned future gives its response.
+        """Write a request, in `version` or the highest version that both sides support. The
+        returned awaitable gives the response, a message of the type `answer`.
 
-        The call raises NotConnected and UnsupportedByBroker; the future raises ConnectionLost and
-        RequestTimedOut. If the future is not awaited, the response is dropped.
+        The call raises NotConnected and UnsupportedByBroker; awaiting raises ConnectionLost and
+        RequestTimedOut. If the result is not awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
         pending = self._write(APIS[key], chosen, request)
         return self._receive(pending, answer, timeout_s)
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
-        """Write a request without a response (Produce with acks=0) at once, and wait until the
-        operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
+        """Write at once a request to which the broker sends no response (Produce with acks=0), and
+        wait until the operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
         RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte
         pending = self._write(APIS[key], self.version_of(key), request)
@@ -189,7 +191,7 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 await self._writer.drain()
         except TimeoutError:
-            text = f"{key.name} not taken within {timeout_s:g} s"
+            text = f"the system did not accept {key.name} within {timeout_s:g} s"
             self._fail(ConnectionLost(f"the client closed the connection: {text}"))
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except OSError as error:
@@ -198,8 +200,8 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Write the buffered bytes, unless `flush` is False, and close the connection. Requests
-        without a response raise ConnectionLost. Idempotent."""
+        """Close the connection, after its buffered bytes were written if `flush` is true. Requests
+        in flight fail with ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()
@@ -288,8 +290,8 @@ class Connection:
             version = lower
 
     async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
-        """Return the ApiVersions response. A broker that does not support the request's version
-        responds in version 0."""
+        """Return the response to the ApiVersions request `pending`. A broker that does not support
+        the version of the request responds in version 0."""
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await asyncio.shield(pending.answer)
@@ -324,8 +326,8 @@ class Connection:
             self._fail(ConnectionLost(f"the broker sent an invalid response: {error}"))
 
     def _refuse(self, length: int) -> None:
-        """Close the connection because a response is too large. Its request gets AnswerTooLarge,
-        because a retry would not help."""
+        """Close the connection because the next response has `length` bytes, which is too large.
+        The request of this response fails with AnswerTooLarge, because a retry would not help."""
         text = f"the response has {length} bytes, expected at most {self._response_max_bytes}"
         if self._pending:
             answer = self._pending.popleft().answer
@@ -338,7 +340,7 @@ class Connection:
     def _deliver(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if not self._pending:
-            raise MalformedInput(f"correlation id {correlation_id} without a request in flight")
+            raise MalformedInput(f"correlation id {correlation_id}, but no request is in flight")
         pending = self._pending.popleft()
         if pending.correlation_id != correlation_id:
             self._pending.appendleft(pending)
@@ -350,7 +352,8 @@ class Connection:
 
     def _abort(self) -> None:
         """Close the connection at once, and discard all buffered bytes. Otherwise the operating
-        system could send them after their retry on another connection."""
+        system could still send a request that the client has already repeated on another
+        connection."""
         if not self._writer.is_closing():  # otherwise another socket may have its number
             taken = self._writer.get_extra_info("socket")
             with suppress(OSError):  # macOS refuses if the peer has ended it
@@ -372,7 +375,7 @@ class Connection:
 
 
 def _reason(error: OSError, host: str) -> str:
-    """Return the reason of a failed connection, for operators."""
+    """Return the reason why no connection to `host` was possible, in words for operators."""
     if isinstance(error, socket.gaierror):
         return f"the name {host} cannot be resolved ({error.strerror})"
     if isinstance(error, ConnectionRefusedError):

@@ -64,7 +64,7 @@ class Consumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Parse the options. Raises ConfigError."""
+        """Parse the options. Raises ConfigError with all invalid options."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -88,10 +88,10 @@ class Consumer:
         self._ending: asyncio.Event | None = None
         self._closer: asyncio.Task[object] | None = None
         self._in_hand: dict[TopicPartition, int] = {}
-        """The offset of the first record that the last call returned, for each partition."""
+        """The offset of the first record that the last call returned, by partition."""
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NoBrokers."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -101,8 +101,8 @@ class Consumer:
         self._running = True
 
     async def close(self) -> None:
-        """Commit the positions if automatic commits are enabled, release all partitions, and leave
-        the group. Idempotent. A waiting task gets Closed. Raises callback errors at the end."""
+        """Commit the positions if automatic commits are enabled, then leave the group. Idempotent.
+        A task that waits for records gets Closed. Raises the errors of callbacks at the end."""
         await self._close({})
 
     async def _close(self, in_hand: Mapping[TopicPartition, int]) -> None:
@@ -145,8 +145,8 @@ class Consumer:
     ) -> None:
         """Subscribe to these topics, or to all topics whose full name matches the pattern. The next
         call that reads joins the group. A later call replaces topics and callbacks (see
-        `RebalanceListener`). Raises SubscriptionConflict, and ValueError if neither or both are
-        given."""
+        `RebalanceListener`). Raises SubscriptionConflict, and ValueError unless exactly one of
+        topics and pattern is given."""
         if isinstance(topics, str):
             raise ValueError(f"topics must be a list of names, not {topics!r}")
         choice = TopicChoice(
@@ -162,14 +162,14 @@ class Consumer:
         group.session.subscribe(choice, RebalanceListener(on_assigned, on_revoked, on_lost))
 
     async def unsubscribe(self) -> None:
-        """Release all partitions and leave the group. Raises the errors of callbacks."""
+        """Release all partitions and leave the group. Raises the errors of rebalance callbacks."""
         if self._group is not None:
             await self._group.leave()
         self._fetcher.assign([])
         self._fetcher.news.set()
 
     def subscription(self) -> frozenset[str]:
-        """Return the subscribed topics, or those that currently match the pattern."""
+        """Return the subscribed topics. With a pattern, these are the topics that match it now."""
         topics = self._group.session.topics if self._group is not None else None
         return topics or frozenset()
 
@@ -235,8 +235,8 @@ class Consumer:
         return frozenset(key for key, reader in self._fetcher.readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record. Raises NotAssigned, DeadlinePassed if the offset
-        stays unknown, and the errors of `getmany`."""
+        """Return the offset of the partition's next record. Raises NotAssigned, DeadlinePassed if
+        it stays unknown for default.api.timeout.ms, and the errors of `getmany`."""
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
@@ -247,13 +247,13 @@ class Consumer:
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark of the last response, None before it. Raises NotAssigned."""
+        """Return the high watermark in the last Fetch response, or None. Raises NotAssigned."""
         known = self._fetcher.reader(partition).high_watermark
         return None if known < 0 else known
 
     def lag(self, partition: TopicPartition) -> int | None:
         """Return the number of offsets from the position to the end of the readable records in the
-        last response, None before the first. Never negative. Raises NotAssigned."""
+        last Fetch response, None before the first response. Never negative. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     # Committing
@@ -265,9 +265,9 @@ class Consumer:
         the offset of the next record to read. Waits for earlier commits. `timeout_ms` None means
         default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions (RebalanceInProgress if a retry
-        after the next `getmany` may succeed), FencedInstance, DeadlinePassed, ResponseError,
-        ValueError for a negative offset.
+        Raises CommitFailed if other members may own the partitions, and RebalanceInProgress, a
+        CommitFailed, while the group rebalances: call `getmany`, then commit again. Raises
+        FencedInstance, DeadlinePassed, ResponseError, ValueError for a negative offset.
         """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -276,15 +276,15 @@ class Consumer:
     def commit_async(
         self, offsets: GivenOffsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit without waiting for the result and without retries. The callback, a plain or an
-        async function, gets the offsets and the error or None."""
+        """Commit as `commit` does, without waiting for the result and without retries. The
+        callback, a plain or an async function, gets the offsets, and the error or None."""
         self._need_group("commit").committer.commit_async(offsets, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offset of each partition, or None. With read_committed, wait for
-        open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
+        """Return the group's committed offset of each partition, or None. With read_committed, wait
+        for open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
         group = self._need_group("committed")
         chosen = [TopicPartition(*item) for item in partitions]
         return await group.committed(chosen)
@@ -294,12 +294,12 @@ class Consumer:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition, at most `max_records` in total (None: max.poll.records).
-        Empty if none arrive within `timeout_ms`.
+        """Return the next records by partition, at most `max_records` in total (None:
+        max.poll.records). The result is empty if no record arrives within `timeout_ms`.
 
-        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and ResponseError if not
-        retriable; `pause` or `seek` the failed partition to read on. Raises SubscriptionConflict
-        without a subscription or assignment.
+        Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and a ResponseError that
+        is not retriable; `pause` or `seek` the failed partition to read on. Raises
+        SubscriptionConflict without a subscription or assignment.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._poll(timeout_ms, functools.partial(self._collect, limit))
@@ -307,9 +307,9 @@ class Consumer:
     async def poll_arrow(
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
     ) -> dict[TopicPartition, RecordBatch]:
-        """Return an Arrow record batch for each partition, with the columns of `arrow_schema`;
-        `headers` adds their column. It returns whole producer batches and may exceed `max_bytes`
-        (None: fetch.max.bytes).
+        """Return the next records as an Arrow record batch for each partition, with the columns of
+        `arrow_schema`; `headers` adds the column of headers. The result has whole producer batches
+        and may exceed `max_bytes` (None: fetch.max.bytes).
 
         Raises the errors of `getmany`; ImportError without pyarrow.
         """
@@ -318,7 +318,7 @@ class Consumer:
         return await self._poll(timeout_ms, functools.partial(self._collect_arrow, limit, headers))
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record, without a time limit. Raises the errors of `getmany`."""
+        """Wait for the next record, without a time limit. Raises the errors of `getmany`."""
         while True:
             if self._group is None or not self._group.due():
                 for key, reader in self._fetcher.readers.items():
@@ -348,20 +348,20 @@ class Consumer:
         return await self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermark of each partition, or the last stable offset with
+        """Return the high watermark of each partition, or its last stable offset with
         read_committed. Raises the errors of `beginning_offsets`."""
         return await self._offsets(dict.fromkeys(partitions, LATEST))
 
     async def offsets_for_times(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer | None]:
-        """Return, for each partition, the first record from a timestamp on (ms since 1970), or
-        None. Raises the errors of `beginning_offsets`."""
+        """Return, for each partition, the first record at or after the time (ms since 1970), None
+        if there is none. Raises the errors of `beginning_offsets`."""
         answers = await self._look_up(moments)
         return {key: answer if answer.offset >= 0 else None for key, answer in answers.items()}
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic. Raises TopicUnavailable."""
+        """Return a topic's partitions. Raises TopicUnavailable after default.api.timeout.ms."""
         self._check_running()
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         info = await self._cluster.topic(topic, deadline)
@@ -394,7 +394,7 @@ class Consumer:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Return a context manager in which the group treats the consumer as active."""
+        """Return a context manager. While it is open, max.poll.interval.ms does not run out."""
         if self._group is None:
             yield
             return
@@ -404,7 +404,7 @@ class Consumer:
     async def _poll(
         self, timeout_ms: int, collect: Callable[[], dict[TopicPartition, T]]
     ) -> dict[TopicPartition, T]:
-        """Return the result of `collect` as soon as it is not empty."""
+        """Return the first result of `collect` that is not empty, or {} after `timeout_ms`."""
         self._check_running()
         if not self._has_choice():
             raise SubscriptionConflict("there is nothing to read: call subscribe() or assign()")
@@ -472,8 +472,8 @@ class Consumer:
                 yield key, reader
 
     def _raise_problems(self, readers: Iterable[PartitionReader]) -> None:
-        if self._fetcher.broken is not None:
-            raise Closed("the consumer has failed") from self._fetcher.broken
+        if (broken := self._fetcher.broken) is not None:
+            raise Closed(f"the consumer has failed: {broken}") from broken
         for reader in readers:
             if reader.problem is not None and not reader.paused:
                 raise reader.problem
@@ -490,7 +490,7 @@ class Consumer:
         self._fetcher.news.clear()
 
     def _has_choice(self) -> bool:
-        """Whether topics are subscribed or partitions are assigned."""
+        """Return whether topics are subscribed or partitions are assigned."""
         is_subscribed = self._group is not None and self._group.session.choice is not None
         return is_subscribed or bool(self._fetcher.readers)
 

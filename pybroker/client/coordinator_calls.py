@@ -22,8 +22,8 @@ T = TypeVar("T")
 AskCoordinator = Callable[
     [Connection, Node, tuple[str, ...], float], Awaitable[Mapping[str, T | ClientError]]
 ]
-"""A function that sends a coordinator the request for its groups, with a time limit in seconds. It
-returns a result for each group, or a ClientError for a group that failed."""
+"""A function that sends to a coordinator one request for several groups, with a time limit in
+seconds. It returns a result for each group, or a ClientError for a group that failed."""
 
 GROUP: Final = 0
 SEVERAL_KEYS_VERSION: Final = 4
@@ -42,9 +42,9 @@ async def ask_coordinators(
     deadline: Deadline,
     repeatable: bool = True,
 ) -> dict[str, T | ClientError]:
-    """Return one result for each group, in the order of `groups`. Errors are retried until the
-    deadline; a request that the coordinator may have processed is retried only if it is
-    `repeatable`. Each round looks up the coordinators again, because groups may move."""
+    """Send requests with `ask` to the groups' coordinators. Return a result for each group, in the
+    order of `groups`. Errors are retried until the deadline, after a new lookup of coordinators. A
+    request that the coordinator may have processed is retried only if it is `repeatable`."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}
@@ -99,9 +99,10 @@ async def ask_coordinators(
 async def find_coordinators(
     cluster: Cluster, groups: Sequence[str], deadline: Deadline, *, last: Address | None = None
 ) -> dict[str, Node | ClientError]:
-    """Return the coordinator or the error of each group, from one broker; the broker `last` is used
-    only if no other broker is reachable. A broker that supports only one group per request
-    (FindCoordinator below version 4) gets several requests."""
+    """Ask one broker for the coordinators of the groups. Return the coordinator or the error of
+    each group. The broker with the address `last` is asked only if no other broker is reachable. A
+    broker that supports only one group per request (FindCoordinator below version 4) gets several
+    requests."""
     if not groups:
         return {}
     try:

@@ -47,7 +47,7 @@ class ConfigError(ClientError, errors.ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A failed attempt to connect to an address."""
+    """A failed attempt to connect to an address, with the reason."""
 
     address: str
     reason: str
@@ -83,8 +83,8 @@ class ConnectionLost(ClientError):
 
 
 class AnswerTooLarge(ConnectionLost):
-    """The response exceeds `receive_message_max_bytes`, and so would the response to a retry. Raise
-    the limit, or request less data."""
+    """The response exceeds `receive_message_max_bytes`. The response to a retry would exceed it,
+    too. Raise the limit, or request less data."""
 
     retriable = False
 
@@ -104,7 +104,7 @@ class NotConnected(ClientError):
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker does not support a version of the API that can represent the request."""
+    """The broker supports no version of the API that can represent the request."""
 
 
 class ResponseError(ClientError):
@@ -150,13 +150,14 @@ class RecordTooLarge(ClientError):
 
 
 class BufferExhausted(ClientError):
-    """The producer's buffer was full for max.block.ms, so the record was not accepted."""
+    """The producer's buffer (buffer.memory) was full for max.block.ms, so `send` did not accept the
+    record."""
 
     retriable = True
 
 
 class TopicUnavailable(ClientError):
-    """The topic or partition did not appear in the metadata within the time limit. A retry does not
+    """The metadata did not have the topic or the partition within the time limit. A retry does not
     help unless the error is `retriable`."""
 
     def __init__(self, text: str, *, retriable: bool = True) -> None:
@@ -165,8 +166,8 @@ class TopicUnavailable(ClientError):
 
 
 class DeadlinePassed(ClientError):
-    """The operation was not completed within its time limit. `definite` is that of its last
-    attempt."""
+    """The operation was not completed within its time limit. `definite` is true if the last attempt
+    certainly did nothing."""
 
     retriable = True
 
@@ -176,7 +177,8 @@ class DeadlinePassed(ClientError):
 
 
 class OffsetUnavailable(ClientError):
-    """The consumer has no position to read from, and auto.offset.reset is none."""
+    """auto.offset.reset is none, and a partition has no position to read from: no committed offset,
+    or one outside the log."""
 
     def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
@@ -192,8 +194,8 @@ class LogTruncated(OffsetUnavailable):
     def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
         super().__init__(
             [topic_partition],
-            f"the log was cut at {offset} by an unclean election, and read up to {position};"
-            f" seek to {offset} to go on",
+            f"an unclean election truncated the log to offset {offset}, and the position is"
+            f" {position}: seek to {offset} to go on",
         )
         self.topic_partition = topic_partition
         self.position = position
@@ -201,13 +203,14 @@ class LogTruncated(OffsetUnavailable):
 
 
 class SubscriptionConflict(ClientError):
-    """Topics, a pattern and a manual assignment were combined (call `unsubscribe` before the
-    change), or the operation needs an option that is not set, such as group.id."""
+    """The call does not fit the state of the consumer. Topics, a pattern and a manual assignment
+    exclude each other: call `unsubscribe` before the change. Or the operation needs an option that
+    is not set, such as group.id."""
 
 
 class NotAssigned(ClientError):
-    """The partition is not assigned to this consumer. Call `assign`; partitions of subscribed
-    topics are assigned during calls that read."""
+    """The partition is not assigned to this consumer. Call `assign`. The partitions of subscribed
+    topics are assigned during calls that read, such as `getmany`."""
 
     def __init__(
         self, topic_partition: TopicPartition, assigned: Collection[TopicPartition]
@@ -223,7 +226,7 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """The base class of the coordinator's errors that are not retriable. It is never raised
+    """The base class of a coordinator's errors that a retry cannot help. It is never raised
     itself."""
 
     def __init__(self, group_id: str, text: str) -> None:
@@ -254,7 +257,7 @@ class FencedInstance(GroupError):
 
 
 class JoinRefused(GroupError):
-    """The coordinator rejects the member. `code` is the error code."""
+    """The coordinator does not admit the consumer to the group. `code` is the error code."""
 
     def __init__(self, group_id: str, code: ErrorCode, text: str) -> None:
         super().__init__(group_id, f"{code.name}: {text}")
@@ -267,8 +270,8 @@ class InvalidSessionTimeout(JoinRefused):
 
 
 class DamagedRecords(ClientError):
-    """A fetched batch does not match its CRC or cannot be decoded. The position stays before the
-    batch; seek past `offset` to skip the batch."""
+    """A fetched batch does not match its CRC or cannot be decoded. The consumer's position stays
+    before the batch. Seek past `offset`, the first offset of the batch, to skip it."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")
@@ -277,4 +280,4 @@ class DamagedRecords(ClientError):
 
 
 class Closed(ClientError):
-    """The client has been closed, or was not started."""
+    """The client is not running: it has been closed, or was not started."""

@@ -32,7 +32,8 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The fields of the next FetchRequest that depend on the session."""
+    """The parts of the next FetchRequest that depend on the session: its id and epoch, the
+    partitions to add or change, and the partitions to remove."""
 
     session_id: int
     session_epoch: int
@@ -41,19 +42,20 @@ class SessionRequest:
 
 
 class FetchSession(Generic[P]):
-    """A fetch session. `on_wire(partition, position)` returns the part of the request for one
-    partition."""
+    """The client's side of a fetch session with one broker. `on_wire` gets a partition number and a
+    position, and returns the part of the FetchRequest for this partition."""
 
     def __init__(self, on_wire: Callable[[int, P], FetchPartition]) -> None:
         self._on_wire = on_wire
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH
         self._asked: dict[TopicPartition, P] = {}
-        """The partitions and positions of the broker's session after the last request."""
+        """The partitions that the broker's session has after the last request, with their
+        positions."""
 
     @property
     def session_id(self) -> int:
-        """The session id from the broker, 0 without a session."""
+        """The id that the broker gave the session, 0 without a session."""
         return self._id
 
     def next(
@@ -61,9 +63,10 @@ class FetchSession(Generic[P]):
         positions: Mapping[TopicPartition, P],
         changed: Iterable[TopicPartition] | None = None,
     ) -> SessionRequest:
-        """Return the next request, after which the broker's session has exactly `positions`. The
-        first request has all positions, a later request only the changes. `changed` names the
-        partitions whose positions may differ from the last request; None: any may."""
+        """Return the next request, after which the broker's session has exactly the partitions and
+        positions in `positions`. The first request has all of them, a later request only the
+        changes. `changed` lists the partitions whose positions may differ from the last request;
+        None means any."""
         news: list[tuple[TopicPartition, P]] = []
         gone = []
         if self._epoch == INITIAL_EPOCH:
@@ -90,8 +93,8 @@ class FetchSession(Generic[P]):
         return SessionRequest(self._id, self._epoch, list(topics.values()), _forgotten(gone))
 
     def handle(self, response: FetchResponse) -> bool:
-        """Process the response to the last request. Return False if the response is unusable: the
-        session is lost, or the broker returned partitions that are not in the session. The next
+        """Process the response to the last request. Return False if the response is unusable,
+        because the broker lost the session or returned partitions that are not in it. The next
         request then starts a new session."""
         begins = self._epoch == INITIAL_EPOCH
         if response.error_code:
@@ -115,12 +118,13 @@ class FetchSession(Generic[P]):
         return True
 
     def failed(self) -> None:
-        """Start a new session with the next request, because the broker may or may not have
-        received the last request. The new session ends the old session."""
+        """Note that the last request got no response, so that the broker may or may not have
+        received it. The next request starts a new session, which ends the broker's present
+        session."""
         self._begin_anew(self._id)
 
     def closing(self) -> SessionRequest | None:
-        """Return the request that closes the broker's session, or None without a session."""
+        """Return the request that ends the broker's session, or None without a session."""
         if self._id == NO_SESSION:
             return None
         request = SessionRequest(self._id, FINAL_EPOCH, [], [])

@@ -1,5 +1,5 @@
-"""The fetcher of a consumer. It fetches ahead, with one Fetch request in flight to each leader, in
-a fetch session (KIP-227).
+"""The fetcher of a consumer. It fetches records before the application asks for them, with one
+Fetch request in flight to each leader, in a fetch session (KIP-227).
 
 This module builds the requests and updates the positions of partitions from the responses.
 `subscription` decodes and filters records.
@@ -50,7 +50,7 @@ SESSION_LOST: Final = (
 )
 GOODBYE_LIMIT_S: Final = 1.0
 _Position = tuple[int, int]
-"""The fetch offset and the leader epoch of a partition."""
+"""The offset from which to fetch a partition, and the leader epoch in the client's metadata."""
 FindCommitted = Callable[
     [list[TopicPartition]], Awaitable[Mapping[TopicPartition, _Position | None]]
 ]
@@ -58,16 +58,17 @@ RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Fetcher:
-    """A fetcher, which runs from `start` to `close`. It owns the readers of the assigned
-    partitions. It sets `news` when the consumer may have records or an error to return."""
+    """The background task that fetches the records of a consumer, from `start` to `close`.
+    `readers` has the state of each assigned partition. The fetcher sets the event `news` when the
+    consumer may have records or an error to return."""
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.find_committed: FindCommitted | None = None
-        """A function that returns the committed offsets of new partitions, or None without a
-        group."""
+        """A function that returns the committed offset of each of the given partitions. None if the
+        consumer has no group."""
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
         """The high watermark and the last stable offset of previously assigned partitions. A
         partition that is assigned again soon stays in the fetch session, whose responses report
@@ -91,15 +92,15 @@ class Fetcher:
         self._tasks.start(self._run(), "consumer fetcher")
 
     async def close(self) -> None:
-        """Close the fetch sessions and stop the tasks. Idempotent."""
+        """Close the fetch sessions on the brokers and stop the tasks. Idempotent."""
         await self._tasks.close()
         sessions, self._sessions = self._sessions, {}
         goodbyes = [self._end_session(node, session) for node, session in sessions.items()]
         await asyncio.gather(*goodbyes)
 
     async def _end_session(self, node: int, session: FetchSession[_Position]) -> None:
-        """Close the broker's fetch session; if the request fails, the session expires later. The
-        request uses another connection than Fetch requests, which may still wait."""
+        """Ask the broker `node` to close the fetch session, which expires if the request fails. The
+        request uses another connection than Fetch requests, which may still wait for data."""
         asked = session.closing()
         connection = None if asked is None else self._cluster.connected(node)
         if asked is None or connection is None:
@@ -109,13 +110,14 @@ class Fetcher:
                 ApiKey.FETCH, self._request(asked), FetchResponse, timeout_s=GOODBYE_LIMIT_S
             )
         except ClientError as error:
-            log.debug("fetch session not ended node=%d reason=%s", node, error)
+            log.debug("fetch session left to expire node=%d reason=%s", node, error)
 
     def wake(self) -> None:
         self._wake.set()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Set the partitions to fetch. Previously assigned partitions keep their position."""
+        """Fetch exactly these partitions from now on. A partition that was assigned before keeps
+        its position."""
         before = self.readers
         self._ends |= {
             key: (reader.high_watermark, reader.last_stable_offset)
@@ -132,12 +134,12 @@ class Fetcher:
                 if self.find_committed is not None:
                     reader.initial = True
                 else:
-                    self._reset(reader, "the position is not known yet")
+                    self._reset(reader, "the consumer has no group, so no committed offset")
             self.readers[topic_partition] = reader
         self.wake()
 
     def reader(self, partition: TopicPartition) -> PartitionReader:
-        """Return the reader of a partition. Raises NotAssigned."""
+        """Return the state of an assigned partition. Raises NotAssigned."""
         key = TopicPartition(*partition)
         reader = self.readers.get(key)
         if reader is None:
@@ -145,22 +147,21 @@ class Fetcher:
         return reader
 
     def chosen(self, partitions: Iterable[TopicPartition]) -> list[PartitionReader]:
-        """Return the readers of these partitions, or of all assigned partitions without arguments.
-        Raises NotAssigned."""
+        """Return the state of each of these partitions. Raises NotAssigned."""
         return [self.reader(partition) for partition in partitions]
 
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Set the position of these partitions to an offset, or reset it. Raises NotAssigned
-        without a change of any position."""
+        """Set the position of these partitions to `offset`, or, with None, to the offset that the
+        timestamp `reset` has. Raises NotAssigned before any position changes."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
 
     def no_position(self, key: TopicPartition) -> str:
-        """Return the message that the position of a partition is unknown, with the reason from the
-        metadata."""
+        """Return an error message: the position of the partition is unknown, and the metadata shows
+        this reason."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
         text = f"the position of {key} stayed unknown for {limit}"
@@ -176,7 +177,7 @@ class Fetcher:
         self.news.set()
 
     def _look_again(self) -> None:
-        """Wake up the fetcher and the consumer."""
+        """Wake up the fetcher, and the consumer's call that waits for records."""
         self.news.set()
         self.wake()
 
@@ -207,8 +208,8 @@ class Fetcher:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until woken. While a partition waits for its leader or for a backoff, sleep only
-        for a moment."""
+        """Sleep until `wake` is called. While a partition waits for its leader or for the end of a
+        backoff, sleep at most LOOK_AGAIN_S."""
         waiting = any(
             reader.next_try > now  # even if fetched records are not read yet
             or (
@@ -234,8 +235,9 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Report partitions without a leader for a long time: by an error if leaderless.timeout.ms
-        is set, otherwise by a warning, because a replica may return."""
+        """Report the partitions that have had no leader for a long time. With
+        leaderless.timeout.ms, the next read raises an error. Without, one warning is logged,
+        because a replica may return."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)
@@ -255,7 +257,8 @@ class Fetcher:
     # Positions
 
     def _reset(self, reader: PartitionReader, reason: str) -> None:
-        """Find a new position according to auto.offset.reset."""
+        """Drop the position, and find a new one as auto.offset.reset says: the log start, the log
+        end, or, with none, an error."""
         policy = self._options.auto_offset_reset
         moment = RESET_MOMENTS.get(policy)
         if moment is None:
@@ -360,8 +363,8 @@ class Fetcher:
     # Fetching
 
     def _ask(self, node: int, connection: Connection, readers: list[PartitionReader]) -> None:
-        """Start the task that fetches from a leader, with the current positions of the readers. A
-        reader may jump before the task sends the request."""
+        """Start the task that sends one Fetch request to the leader `node`, with the present
+        positions of `readers`. A position may change before the task sends the request."""
         self._in_flight.add(node)
         asked = {
             reader.topic_partition: (reader, reader.era, reader.fetch_offset) for reader in readers
@@ -478,8 +481,8 @@ class Fetcher:
             self.news.set()
 
     def _ask_last(self, reader: PartitionReader) -> None:
-        """Move the reader to the end of the next request. A broker fills a response in the order of
-        the request, so each reader gets its turn at the front."""
+        """Move the reader's partition to the end of the next request. A broker fills a response in
+        the order of the request, so each partition comes first from time to time."""
         key = reader.topic_partition
         self.readers[key] = self.readers.pop(key)
 

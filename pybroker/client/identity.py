@@ -15,9 +15,9 @@ NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class ProducerIdentity:
-    """The producer id and epoch of a producer. Without a transactional id no other client uses the
-    producer id, so the producer can raise the epoch itself (KIP-360). It requests a producer id at
-    first, and again after the maximum epoch."""
+    """The producer id and epoch of an idempotent producer. Without a transactional id no other
+    client uses the producer id, so the producer can raise the epoch itself (KIP-360). It asks a
+    broker for a producer id at first, and again after the maximum epoch."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class ProducerIdentity:
         return self.producer_id >= 0
 
     async def obtain(self) -> None:
-        """Request a new producer id from any broker. Raises ClientError."""
+        """Ask any broker for a new producer id, and store it. Raises ClientError."""
         connection = await self._cluster.any_connection()
         answer = await connection.send(
             ApiKey.INIT_PRODUCER_ID,
@@ -45,8 +45,8 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the epoch if it is still the given epoch, which a partition already knows. At the
-        maximum epoch, the identity is unknown until `obtain`."""
+        """Raise the epoch, unless it is already above `producer_epoch`, the epoch that a partition
+        has seen. After the maximum epoch, the identity is unknown until `obtain`."""
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

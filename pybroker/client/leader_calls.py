@@ -20,8 +20,8 @@ T = TypeVar("T")
 AskLeader = Callable[
     [Connection, tuple[TopicPartition, ...], float], Awaitable[Mapping[TopicPartition, T]]
 ]
-"""A function that sends a leader the request for its partitions, with a time limit in seconds. It
-returns a result for each partition, or a ClientError for a partition that failed."""
+"""A function that sends to a leader one request for several partitions, with a time limit in
+seconds. It returns a result for each partition, or a ClientError for a partition that failed."""
 
 
 async def ask_leaders(
@@ -33,9 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Return one result for each partition, in the order of `partitions`. Errors are retried until
-    the deadline, or until a partition had no leader for leaderless.timeout.ms. A request that may
-    have been processed is retried only if `repeatable`. `once` disables retries."""
+    """Send requests with `ask` to the partitions' leaders. Return a result for each partition, in
+    order. Errors are retried (not with `once`) until the deadline, or until a partition had no
+    leader for leaderless.timeout.ms. A request that may be processed needs `repeatable`."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -87,13 +87,14 @@ async def ask_leaders(
 
 
 def response_error(number: int, sentence: str | None = None) -> ResponseError | None:
-    """Return the error of one result in a response, with the broker's message if it sent one, or
-    None."""
+    """Return the error with the number `number` that a response has for one item, or None for 0.
+    `sentence` is the broker's message, if it sent one."""
     return ResponseError(error_code(number), broker_sentence=sentence or "") if number else None
 
 
 def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
-    """Return the time limit of one request within an operation, in seconds."""
+    """Return the time limit in seconds of the next request of an operation: request.timeout.ms, but
+    at most the time that remains until the operation's deadline."""
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 

@@ -16,11 +16,11 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 
 REPORT_AFTER_MS: Final = 3_000
-"""The time after which a partition counts as leaderless; an election is shorter. Tools then fail,
-and a consumer logs a warning."""
+"""The time after which a partition counts as leaderless: longer than an election takes. Tools then
+fail, and a consumer logs a warning."""
 _ANSWERS_MIN: Final = 3
-"""The minimum number of metadata responses. A paused process may pass the time limit without any
-metadata response."""
+"""The minimum number of metadata responses that show no leader. A paused process may pass the time
+limit without any metadata response."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,8 @@ class _Gap:
 
 
 class LeaderlessWatch:
-    """A watch for partitions without a leader. It receives each metadata view once."""
+    """A watch that tells which partitions have had no leader for a long time. It receives each
+    metadata view once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,7 +39,8 @@ class LeaderlessWatch:
         self._gaps: dict[TopicPartition, _Gap] = {}
 
     def look(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> None:
-        """Count a metadata response for those partitions that exist and have no leader."""
+        """Note a new metadata view. Count it for each of `partitions` that exists in it and has no
+        leader, and forget the other partitions."""
         if view is self._view:
             return
         self._view = view
@@ -53,8 +55,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions without a leader in all answers of the last `for_ms`, and in
-        several; none for 0."""
+        """Return the partitions that had no leader in any metadata response of the last `for_ms`,
+        and in at least three responses. Return none if `for_ms` is 0."""
         now = self._clock.monotonic()
         return [
             key

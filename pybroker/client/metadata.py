@@ -1,4 +1,5 @@
-"""The metadata of a cluster at one moment: brokers, topics and leaders. `cluster` requests it."""
+"""The metadata of a cluster at one moment: brokers, topics and leaders. `cluster` requests it from
+a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The metadata of a partition. `leader` is -1 without a leader, `leader_epoch` is -1 if the
+    """The metadata of a partition: the broker ids of the leader, the assigned replicas, the ISR and
+    the replicas on stopped brokers. `leader` is -1 without a leader, `leader_epoch` is -1 if the
     broker does not return it."""
 
     topic_partition: TopicPartition
@@ -70,16 +72,16 @@ class ClusterView:
         return topic.partitions.get(topic_partition.partition) if topic else None
 
     def leader(self, topic_partition: TopicPartition) -> int | None:
-        """Return the broker id of the leader, or None without a leader or without the leader's
-        address."""
+        """Return the broker id of the partition's leader. Return None if the partition has no
+        leader, or if the metadata has no address for it."""
         info = self.partition(topic_partition)
         if info is None or info.leader == NO_LEADER or info.leader not in self.nodes:
             return None
         return info.leader
 
     def leader_problem(self, topic_partition: TopicPartition) -> str:
-        """Return the reason why `leader` returns None for an existing partition. Return an empty
-        string if the leader is known or the partition does not exist."""
+        """Return the reason why `leader` returns None for an existing partition, in words. Return
+        an empty string if the leader is known or the partition does not exist."""
         info = self.partition(topic_partition)
         if info is None or info.leader in self.nodes:
             return ""
@@ -100,7 +102,8 @@ def error_code(number: int) -> ErrorCode:
 
 
 def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterView:
-    """Return the view from a Metadata response."""
+    """Return the metadata that a Metadata response has. `complete` tells that the client asked for
+    all topics."""
     return ClusterView(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id,
@@ -114,9 +117,10 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return `fresh`, but keep those partitions of `known` that have a larger leader epoch or are
-    missing in `fresh`. Brokers learn changes at different times, and a client must not return to
-    older metadata (KIP-320). A topic loses partitions only if it is recreated."""
+    """Return the metadata `fresh`, except that a partition keeps its state in `known` if its leader
+    epoch there is larger, or if `fresh` does not have the partition. Brokers learn changes at
+    different times, and a client must not return to older metadata (KIP-320). A topic loses
+    partitions only if it is recreated."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -133,7 +137,8 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether `known` is newer than `fresh`. Without a topic id, the topic may have been
+    """Return whether a partition's state in `known` is later than in `fresh`. Without a topic id, a
+    partition that `fresh` does not have counts as deleted, because the topic may have been
     recreated."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE

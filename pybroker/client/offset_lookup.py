@@ -25,15 +25,16 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 MAX_TIMESTAMP_VERSION: Final = 7
-"""The first version with MAX_TIMESTAMP. Brokers before Kafka 3.0 treat -3 as a timestamp."""
+"""The first version of ListOffsets with MAX_TIMESTAMP. Brokers before Kafka 3.0 treat -3 as a
+timestamp."""
 ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """The result for one partition. `offset` is -1 if no record has such a timestamp. `timestamp`
-    is that of the found record, -1 for LATEST and EARLIEST. If the lookup failed, only `error` is
-    set."""
+    """The result of a lookup in one partition. `offset` is -1 if no record has the requested
+    timestamp or a later one. `timestamp` is the timestamp of the found record in ms since 1970, -1
+    for LATEST and EARLIEST. If the lookup failed, only `error` is set."""
 
     offset: int
     timestamp: int
@@ -49,9 +50,9 @@ async def list_offsets(
     deadline: Deadline,
     once: bool = False,
 ) -> dict[TopicPartition, OffsetAnswer]:
-    """Return one result for each partition, in the order of `moments`. Timestamps are ms since
-    1970, or LATEST, EARLIEST, MAX_TIMESTAMP. Errors are retried until the deadline, unless `once`
-    is set."""
+    """Return for each partition in `moments` the offset that belongs to its timestamp, in the same
+    order. A timestamp is in ms since 1970, or LATEST, EARLIEST, MAX_TIMESTAMP. Errors are retried
+    until the deadline, unless `once` is set."""
     level = ISOLATION_LEVELS[isolation_level]
 
     async def ask(
@@ -60,7 +61,10 @@ async def list_offsets(
         chosen = {item: moments[item] for item in partitions}
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if version < MAX_TIMESTAMP_VERSION and MAX_TIMESTAMP in chosen.values():
-            raise UnsupportedByBroker("the broker cannot look up the largest timestamp")
+            raise UnsupportedByBroker(
+                f"the broker supports ListOffsets up to version {version}, expected"
+                f" {MAX_TIMESTAMP_VERSION} or above for MAX_TIMESTAMP"
+            )
         response = await connection.send(
             ApiKey.LIST_OFFSETS,
             _request(cluster.view, chosen, level),

@@ -80,7 +80,8 @@ def _text(value: object) -> str:
 
 
 def _name(value: object) -> str | None:
-    """Return the text, or None for empty text, which means no value in properties files."""
+    """Return the value as text. Return None for empty text, which means no value in properties
+    files."""
     return None if value is None else _text(value) or None
 
 
@@ -277,7 +278,8 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT:
-    """Return the parsed options of a client. Raises ConfigError with all invalid options."""
+    """Return the options of a client of this kind, from the `given` names and values. Raises
+    ConfigError with all invalid options."""
     rows = {row.name: row for row in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     faults = []
@@ -306,8 +308,8 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """Adjust the defaults of options to the given options. Add an error for given options that
-    contradict each other."""
+    """Add to `values`, the options of a producer that were given, the defaults that depend on them.
+    Return a message for each contradiction between given options."""
     faults = []
     defaults = ProducerOptions()
 
@@ -341,7 +343,8 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """Adjust the defaults of options to the given options, as `_settle_producer` does."""
+    """Add to `values`, the options of a consumer that were given, the defaults that depend on them.
+    Return a message for each contradiction between given options."""
     faults = []
     defaults = ConsumerOptions()
     if values.get("group_instance_id") and not values.get("group_id"):

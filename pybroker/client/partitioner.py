@@ -1,5 +1,5 @@
-"""The partitioner: it selects the partition of a record by its key, as the Java client does, or a
-sticky partition without a key.
+"""The partitioner: it selects the partition of a record by its key, as the Java client does.
+Records without a key stay with one partition for a while.
 
 This module does no I/O.
 """
@@ -33,7 +33,8 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Return the partition of a key, the same as in Kafka's Java client."""
+    """Return the number of the partition to which Kafka's Java client, too, sends records with this
+    key."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 
@@ -58,9 +59,9 @@ class Partitioner:
         partition_count: int,
         available: Sequence[int],
     ) -> int:
-        """Return the partition for a record of about `size` bytes. `available` has the partitions
-        with a leader. A record with a key may go to any partition, because the partition of a key
-        must not depend on failures."""
+        """Return the number of the partition for a record of about `size` bytes. `available` has
+        the partitions with a leader, which a record without a key needs. A record with a key may go
+        to any partition, because the partition of a key must not depend on failures."""
         if key is not None:
             return partition_of_key(key, partition_count)
         candidates = available or range(partition_count)

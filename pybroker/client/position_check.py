@@ -25,14 +25,14 @@ from pybroker.model import NO_EPOCH, TopicPartition
 log = logging.getLogger(__name__)
 
 OLD_VIEW_TRIES_MAX: Final = 10
-"""The maximum number of requests for a leader epoch that is not older than the position's epoch. A
-recreated topic has no such leader epoch."""
+"""The maximum number of metadata refreshes that wait for a leader epoch at or above that of the
+position. A recreated topic never reaches it."""
 NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """A request for the check of a reader that has fetched up to `offset`, to the leader of a
-    leader epoch."""
+    """One question to a leader about a reader that has fetched up to `offset`. `leader_epoch` is
+    the leader's epoch, `era` the reader's number of jumps."""
 
     reader: PartitionReader
     era: int
@@ -41,16 +41,17 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the reader still has the same position."""
+        """Whether the position of the reader is still the one that the question is about."""
         return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
 
 
 def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
-    """Return the offset from which on the log differs from the read records, or None if it does not
-    differ or the result is unknown.
+    """Return the offset at which the leader's log begins to differ from the records that were read.
+    Return None if it does not differ or the result is unknown.
 
-    The leader returns the largest leader epoch up to the requested epoch, and its end offset. If it
-    returns an older epoch, all records of later epochs were truncated, too.
+    `end` is the leader's answer: the largest leader epoch up to the requested epoch, and its end
+    offset. If the answered epoch is older than the requested one, all records of later epochs were
+    truncated, too.
     """
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None
@@ -60,8 +61,8 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 
 class PositionCheck:
-    """The check of a consumer's positions. `pause` makes a reader wait. `told` is called if the
-    consumer has a new error or position."""
+    """The check of a consumer's positions against their leaders' logs. `pause` makes a reader wait
+    for a backoff. `told` is called when the consumer has a new error or position."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class PositionCheck:
         self._asking: set[TopicPartition] = set()
 
     def is_done(self, reader: PartitionReader) -> bool:
-        """Return whether the position of the reader is checked for the current leader."""
+        """Return whether the position of the reader has been checked against the present leader."""
         info = self._cluster.view.partition(reader.topic_partition)
         if info is None or reader.fetch_epoch == NO_EPOCH:
             return True
@@ -89,8 +90,8 @@ class PositionCheck:
         return info.leader_epoch <= reader.checked_epoch
 
     def begin(self, readers: Sequence[PartitionReader]) -> None:
-        """Start the check of the readers that are neither checked nor being checked, without
-        waiting."""
+        """Start to check the positions of these readers, without waiting for the result. A check
+        that is already running is not repeated."""
         questions = {}
         for reader in readers:
             key = reader.topic_partition
@@ -133,7 +134,7 @@ class PositionCheck:
             return
         if end.error is not None:  # a broker without this request
             log.debug(
-                "position not checked partition=%s reason=%s",
+                "position not checked, the leader cannot answer partition=%s reason=%s",
                 reader.topic_partition, end.error,
             )  # fmt: skip
         cut = None if end.error is not None else divergence(reader, end)
@@ -150,7 +151,8 @@ class PositionCheck:
             reader.problem = LogTruncated(reader.topic_partition, position, cut)
         else:
             log.warning(
-                "log truncated partition=%s position=%d to=%d reason=an unclean election",
+                "log truncated, the position moves back partition=%s position=%d to=%d"
+                " reason=an unclean election",
                 reader.topic_partition, position, cut,
             )  # fmt: skip
             reader.jump(cut, leader_epoch=leader_epoch)

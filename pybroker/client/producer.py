@@ -39,8 +39,8 @@ from pybroker.records.record import Headers
 log = logging.getLogger(__name__)
 
 SENDS_IN_TURN_MAX: Final = 1_000
-"""The maximum number of calls of `send` in one iteration of the event loop if no batch becomes
-full, as with large batches or many partitions. They take a few milliseconds."""
+"""The maximum number of calls of `send` after which one call yields to the event loop, even if no
+batch becomes full, as with large batches or many partitions. They take a few milliseconds."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
@@ -69,7 +69,7 @@ class Producer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Parse the options. Raises ConfigError."""
+        """Parse the options. Raises ConfigError with all invalid options."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -85,7 +85,7 @@ class Producer:
             is_idle=self._is_idle,
         )
         self._used: dict[str, float] = {}
-        """The time of the last record of each topic, for metadata.max.idle.ms."""
+        """The time of the last `send` to each topic, for metadata.max.idle.ms."""
         self._budget = MemoryBudget(self.options.buffer_memory)
         self._accumulator = Accumulator(
             batch_size=self.options.batch_size,
@@ -100,10 +100,10 @@ class Producer:
         self._sender = Sender(self.options, self._cluster, self._accumulator, self._budget)
         self._running = False
         self._sent_in_turn = 0
-        """The number of calls of `send` since the last call that yielded to the event loop."""
+        """The number of calls of `send` since a call has last yielded to the event loop."""
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NoBrokers."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -114,8 +114,8 @@ class Producer:
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Deliver the accepted records within `timeout_s` seconds, and close the producer. None
-        means delivery.timeout.ms, within which every record succeeds or fails; 0 sends no more
-        records. Undelivered records fail, also if the call is cancelled. Idempotent."""
+        means delivery.timeout.ms, within which every record succeeds or fails. With 0 no more
+        records are sent. Undelivered records fail, also if the call is cancelled. Idempotent."""
         self._running = False
         try:
             if timeout_s is None or timeout_s > 0:
@@ -201,21 +201,23 @@ class Producer:
         return record.delivery
 
     async def flush(self) -> None:
-        """Send all batches without waiting for linger.ms, and wait until each previously accepted
-        record has succeeded or failed. The futures have the results."""
+        """Send all batches without waiting for linger.ms. Return as soon as each record that `send`
+        accepted before this call has succeeded or failed. The futures of `send` have the
+        results."""
         self._check_running()
         await self._flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the partitions of a topic. Raises TopicUnavailable after max.block.ms."""
+        """Return the partition numbers of a topic. Raises TopicUnavailable after max.block.ms."""
         self._check_running()
         self._use(topic)
         deadline = Deadline(self._clock, self.options.max_block_ms)
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
     async def _abort(self, reason: BaseException) -> None:
-        """Close without waiting for deliveries. The application already gets an exception, so one
-        log line reports all records whose futures are not awaited."""
+        """Close without waiting for deliveries, because the exception `reason` ends the
+        application's block. One log line reports all records that fail, because their futures may
+        not be awaited."""
         left = [
             record.delivery for batch in self._accumulator.batches() for record in batch.records
         ]
@@ -249,8 +251,9 @@ class Producer:
         self._used[topic] = self._clock.monotonic()
 
     def _is_idle(self, topic: str) -> bool:
-        """Return whether metadata requests may omit the topic. A request could recreate a deleted
-        topic. A topic for which a call of `send` waits is not idle."""
+        """Return whether metadata requests may omit the topic: no record was sent to it for
+        metadata.max.idle.ms, and no batch or call of `send` waits. Otherwise a request could
+        recreate a deleted topic."""
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self.options.metadata_max_idle_ms, self.options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):
@@ -259,7 +262,7 @@ class Producer:
         return True
 
     async def _give_way(self) -> None:
-        """Yield to the event loop, so that the sender and other tasks run."""
+        """Yield to the event loop once, so that the sender and other tasks run."""
         self._sent_in_turn = 0
         await asyncio.sleep(0)
 

@@ -28,8 +28,8 @@ from pybroker.client.ranges.options import parse_range_options
 __all__ = ["PartitionRange", "Patience", "RangeFailed", "RangeFault", "RangeReader"]
 
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The maximum number of fetched bytes that wait for the reading thread. A single response may
-exceed it."""
+"""The maximum number of fetched bytes that wait for the thread that reads the batches. A single
+response may exceed it."""
 
 
 class RangeReader:
@@ -61,13 +61,15 @@ class RangeReader:
         self._cluster: Cluster | None = None
         self.lost: list[Gap] = []
         """The offsets of the last range that no longer exist, as pairs of first offset and end
-        offset (exclusive). Complete after the last batch; empty with `fail_on_data_loss`."""
+        offset (exclusive). Complete after the last batch. With `fail_on_data_loss` always empty,
+        because missing offsets raise RangeFailed."""
         self.compacted: list[Difference] = []
-        """The parts of the last range whose records differ from the counted records. Complete after
-        the last batch; empty with `fail_on_data_loss` or if offsets are lost."""
+        """The parts of the last range whose records differ from those counted when the range was
+        created. Complete after the last batch. With `fail_on_data_loss` always empty, because a
+        difference raises RangeFailed."""
         self.first_offset = 0
-        """The caller must skip records of the last batch below this offset: they are before the
-        range, or belong to lost offsets."""
+        """The first offset of the last batch that belongs to the range. The caller must skip
+        records below it: they are before the range, or belong to lost offsets."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -86,8 +88,8 @@ class RangeReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the fetching thread and close its connections. A thread that waits for batches gets
-        Closed. Idempotent."""
+        """Stop the thread that fetches, and close its connections. A thread that waits in `batches`
+        gets Closed. Idempotent."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or loop.is_closed():
             return
@@ -98,7 +100,7 @@ class RangeReader:
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
         """Yield the header and the bytes of each data batch of the range, in order. Transaction
-        markers and, with read_committed, aborted batches are left out. Only the records from
+        markers and, with read_committed, aborted batches are omitted. Only the records from
         `first_offset` up to, not including, the end of the range belong to the range. If the
         records were counted, each part is compared with its count after it was read. Raises
         RangeFailed, NoBrokers and other ClientErrors."""
@@ -159,7 +161,7 @@ class RangeReader:
 
 
 class Waiting:
-    """The buffer of batches between the fetching thread and the reading thread."""
+    """The buffer of batches between the thread that fetches and the thread that calls `batches`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -171,7 +173,8 @@ class Waiting:
         self._room = asyncio.Event()
 
     async def put(self, first_offset: int, batches: list[Batch]) -> None:
-        """Add batches, and wait until the buffer has room again."""
+        """Add batches, whose records belong to the range from `first_offset` on. Then wait until
+        the buffer has less than BUFFER_BYTES_MAX bytes."""
         with self._changed:
             self._answers.append((first_offset, batches))
             self._bytes += _size(batches)
@@ -189,8 +192,9 @@ class Waiting:
             self._changed.notify()
 
     def get(self) -> tuple[int, list[Batch]] | None:
-        """Return the next batches to the reading thread, or None at the end. Raises the error of
-        the fetching thread after all earlier batches."""
+        """Wait for the next batches, and return them with the first offset that belongs to the
+        range. Return None at the end. After all earlier batches, raises the error with which
+        fetching ended."""
         with self._changed:
             while not self._answers and not self._has_ended:
                 self._changed.wait()
@@ -206,7 +210,8 @@ class Waiting:
 
 
 def merged(gaps: list[Gap]) -> list[Gap]:
-    """Return the offset ranges sorted and merged, so that each offset occurs once."""
+    """Return the offset ranges `gaps` sorted, with overlapping ranges merged, so that each offset
+    occurs once."""
     found: list[Gap] = []
     for first, beyond in sorted(gaps):
         if found and first <= found[-1][1]:

@@ -57,7 +57,8 @@ NEVER_ACKNOWLEDGED = PartitionProduceResponse(base_offset=-1, log_append_time_ms
 
 
 class Sender:
-    """A sender, which runs from `start` to `close`. `wake` signals that batches may be ready."""
+    """The background task that sends a producer's batches, from `start` to `close`. `wake` tells it
+    that batches may be ready."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Sender:
 
     @property
     def broken(self) -> BaseException | None:
-        """The reason why the producer cannot send any more, or None."""
+        """The error after which the producer cannot send any more, or None."""
         return self._broken
 
     def start(self) -> None:
@@ -92,20 +93,20 @@ class Sender:
         self._wake.set()
 
     def leader_problems(self) -> list[str]:
-        """Return a message for each partition whose records wait because it has no leader."""
+        """Return a message for each partition that has unsent records and no leader."""
         view = self._cluster.view
         queues = self._accumulator.queues.values()
         problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
         return [problem for problem in problems if problem]
 
     async def settled(self, batches: list[ProducerBatch]) -> None:
-        """Wait until each of these batches has succeeded or failed."""
+        """Wait until each record of these batches has succeeded or failed."""
         deliveries = [record.delivery for batch in batches for record in batch.records]
         if deliveries:
             await asyncio.wait(deliveries)
 
     async def close(self) -> None:
-        """Fail all pending records with Closed, and stop the tasks. Idempotent."""
+        """Fail all undelivered records with Closed, and stop the tasks. Idempotent."""
         try:
             await self._tasks.close()
         finally:
@@ -126,8 +127,9 @@ class Sender:
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
-        """Sleep until woken or until a batch is due. While batches are pending, sleep only for a
-        moment, because no signal reports an expired deadline or a reachable broker."""
+        """Sleep until `wake` is called or until a batch is due. While any batch is undelivered,
+        sleep at most LOOK_AGAIN_S, because no signal reports an expired deadline or a reachable
+        broker."""
         limit = None
         if self._accumulator.outstanding:
             due = self._accumulator.next_due(now)
@@ -139,7 +141,8 @@ class Sender:
             pass
 
     async def _identify(self) -> None:
-        """Obtain a producer id in a background task, so that the loop can check deadlines."""
+        """Get a producer id from a broker, in a background task, so that the loop can check
+        deadlines meanwhile."""
         assert self._identity is not None
         try:
             await self._identity.obtain()
@@ -149,7 +152,7 @@ class Sender:
             else:
                 self._break(error)
         except ClientError as error:
-            log.warning("producer id failed reason=%s", error)
+            log.warning("no producer id obtained, the producer asks again reason=%s", error)
             await asyncio.sleep(self._cluster.pause_s(1))
         finally:
             self._identifying = None
@@ -174,8 +177,8 @@ class Sender:
                 self._send(node, connection, queues)
 
     def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
-        """Send one request with the first batches of several partitions, up to the maximum request
-        size."""
+        """Send one request to the leader `node`, with the oldest batch of each queue, up to
+        max.request.size in total."""
         chosen: list[tuple[PartitionQueue, ProducerBatch]] = []
         room = self._options.max_request_size
         for queue in queues:
@@ -204,7 +207,8 @@ class Sender:
         self._tasks.start(exchange, f"produce to {node}").add_done_callback(lambda _: self.wake())
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
-        """Return the encoded batch, the same bytes at every attempt."""
+        """Return the bytes of the batch, the same at every attempt. The first attempt assigns the
+        sequence numbers."""
         if self._identity is not None and not batch.has_sequence:
             sequences = queue.sequences
             if sequences.producer_id < 0:
@@ -228,8 +232,9 @@ class Sender:
         request: ProduceRequest,
         chosen: list[tuple[PartitionQueue, ProducerBatch]],
     ) -> None:
-        """Send a request and handle its response. Requests are sent in the order in which the loop
-        creates their tasks, because the event loop runs the first steps of tasks in this order."""
+        """Send a request and handle the response for each of its batches. Requests are sent in the
+        order in which the loop creates their tasks, because the event loop runs the first steps of
+        tasks in this order."""
         timeout_s = self._options.request_timeout_ms / 1_000
         try:
             if self._options.acks == 0:
@@ -275,7 +280,7 @@ class Sender:
             return
         error = ResponseError(code, broker_sentence=answer.error_message or "")
         log.debug(
-            "batch refused partition=%s code=%s attempt=%d",
+            "broker refused a batch partition=%s code=%s attempt=%d",
             queue.topic_partition, code.name, batch.attempts,
         )  # fmt: skip
         if code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
@@ -293,8 +298,9 @@ class Sender:
             self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
 
     def _sequence_lost(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
-        """Return whether the broker lost the producer's sequence numbers, so that the producer must
-        reset them. If earlier batches are in flight, the batch only arrived too early."""
+        """Return whether the error code tells that the broker no longer knows the producer's
+        sequence numbers, so that the producer must reset them. If earlier batches are in flight,
+        the batch only arrived before them."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -341,15 +347,15 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """Check whether a failed batch left a gap in the sequence numbers, as soon as no batch with
-        a sequence number is pending."""
+        """If a failed batch may have left a gap in the sequence numbers, and all other batches with
+        numbers are done, check for the gap. A gap lets the producer reset the numbers."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()
             sequences.unresolved = False
 
     def _restart_sequences(self) -> None:
-        """Reset the sequence numbers of the partitions that need a reset and have no request in
+        """Reset the sequence numbers of each partition that needs a reset and has no batch in
         flight."""
         identity = self._identity
         if identity is None:
@@ -365,7 +371,7 @@ class Sender:
                 batch.forget_sequence()
             sequences.start(identity.producer_id, identity.producer_epoch)
             log.info(
-                "sequences restarted partition=%s producer_id=%d epoch=%d",
+                "sequence numbers start again at 0 partition=%s producer_id=%d epoch=%d",
                 queue.topic_partition, identity.producer_id, identity.producer_epoch,
             )  # fmt: skip
 
@@ -379,7 +385,10 @@ class Sender:
                 last = f"; last: {batch.last_error}" if batch.last_error else self._why_unsent()
                 problem = self._cluster.view.leader_problem(queue.topic_partition)
                 why = f"; {problem}{last}" if problem else last
-                self._fail(batch, f"{self._options.delivery_timeout_ms} ms have passed{why}")
+                self._fail(
+                    batch,
+                    f"delivery.timeout.ms={self._options.delivery_timeout_ms} has passed{why}",
+                )
                 if in_flight:
                     batch.expired = True
                 else:
@@ -417,10 +426,10 @@ class Sender:
             self._budget.give_back(sum(record.size for record in batch.records))
 
     def _break(self, error: BaseException) -> None:
-        """Fail all pending and future records, because the producer cannot send any more."""
+        """Fail all undelivered and all later records, because the producer cannot send any more."""
         if self._broken is None:
             self._broken = error
-            log.error("producer broken reason=%s", error)
+            log.error("producer failed, it sends no more records reason=%s", error)
             self._fail_all(error)
 
     def _fail_all(self, error: BaseException) -> None:
@@ -435,9 +444,9 @@ class Sender:
 
 
 def _may_be_split(batch: ProducerBatch) -> bool:
-    """Return whether to split a batch that is too large. A split resets the sequence numbers, so
-    all earlier batches must be complete first. A batch that an earlier leader with a larger limit
-    may have stored is not split, because a broker would not recognize its halves as duplicates."""
+    """Return whether to split a batch that is too large for the broker. A batch that an earlier
+    leader with a larger limit may have stored is not split, because a broker would not recognize
+    its halves as duplicates."""
     is_known_again = batch.has_sequence and batch.maybe_written
     return len(batch.records) > 1 and not batch.expired and not is_known_again
 
@@ -445,7 +454,8 @@ def _may_be_split(batch: ProducerBatch) -> bool:
 def fail_record(
     record: PendingRecord, error: ClientError, cause: BaseException | None = None
 ) -> None:
-    """Fail a record, unless it has already succeeded or failed."""
+    """Complete the future of a record with `error`, whose cause is `cause`, unless it is already
+    done."""
     error.__cause__ = cause
     if not record.delivery.done():
         record.delivery.set_exception(error)

@@ -25,8 +25,8 @@ def add(sequence: int, count: int) -> int:
 
 class SequenceState:
     """The sequence numbers of one partition. Invariant: all numbers below `next_sequence` are
-    assigned to batches. `last_acknowledged` is the highest acknowledged number, -1 for none in this
-    epoch."""
+    assigned to batches. `last_acknowledged` is the highest number that a broker has acknowledged,
+    -1 for none in this epoch. `unresolved` and `restarting` are explained above."""
 
     def __init__(self) -> None:
         self.producer_id = -1
@@ -37,7 +37,7 @@ class SequenceState:
         self.restarting = False
 
     def start(self, producer_id: int, producer_epoch: int) -> None:
-        """Start at sequence number 0 with this producer id and epoch."""
+        """Start again at sequence number 0, with this producer id and epoch."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.next_sequence = 0
@@ -46,24 +46,25 @@ class SequenceState:
         self.restarting = False
 
     def assign(self, count: int) -> int:
-        """Assign `count` numbers to a new batch, and return the first."""
+        """Assign the next `count` sequence numbers to a new batch, and return the first of them."""
         first = self.next_sequence
         self.next_sequence = add(first, count)
         return first
 
     def acknowledge(self, base_sequence: int, count: int) -> None:
-        """Store an acknowledgement. The response of an earlier leader may arrive after the next
-        leader's response to a later batch."""
+        """Note that the broker has stored `count` records from the sequence number `base` on. A
+        response of an earlier leader may arrive after the response of the next leader to a later
+        batch, so the highest number counts."""
         last = add(base_sequence, count - 1)
         behind = (self.last_acknowledged - last) % SEQUENCE_COUNT
         if self.last_acknowledged < 0 or behind >= SEQUENCE_COUNT // 2:
             self.last_acknowledged = last
 
     def is_next(self, base_sequence: int) -> bool:
-        """Return whether the number follows the last acknowledged number."""
+        """Return whether the sequence number follows the last acknowledged number."""
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Whether assigned numbers were never acknowledged. The caller checks that no batch is
-        pending."""
+        """Return whether the broker has not acknowledged all assigned numbers. The caller checks
+        that no batch with a number waits or is in flight."""
         return self.next_sequence != add(self.last_acknowledged, 1)

@@ -27,7 +27,8 @@ ROW_BYTES: Final = 32
 """The approximate size of a row of columns without its keys and values, in bytes."""
 
 Keep = Callable[[BatchHeader, memoryview], int]
-"""A function that gets the records of a batch from an offset on, and returns their number."""
+"""A function that stores the records of a batch, from the position on, and returns how many they
+are."""
 
 EPOCHS_KEPT = 16
 
@@ -50,7 +51,8 @@ class ConsumerRecord:
 
 @dataclass(slots=True, eq=False)
 class FetchedData:
-    """The record batches of one partition in one Fetch response, decoded one by one on demand."""
+    """The record batches of one partition in one Fetch response. They are decoded one by one, when
+    the application reads them."""
 
     data: Buffer
     aborted: deque[tuple[int, int]]
@@ -59,7 +61,7 @@ class FetchedData:
     aborting: set[int] = field(default_factory=set)
     position: int = 0
     batch_before: int = 0
-    """The byte position of the last decoded batch."""
+    """The byte position of the batch that was decoded last."""
 
     @property
     def rest_bytes(self) -> int:
@@ -72,15 +74,16 @@ def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
 
 @dataclass(slots=True, eq=False)
 class PartitionReader:
-    """The state of an assigned partition.
+    """The state of a partition that is assigned to a consumer.
 
     `position` is the offset of the next record for the application, None while unknown.
     `fetch_offset` >= `position` is the next offset to request. `reset` is the timestamp for
-    ListOffsets by which to find an unknown position; with `initial`, the committed offset of the
-    group has precedence. `era` counts jumps, to detect responses to requests before a jump.
-    `position_epoch` is the leader epoch of the last record before the position, `fetch_epoch` that
-    of the last record before `fetch_offset`. `epochs` has the start offsets of the latest leader
-    epochs since the last jump. `checked_epoch` is the leader epoch whose log has all records before
+    ListOffsets that finds an unknown position; with `initial`, the committed offset of the group
+    comes first. `era` counts the changes of the position by a seek or a reset, so that a response
+    to a request before such a change is ignored. `position_epoch` is the leader epoch of the last
+    record before the position, `fetch_epoch` that of the last record before `fetch_offset`.
+    `epochs` has the first offset of each of the latest leader epochs that were fetched since the
+    last such change. `checked_epoch` is the leader epoch whose log has all records before
     `fetch_offset`.
     """
 
@@ -106,8 +109,9 @@ class PartitionReader:
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Set the position to an offset, or request a reset of the position. Fetched data is
-        dropped."""
+        """Set the position to `offset`, or, with None, let the fetcher find it by the timestamp
+        `reset`. Fetched records are dropped. `leader_epoch` is the epoch of the last record before
+        the position."""
         self.era += 1
         self.initial = False
         self.position = offset
@@ -127,7 +131,8 @@ class PartitionReader:
         return sum(data.rest_bytes for data in self.buffered)
 
     def add(self, fetched: FetchedData) -> bool:
-        """Store a Fetch response. Return False if it has no whole batch."""
+        """Store the batches of a Fetch response. Return False if the response has no whole batch at
+        or above `fetch_offset`."""
         headers = [
             header
             for _, header in iter_headers(fetched.data)
@@ -144,14 +149,16 @@ class PartitionReader:
         return True
 
     def pop(self) -> ConsumerRecord:
-        """Return the first record of `ready`, and move the position behind it."""
+        """Return the first record of `ready`, the decoded records, and move the position behind
+        it."""
         record = self.ready.popleft()
         self.position = record.offset + 1
         return record
 
     def take(self, limit: int, *, check_crcs: bool, committed_only: bool) -> list[ConsumerRecord]:
-        """Return up to `limit` fetched records, and move the position behind them. At a damaged
-        batch, set `problem` and keep the position before the batch."""
+        """Return up to `limit` fetched records, and move the position behind them. With
+        `committed_only`, omit records of aborted transactions. At a damaged batch, set `problem`
+        and leave the position before the batch."""
         taken: list[ConsumerRecord] = []
         while len(taken) < limit:
             if not self.ready and not self._unpack(check_crcs, committed_only, self._get_ready):
@@ -163,8 +170,8 @@ class PartitionReader:
     def take_columns(
         self, builder: ColumnBuilder, bytes_max: int, *, check_crcs: bool, committed_only: bool
     ) -> None:
-        """Add whole batches to a builder until it has `bytes_max` bytes, and move the position like
-        `take`."""
+        """Add whole fetched batches to `builder` until it has `bytes_max` bytes, and move the
+        position behind them. Damaged and aborted batches are handled as in `take`."""
         if self.ready:  # `take` returned only a part of that batch
             self.ready.clear()
             self.buffered[0].position = self.buffered[0].batch_before
@@ -185,9 +192,9 @@ class PartitionReader:
                 break
 
     def lag(self, *, committed_only: bool) -> int | None:
-        """Return the number of offsets from the position to the end in the last response, None
-        before the first response. The result is at least 0, although the end may be older than the
-        position."""
+        """Return the number of offsets from the position to the end of the readable records in the
+        last Fetch response, None before the first response. The result is at least 0, although the
+        response may be older than the position."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None
@@ -197,7 +204,8 @@ class PartitionReader:
         return bool(self.ready or self.buffered)
 
     def _unpack(self, check_crcs: bool, committed_only: bool, keep: Keep) -> bool:
-        """Decode the next batch that has records for the user. Return False if there is none."""
+        """Decode the next fetched batch that has records for the application, and pass it to
+        `keep`. Return False if no fetched batch has any."""
         while self.buffered and self.problem is None:
             fetched = self.buffered[0]
             found = next(iter_headers(memoryview(fetched.data)[fetched.position :]), None)
@@ -208,7 +216,7 @@ class PartitionReader:
             batch = memoryview(fetched.data)[fetched.position :][: header.size]
             try:
                 if check_crcs and not crc_matches(batch, 0, header.size):
-                    raise CorruptionError("its checksum is wrong")
+                    raise CorruptionError("the checksum of the batch is wrong")
                 is_shown = self._is_shown(fetched, header, batch, committed_only)
                 kept = keep(header, batch) if is_shown else 0
             except (CorruptionError, BrokerError) as error:
@@ -226,7 +234,8 @@ class PartitionReader:
     def _is_shown(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview, committed_only: bool
     ) -> bool:
-        """Return whether the application gets the records of the next batch."""
+        """Return whether the application gets the records of the next batch: it is no transaction
+        marker and, with `committed_only`, not aborted."""
         while fetched.aborted and fetched.aborted[0][0] <= header.last_offset:
             fetched.aborting.add(fetched.aborted.popleft()[1])
         if header.is_control:
@@ -237,7 +246,8 @@ class PartitionReader:
         )
 
     def _get_ready(self, header: BatchHeader, batch: memoryview) -> int:
-        """Decode the records of a batch into `ready`."""
+        """Decode the records of a batch from the position on into `ready`, and return how many wait
+        there."""
         position = self.position or 0
         topic, partition = self.topic_partition
         self.ready.extend(

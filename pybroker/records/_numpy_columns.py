@@ -1,5 +1,5 @@
-"""Records as columns without the compiled module: NumPy decodes one field for all records of a
-batch, then the next field.
+"""The decoding of records into columns with NumPy, for an installation without the compiled module:
+it decodes one field of all records of a batch, then the next field.
 
 Only the end of a record gives the start of the next record, so a loop in Python finds the starts.
 Keys and values are copied one by one. `_pure` decodes a batch that is small or unusual (damaged,
@@ -22,22 +22,23 @@ _INT64_BITS: Final = 64
 _INT64_MAX: Final = 2**63 - 1
 _MS_MAX: Final = _INT64_MAX // 1000
 _HEADERS_MAX: Final = 32
-"""The maximum number of headers in a record that NumPy decodes."""
+"""The maximum number of headers in a record; `_pure` decodes a batch that has a record with more
+headers."""
 _PADDING: Final = bytes(16)
-"""Bytes that are appended to the records, so that a varint that begins near the end can be read
-without a check for the end."""
+"""Zero bytes that are appended to the encoded records, so that a varint that begins near the end
+can be read without a check for the end."""
 
 _ONE: Final = np.uint64(1)
 _OF_ONE_BYTE: Final = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(0x80)], np.int64)
-"""The zig-zag number of each byte below 0x80."""
+"""The number that each varint of one byte (0 to 0x7F) encodes by zig-zag."""
 
 _Numbers = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
 
 class _Wanted(NamedTuple):
-    """The columns to decode, and the range of offset deltas to keep: from `first_delta` up to, not
-    including, `end_delta`."""
+    """The columns that the caller asked for, and the records: those whose offset deltas are from
+    `first_delta` up to, not including, `end_delta`."""
 
     headers: bool
     keys: bool
@@ -47,7 +48,7 @@ class _Wanted(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """The parameters of `read_records` that come from the batch header."""
+    """The parameters of `_pure.read_records` that come from a batch header."""
 
     record_count: int
     base_offset: int
@@ -78,7 +79,8 @@ class _Headers(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The wanted records of one batch, timestamps in ms. A column that is not wanted is None."""
+    """The records of one batch that the caller asked for, timestamps in ms since 1970. A column
+    that the caller did not ask for is None."""
 
     offsets: _Numbers
     timestamps: _Numbers
@@ -88,7 +90,8 @@ class _Rows(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """The position and the length (-1 for null) of one field in each record of a batch."""
+    """The position and the length (-1 for null) that one field has in each record of a batch.
+    Positions are byte positions in the encoded records."""
 
     positions: _Numbers
     lengths: _Numbers
@@ -102,14 +105,16 @@ class _Fields(NamedTuple):
 
 
 class _HeaderFields(NamedTuple):
-    """The headers of a batch. `records` has, for each header, the index of its record."""
+    """The headers of a batch: the fields of their names and values. `records` has, for each header,
+    the index of its record."""
 
     records: _Numbers
     names: _Fields
     values: _Fields
 
     def cut(self, data: bytes, counts: _Numbers, kept: slice) -> _Headers:
-        """Return the headers of the kept records."""
+        """Return the headers of the records in the slice `kept`. `data` has the encoded records,
+        `counts` the number of headers of each record."""
         chosen = slice(*np.searchsorted(self.records, (kept.start, kept.stop)).tolist())
         names = self.names.cut(data, chosen)
         if not names.data.isascii():
@@ -124,7 +129,7 @@ class _HeaderFields(NamedTuple):
 
 
 class _UnusualError(Exception):
-    """The batch is unusual, so `_pure` decodes it."""
+    """The batch is unusual or damaged, so `_pure` must decode it."""
 
 
 class ColumnStore:
@@ -186,7 +191,8 @@ class ColumnStore:
 
 
 def _extent(rows: _Rows) -> tuple[int, int]:
-    """Return the number of entries and the number of bytes in all binary columns together."""
+    """Return the number of entries and the number of bytes that all binary columns of `rows` have
+    together."""
     found = [rows.keys, rows.values]
     if rows.headers is not None:
         found += [rows.headers.names, rows.headers.values]
@@ -198,7 +204,8 @@ def _extent(rows: _Rows) -> tuple[int, int]:
 
 
 def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
-    """Return the wanted rows, or None if the batch is unusual: `_read_one_by_one` decodes it."""
+    """Return the rows of the batch that the caller asked for. Return None if the batch is unusual
+    or damaged, so that `_read_one_by_one` must decode it."""
     try:
         return _read(payload, batch, wanted)
     except (_UnusualError, IndexError):
@@ -237,8 +244,8 @@ def _expect(is_usual: Any) -> None:
 
 
 def _starts(data: bytes, count: int) -> list[int]:
-    """Return the position of each record, computed from the record lengths. The caller checks the
-    lengths."""
+    """Return the position of each of the `count` records, computed from the lengths of the records.
+    The caller checks the lengths."""
     found = []
     position = 0
     for _ in range(count):
@@ -256,7 +263,8 @@ def _starts(data: bytes, count: int) -> list[int]:
 
 
 def _end_of_long(data: bytes, position: int) -> int:
-    """Return the end of the record at `position`, whose length field has three bytes or more."""
+    """Return the end of the record that begins at `position`. Its length is a varint of three bytes
+    or more."""
     raw = shift = 0
     byte = 0x80
     while byte >= 0x80:
@@ -269,8 +277,8 @@ def _end_of_long(data: bytes, position: int) -> int:
 
 
 def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers]:
-    """Return the zig-zag varints of at most `bits` bits at the positions `at`, and the positions
-    behind them."""
+    """Decode the zig-zag varints of at most `bits` bits at the positions `at`. Return the numbers,
+    and the positions behind the varints."""
     byte = array.take(at)
     at = at + 1
     longer = (byte > 0x7F).nonzero()[0]
@@ -292,8 +300,9 @@ def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers
 
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
-    """Return the byte fields at the positions `at`, and the positions behind them. Each field must
-    end at or before the end of its record in `ends`."""
+    """Decode the lengths of the byte fields (keys, for example) at the positions `at`. Return the
+    fields, and the positions behind them. Each field must end at or before the end of its record in
+    `ends`."""
     lengths, at = _numbers(array, at, _INT32_BITS)
     behind = at + np.maximum(lengths, 0)
     _expect((lengths >= -1).all() and (behind <= ends).all())
@@ -301,8 +310,9 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
-    """Return the headers of all records, sorted by record. The loop decodes the first header of
-    each record, then the second header of each, and so on."""
+    """Return the headers of all records, sorted by record. The headers of each record begin at its
+    position in `at`; `counts` has their number. The loop decodes the first header of each record,
+    then the second header of each record, and so on."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]
@@ -326,7 +336,8 @@ def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers
 
 
 def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Return the offset and the timestamp of each record."""
+    """Return the offset and the timestamp of each record, from the base values in `batch` and the
+    deltas."""
     if not len(deltas):
         return deltas, time_deltas
     last = int(deltas[-1])
@@ -343,7 +354,8 @@ def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Num
 
 
 def _read_one_by_one(data: bytes, batch: _Batch, wanted: _Wanted) -> _Rows:
-    """Return the wanted rows, decoded one by one by `_pure`. Raises CorruptionError."""
+    """Return the rows of the batch that the caller asked for, decoded one by one by `_pure`. Raises
+    CorruptionError."""
     records = [
         record
         for record in read_records(data, *batch, None, tuple)

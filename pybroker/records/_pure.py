@@ -39,8 +39,8 @@ def append_record(
     value: Buffer | None,
     headers: Iterable[tuple[str, Buffer | None]],
 ) -> None:
-    """Append one encoded record to `output`. Raises UnicodeEncodeError if a header name cannot be
-    encoded in UTF-8, and then leaves `output` unchanged."""
+    """Append a record to `output`, encoded as in a batch of magic 2. Raises UnicodeEncodeError if a
+    header name cannot be encoded in UTF-8, and then leaves `output` unchanged."""
     body = bytearray(1)
     _put_varint(body, timestamp_delta)
     _put_varint(body, offset_delta)
@@ -65,10 +65,10 @@ def read_records(
     timestamp_type: object,
     record_type: type[R],
 ) -> list[R]:
-    """Return the `record_count` records in `data`, as `record_type`: a named tuple of offset,
-    timestamp, key, value, headers, timestamp type.
+    """Return the records in `data`, the decompressed records of a batch. Each is a `record_type`: a
+    named tuple of offset, timestamp, key, value, headers, timestamp type.
 
-    If `append_time` is not None, it is the timestamp of all records. Raises CorruptionError unless
+    `append_time`, if it is not None, is the timestamp of all records. Raises CorruptionError unless
     `data` consists of exactly `record_count` whole records whose offset deltas increase and do not
     exceed `last_offset_delta`.
     """
@@ -115,10 +115,10 @@ def read_records(
 
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
-    """Return four numbers about the records in `data`, for validation: the index of the first
-    record without a key (-1 if all records have keys), the index of the record with the earliest
-    timestamp, its timestamp delta, and the latest timestamp delta. Without records the result is
-    -1, -1, 0, 0.
+    """Return four numbers about the records in `data`, the decompressed records of a batch, for
+    validation: the index of the first record without a key (-1 if all records have keys), the index
+    of the record with the earliest timestamp, the timestamp delta of this record, and the latest
+    timestamp delta. Without records the result is -1, -1, 0, 0.
 
     The function skips values and headers without decoding them. It raises CorruptionError like
     `read_records`, but does not check offset deltas, values and headers.
@@ -156,9 +156,9 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
 
 
 def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
-    """Yield the timestamp delta and the offset delta of each record in `data`, one record at a
-    time to save memory. Raises CorruptionError for a wrong record count, a wrong record length or a
-    record that is cut off."""
+    """Yield the timestamp delta and the offset delta of each record in `data`, the decompressed
+    records of a batch. It decodes one record at a time to save memory. Raises CorruptionError for a
+    wrong record count, a wrong record length or a record that is cut off."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -176,7 +176,8 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
 
 def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the timestamp delta, the offset delta, the key length and the value length (-1 for
-    null) of each record in `data`. Raises the errors of `iter_times`."""
+    null) of each record in `data`, the decompressed records of a batch. Raises the errors of
+    `iter_times`."""
     check_count(record_count, len(data))
     position = 0
     try:
@@ -195,8 +196,8 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
 
 
 def check_count(record_count: int, length: int) -> None:
-    """Raise CorruptionError if `record_count` records of the minimum size exceed `length` bytes.
-    Callers check this before they decode any record."""
+    """Raise CorruptionError if `record_count` is negative, or if so many records, even of the
+    minimum size, do not fit in `length` bytes. Callers check this before they decode any record."""
     if not 0 <= record_count * RECORD_BYTES_MIN <= length:
         raise CorruptionError(
             f"record count is {record_count}, expected 0 to {length // RECORD_BYTES_MIN} in"
@@ -212,8 +213,8 @@ def _check_end(position: int, length: int) -> None:
 
 
 def _record_bounds(data: bytes, position: int) -> tuple[int, int]:
-    """Return the position of the record's timestamp delta, and the end of the record. The record
-    starts with its length at `position`."""
+    """Read the length of the record that begins at `position`. Return the position of the record's
+    timestamp delta, and the end of the record. Raises CorruptionError for an impossible length."""
     length, position = _varint(data, position, _INT32_BITS)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
@@ -261,8 +262,9 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
 
 
 def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """Return the zig-zag varint of at most `bits` bits at `position`, and the position behind it.
-    Raises IndexError at the end of `data`."""
+    """Decode the zig-zag varint of at most `bits` bits at `position`. Return the number, and the
+    position behind the varint. Raises IndexError at the end of `data`, and CorruptionError for a
+    longer varint."""
     byte = data[position]
     position += 1
     if byte < 0x80:

@@ -64,8 +64,9 @@ class TimestampType(enum.IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records. Leader epoch, producer id, producer epoch and base
-    sequence are -1 if not set. Timestamps are in ms since 1970, -1 if not set."""
+    """The header of a record batch, the 61 bytes in front of the records. Leader epoch, producer
+    id, producer epoch and base sequence are -1 if not set. Timestamps are in ms since 1970, -1 if
+    not set."""
 
     base_offset: int
     batch_length: int
@@ -88,7 +89,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record as produced; compaction may have removed that record."""
+        """The offset of the last record that the producer put into the batch; compaction may have
+        removed that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -97,7 +99,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The codec bits: a `compression.Codec`, or 5 to 7, which no codec has."""
+        """The compression codec of the records: the number of a `compression.Codec`, or 5 to 7,
+        which no codec has."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -116,7 +119,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def uses_log_append_time(self) -> bool:
-        """Whether all records have the timestamp `max_timestamp`, set by the leader."""
+        """Whether all records have the timestamp `max_timestamp`, which the leader set when it
+        appended the batch."""
         return bool(self.attributes & LOG_APPEND_TIME_FLAG)
 
     @property
@@ -134,8 +138,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record, -1 without an idempotent producer. Sequence
-        numbers wrap from 2^31 - 1 to 0."""
+        """The sequence number of the last record of the batch, -1 without an idempotent producer.
+        Sequence numbers wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -167,8 +171,8 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and the header of each whole batch in `data`. A last batch that is cut off
-    is left out.
+    """Yield the position and the header of each whole batch in `data`. If the last batch is cut
+    off, it is omitted.
 
     Checksums are not checked. Raises the errors of `read_header`.
     """
@@ -183,8 +187,8 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_matches(data: Buffer, position: int, size: int) -> bool:
-    """Return whether the `size` bytes at `position` are a batch with a correct checksum. The result
-    is False, too, if `data` is too short."""
+    """Return whether `data` has at `position` a batch of `size` bytes whose checksum is correct.
+    The result is False, too, if `data` ends before that."""
     if size < HEADER_SIZE or len(data) - position < size:
         return False
     stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]
@@ -193,7 +197,7 @@ def crc_matches(data: Buffer, position: int, size: int) -> bool:
 
 def stamp(data: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Set the base offset and the leader epoch of the batch at `position`, in place. The checksum
-    does not cover them."""
+    does not cover these fields."""
     _INT64.pack_into(data, position, base_offset)
     _INT32.pack_into(data, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
@@ -215,8 +219,8 @@ def restamp_log_append_time(
 
 
 def seal(data: bytearray | memoryview, position: int, size: int) -> None:
-    """Compute the checksum of the complete batch of `size` bytes at `position`, and write it into
-    the batch header."""
+    """Compute the checksum of the batch of `size` bytes at `position`, and write it into the batch
+    header. All other fields must be written before."""
     with memoryview(data) as view:
         value = checksum(view[position + CHECKED_POSITION : position + size])
     _UINT32.pack_into(data, position + _CRC_POSITION, value)

@@ -1,5 +1,5 @@
-"""Builds record batches, for the client's producer and for all components that write records
-themselves."""
+"""The builder of record batches, for the client's producer and for all parts of the broker that
+write records."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _UTF8_BYTES_MAX: Final = 4
 
 
 class BatchBuilder:
-    """A builder of one batch. `build` keeps the records, so a producer with a new producer id can
-    call it again with another sequence number."""
+    """A builder of one batch. `build` does not remove the records, so a producer with a new
+    producer id can call it again with another sequence number."""
 
     def __init__(self, codec: Codec = Codec.NONE) -> None:
         self._codec = codec
@@ -47,7 +47,7 @@ class BatchBuilder:
 
     @property
     def estimated_size(self) -> int:
-        """The size of the batch before compression, in bytes."""
+        """The size of the batch before compression, in bytes, as `record_size_max` estimates it."""
         return HEADER_SIZE + len(self._records)
 
     def append(
@@ -83,8 +83,8 @@ class BatchBuilder:
         base_sequence: int = NO_SEQUENCE,
         transactional: bool = False,
     ) -> bytes:
-        """Return the encoded batch, with base offset 0 as Kafka requires of producers. Raises
-        ValueError if the batch has no records."""
+        """Return the encoded batch with the records that `append` has added, with base offset 0 as
+        Kafka requires of producers. Raises ValueError if the batch has no records."""
         if not self._count:
             raise ValueError("the batch has no records: call append() before build()")
         return pack_batch(
@@ -123,8 +123,8 @@ def pack_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """Return a batch with its checksum. `payload` has the encoded records, compressed with the
-    codec in `attributes`."""
+    """Return an encoded batch with its checksum. `payload` has the encoded records, compressed with
+    the codec whose number is in `attributes`."""
     header = BatchHeader(
         base_offset=0,
         batch_length=BATCH_LENGTH_MIN + len(payload),

@@ -57,18 +57,19 @@ class HeaderColumns(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records as columns. Each record is one row; rows are sorted by offset."""
+    """The records of one or more batches as columns. Each record is one row; rows are in the order
+    in which batches were added."""
 
     rows: int
     offsets: Buffer
     """int64, the offset of each record."""
     timestamps: Buffer
-    """int64, microseconds since 1970, -1000 if the producer set no timestamp. A timestamp after the
+    """int64, microseconds since 1970, -1000 if the record has no timestamp. A timestamp after the
     year 294246 does not fit and becomes the last whole millisecond that fits."""
     timestamp_types: Buffer
     """int32, a `TimestampType`."""
     keys: BinaryColumn | None
-    """None if the caller did not request keys; the same holds for `values` and `headers`."""
+    """None if the caller did not ask for keys. The same holds for `values` and `headers`."""
     values: BinaryColumn | None
     headers: HeaderColumns | None
 
@@ -76,7 +77,7 @@ class Columns(NamedTuple):
 _Binary = tuple[Buffer, Buffer, Buffer | None, int]
 _Headers = tuple[Buffer, Buffer | None, int, _Binary, _Binary]
 Stored = tuple[int, Buffer, Buffer, Buffer, _Binary | None, _Binary | None, _Headers | None]
-"""The fields of `Columns`, as plain tuples."""
+"""The fields of `Columns` as plain tuples, as `Store.finish` returns them."""
 
 
 class Store(Protocol):
@@ -89,11 +90,12 @@ class Store(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of bytes in all binary columns."""
+        """The number of bytes that all binary columns have together."""
 
     @property
     def weight(self) -> int:
-        """The number of bytes and entries in all columns: an upper bound of all Arrow offsets."""
+        """The number of bytes and entries in all columns together: an upper bound of each offset in
+        an Arrow array."""
 
     def add(
         self,
@@ -107,12 +109,13 @@ class Store(Protocol):
         first_delta: int,
         end_delta: int,
     ) -> int:
-        """Add the encoded records in `payload` with offset deltas from `first_delta` up to, not
-        including, `end_delta`, and return their number. The other arguments and the errors are
-        those of `read_records`. An error leaves the columns unchanged."""
+        """Add those encoded records in `payload` whose offset deltas are from `first_delta` up to,
+        not including, `end_delta`. Return the number of added records. The other arguments and the
+        errors are those of `_pure.read_records`. An error leaves the columns unchanged."""
 
     def finish(self) -> Stored:
-        """Return the columns, and start again with empty columns."""
+        """Return the columns with the records added since the last call, and start again with empty
+        columns."""
 
 
 class ColumnBuilder:
@@ -120,9 +123,9 @@ class ColumnBuilder:
     compiled implementation releases the GIL while it decodes."""
 
     def __init__(self, *, headers: bool = False, keys: bool = True, values: bool = True) -> None:
-        """Create an empty builder. `headers`, `keys` and `values` select the columns to keep; other
-        fields are checked, but not stored. Raises ImportError if neither the compiled module nor
-        NumPy is installed."""
+        """Create an empty builder. `headers`, `keys` and `values` select the columns to store.
+        Other fields are checked, but not stored. Raises ImportError if neither the compiled module
+        nor NumPy is installed."""
         self._store = _store_type()(headers=headers, keys=keys, values=values)
 
     @property
@@ -173,8 +176,8 @@ class ColumnBuilder:
         )
 
     def finish(self) -> Columns:
-        """Return the records added since the last call of `finish`, and empty the builder. The
-        builder never changes the returned columns."""
+        """Return the columns with the records added since the last call of `finish`, and empty the
+        builder. The builder never changes the columns that it has returned."""
         rows, offsets, timestamps, types, keys, values, headers = self._store.finish()
         return Columns(
             rows,

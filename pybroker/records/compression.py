@@ -60,12 +60,13 @@ class Codec(enum.IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """Return `data` compressed at the codec's default level."""
+    """Return `data` compressed with the codec, at its default level."""
     return _COMPRESSORS[codec](data)
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """Return the decompressed `data`, at most `limit_bytes` bytes.
+    """Return the decompressed `data`, at most `limit_bytes` bytes. `codec` is the number of a
+    `Codec`.
 
     The memory use is at most a small multiple of the limit and the input size, for any input.
     Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if the
@@ -84,7 +85,8 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 class _Output:
-    """The decompressed bytes so far. Invariant: their number is at most the limit."""
+    """The decompressed bytes of a batch so far. Invariant: their number is at most
+    `limit_bytes`."""
 
     def __init__(self, codec: Codec, limit_bytes: int) -> None:
         self._codec = codec
@@ -98,7 +100,7 @@ class _Output:
         self._pieces.append(piece)
 
     def expect(self, length: int) -> None:
-        """Raise MESSAGE_TOO_LARGE if `length` more bytes exceed the limit."""
+        """Raise BrokerError(MESSAGE_TOO_LARGE) if `length` more bytes exceed the limit."""
         if length > self.room:
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -112,8 +114,8 @@ class _Output:
         return CorruptionError(f"{self._codec.name.lower()} data: {what}")
 
     def frame(self, index: int) -> None:
-        """Raise CorruptionError if the frame `index` (from 0) exceeds the maximum number of
-        frames."""
+        """Raise CorruptionError if the frame with the number `index`, counted from 0, is one more
+        than the maximum number of frames."""
         if index >= FRAMES_MAX:
             raise self.damaged(f"the data has more than {FRAMES_MAX} concatenated frames")
 
@@ -245,8 +247,9 @@ def _unzstd(data: memoryview, output: _Output) -> None:
 
 
 def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
-    """Yield the positions at which to split the frame at `position` into parts of a few blocks. The
-    last position is the end of the frame, or the end of the data if the frame is cut off.
+    """Yield the positions at which to split the zstd frame that begins at `position`, so that each
+    part has a few blocks. The last position is the end of the frame, or the end of the data if the
+    frame is cut off.
 
     The library does not limit the output of one call. A block expands to at most 128 KiB, so the
     output of a few blocks is small, and the caller checks the limit after each part.

@@ -29,8 +29,8 @@ class ControlType(enum.IntEnum):
 
 
 class EndTransaction(NamedTuple):
-    """A transaction marker. Leaders reject a marker with an older `coordinator_epoch` than the last
-    one of the producer."""
+    """A transaction marker. Leaders reject a marker whose `coordinator_epoch` is lower than that of
+    the producer's last marker."""
 
     type: ControlType
     coordinator_epoch: int
@@ -39,8 +39,8 @@ class EndTransaction(NamedTuple):
 def build_end_transaction(
     marker: EndTransaction, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Return the encoded control batch that ends the open transaction of a producer in one
-    partition."""
+    """Return the encoded control batch that ends a producer's open transaction in one partition, by
+    a commit or an abort as `marker` says."""
     record = bytearray()
     key = _KEY.pack(VERSION, marker.type)
     append_record(record, 0, 0, key, _VALUE.pack(VERSION, marker.coordinator_epoch), ())
@@ -56,8 +56,9 @@ def build_end_transaction(
 
 
 def parse_control(record: Record) -> EndTransaction | None:
-    """Return the transaction marker in the record of a control batch, or None for any other control
-    type, which newer Kafka versions may write. Bytes after the known fields are ignored.
+    """Return the transaction marker that `record`, the record of a control batch, contains. Return
+    None for any other control type, which newer Kafka versions may write. Bytes after the known
+    fields are ignored.
 
     Raises CorruptionError if the key or the value is null, too short or has a negative version.
     """

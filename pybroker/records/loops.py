@@ -1,4 +1,5 @@
-"""Selects the implementation of the loops over records. `columns.py` selects that of columns.
+"""The choice of the implementation that loops over the records of a batch. `columns.py` chooses the
+implementation of columns.
 
 `_speedups` exists if a C compiler was found at installation; otherwise `_pure` does the same in
 Python. Both raise the same errors, and the same tests check both.

@@ -65,14 +65,15 @@ def record_times(batch: Buffer, *, decompressed_bytes_max: int) -> Iterator[tupl
 
 
 def records_payload(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> bytes:
-    """Return the encoded records of a batch, decompressed. Raises the errors of
-    `decode_records`."""
+    """Return the records of a batch, still encoded but decompressed, as a copy. Raises the errors
+    of `decode_records`."""
     return bytes(encoded_records(batch, header, decompressed_bytes_max))
 
 
 def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: int) -> Buffer:
-    """Return the encoded records of a batch, decompressed. The result is a slice of `batch`, not a
-    copy, if the batch is not compressed. Raises the errors of `decode_records`."""
+    """Return the records of a batch, still encoded but decompressed. If the batch is not
+    compressed, the result is a slice of `batch`, not a copy. Raises the errors of
+    `decode_records`."""
     if len(batch) < header.size:
         raise CorruptionError(
             f"batch of {header.size} bytes at offset {header.base_offset}: the data ends after"

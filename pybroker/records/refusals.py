@@ -61,8 +61,9 @@ class Times(NamedTuple):
 def name_records(
     refused: RecordsRefused, payload: bytes, record_count: int, times: Times, expected: Expected
 ) -> RecordsRefused:
-    """Return an error that lists the invalid records, or `refused` if all checked records are
-    valid. `payload` has the encoded records. Raises CorruptionError for damaged records."""
+    """Find the invalid records of a batch. Return an exception that lists them, or `refused` if all
+    checked records are valid. `payload` has the encoded records. Raises CorruptionError for damaged
+    records."""
     errors: list[RecordError] = []
     has_wrong_time = False
     count = min(record_count, WALKED_MAX)

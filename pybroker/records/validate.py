@@ -43,19 +43,20 @@ _CODEC_POSITION: Final = 22
 _BATCH_API_VERSION_MIN: Final = 3
 """The first version of Produce that allows record batches of magic 2 only (KIP-98)."""
 _ZSTD_API_VERSION_MIN: Final = 7
-"""The first version of Produce that allows zstd (KIP-110)."""
+"""The first version of Produce that allows batches compressed with zstd (KIP-110)."""
 _RECORD_BYTES_MIN: Final = 7
-"""The size of a record without key, value and headers: seven fields of one byte each."""
+"""The size in bytes of the smallest record, without key, value and headers: seven fields of one
+byte each."""
 _DECOMPRESSED_RATIO_MAX: Final = 64
 _DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
-"""The decompressed size of a batch is limited to the larger of this and
-`_DECOMPRESSED_RATIO_MAX` times `max.message.bytes`."""
+"""The least limit, in bytes, of a batch's decompressed size. If `_DECOMPRESSED_RATIO_MAX` times
+`max.message.bytes` is larger, it is the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The conditions that a produced batch must meet, from the topic's configuration and the
-    version of the request."""
+    """The conditions that a produced batch must meet. They come from the topic's configuration and
+    from the version of the Produce request."""
 
     max_message_bytes: int
     """The maximum size of a batch (`max.message.bytes`)."""
@@ -64,22 +65,23 @@ class BatchRules:
     """Whether the topic is compacted, so that every record needs a key."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = NO_TIMESTAMP_LIMIT
-    """The maximum age of a record (`message.timestamp.before.max.ms`, KIP-937)."""
+    """The maximum age of a record in ms (`message.timestamp.before.max.ms`, KIP-937)."""
     timestamp_after_max_ms: int = NO_TIMESTAMP_LIMIT
-    """The maximum by which a record's timestamp may exceed the broker's clock
+    """The maximum time in ms by which a record's timestamp may be ahead of the broker's clock
     (`message.timestamp.after.max.ms`)."""
     stored_codec: Codec | None = None
-    """The codec of stored batches (`compression.type`); None keeps the producer's codec."""
+    """The codec with which the leader stores batches (`compression.type`); None keeps the
+    producer's codec."""
     api_version: int = 9
     """The version of the Produce request."""
     partition: str = ""
-    """The name of the partition, for error messages to the producer."""
+    """The name of the partition, for messages to the producer."""
     _bytes_max: int = field(init=False, repr=False, compare=False)
     _ahead_max_ms: int = field(init=False, repr=False, compare=False)
     _attributes_max: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the limits for `validate_quickly` once, instead of for each batch."""
+        """Compute the limits that `validate_quickly` needs for every batch."""
         creates = self.timestamp_type is TimestampType.CREATE_TIME
         walks = self.compacted or _limits_age(self)
         zstd = self.api_version >= _ZSTD_API_VERSION_MIN
@@ -93,12 +95,13 @@ class BatchRules:
 
 
 def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> BatchHeader:
-    """Return the header of the batch in `data`, the records of a Produce request for one partition.
+    """Check `data`, the batch that a Produce request has for one partition, and return the batch
+    header. `now_ms` is the broker's clock in ms since 1970. `data` is not changed.
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. If single records are invalid, raises RecordsRefused with an empty list of
-    records. `data` is not changed.
+    INVALID_RECORD. If single records are invalid, raises RecordsRefused without the list of these
+    records.
     """
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")
@@ -150,7 +153,8 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Return whether `stored_form` must decompress or compress the records, which may take long."""
+    """Return whether `stored_form` must decompress or compress the records of the batch in `data`,
+    which may take long."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK
@@ -160,9 +164,9 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 
 
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
-    """Return the batch in the form in which the leader stores it, and its header. The result is
-    `data` itself, or a new batch if the topic's codec differs from the producer's codec. Raises the
-    errors of `validate_produced`; RecordsRefused then lists the invalid records."""
+    """Check the batch in `data`, and return it as the leader stores it, with its header. The result
+    is `data` itself, or a new batch if the topic's codec differs from the producer's codec. Raises
+    the errors of `validate_produced`. If single records are invalid, RecordsRefused lists them."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:
@@ -342,8 +346,9 @@ def _decompressed_bytes_max(rules: BatchRules) -> int:
 
 
 def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
-    """Check the keys and the timestamps of the records. The size of the decompressed records is
-    limited, because a small batch may decompress to gigabytes."""
+    """Check the keys and the timestamps of the records, which takes their decompression. The
+    decompressed size is limited, because a small batch may decompress to gigabytes. Raises
+    RecordsRefused, BrokerError."""
     try:
         payload = records_payload(data, header, _decompressed_bytes_max(rules))
         keyless, earliest, lowest, highest = scan_records(payload, header.record_count)

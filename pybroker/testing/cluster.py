@@ -5,8 +5,9 @@ that survives the death of any broker.
         ...  # any Kafka client, at cluster.bootstrap
         cluster.kill(cluster.leader("orders", 0))
 
-Every call blocks and has a deadline; its error shows the brokers' last log lines. All processes end
-with the test run, even if that is killed. `cluster_links.py` cuts and delays links.
+Every call blocks and has a deadline; the error after the deadline shows the brokers' last log
+lines. All processes end with the test run, even if the run is killed. `cluster_links.py` cuts and
+delays links.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Cluster:
     ) -> None:
         given = {name: option_text(value) for name, value in (config or {}).items()}
         if refused := sorted(OWN_OPTIONS & given.keys()):
-            raise ClusterError(f"the cluster itself sets {', '.join(refused)}")
+            raise ClusterError(
+                f"the cluster itself sets {', '.join(refused)}: leave it out of config"
+            )
         self._config = {**default_config(brokers), **given}
         self._environment = dict(environment or {})
         self._given_zookeeper = zookeeper
@@ -106,7 +109,7 @@ class Cluster:
 
     @property
     def ids(self) -> list[int]:
-        """Return the ids of all brokers, running or not."""
+        """Return the ids of all brokers, whether they run or not."""
         return list(range(1, self._size + 1))
 
     @property
@@ -116,12 +119,14 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Return HOST:PORT of all brokers, for clients."""
+        """Return HOST:PORT of each broker, joined by commas, for the bootstrap.servers of
+        clients."""
         return ",".join(self.address(broker) for broker in self.ids)
 
     @property
     def zookeeper(self) -> str:
-        """Return the value of zookeeper.connect that bypasses all proxies."""
+        """Return HOST:PORT/chroot of the cluster's ZooKeeper, at its own port: no `cut` or `delay`
+        affects a client at this address."""
         if self._given_zookeeper is not None:
             return self._given_zookeeper
         if self._embedded is None:
@@ -130,7 +135,8 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        """Return the directory that contains `broker-ID`, `broker-ID.log` and `zookeeper`."""
+        """Return the directory that contains each broker's files (`broker-ID`) and output
+        (`broker-ID.log`), and `zookeeper`."""
         if self._data is None:
             raise ClusterError("the cluster was not started")
         return self._data
@@ -147,15 +153,15 @@ class Cluster:
         return child.pid
 
     def log_dir(self, broker: int) -> Path:
-        """Return the log directory of a broker."""
+        """Return the log directory of a broker, where its partitions are."""
         return self._broker(broker).data
 
     def log_text(self, broker: int) -> str:
-        """Return the output of all processes of a broker."""
+        """Return the output of all processes that have run as this broker."""
         return self._broker(broker).log_text()
 
     def last_lines(self) -> str:
-        """Return the last lines of every broker, for messages."""
+        """Return the last lines of every broker's output, for error messages."""
         return "\n".join(process.last_lines() for process in self._brokers.values())
 
     # life
@@ -177,11 +183,11 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop the brokers one after another by a controlled shutdown, and ZooKeeper last. `start`
-        continues with the same data."""
+        starts them again with the same data."""
         self._loop.run(self._stop())
 
     def close(self, *, keep: bool = False) -> None:
-        """Kill all processes. Remove the temporary directory, unless `keep`. Idempotent."""
+        """Kill all processes. Remove the temporary directory, unless `keep` is set. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             try:
@@ -193,11 +199,12 @@ class Cluster:
             self._data = None
 
     def kill(self, broker: int) -> None:
-        """Send SIGKILL to a broker. Return when its process is gone."""
+        """Send SIGKILL to a broker. Return when its process has ended."""
         self._loop.run(self._signal_and_wait(broker, signal.SIGKILL))
 
     def terminate(self, broker: int, *, seconds: float = STOP_SECONDS_MAX) -> int:
-        """Send SIGTERM to a broker, as an operator does. Return its exit code."""
+        """Send SIGTERM to a broker, as an operator does. Return its exit code. Raises ClusterError
+        if the process still runs after `seconds`."""
         return self._loop.run(self._signal_and_wait(broker, signal.SIGTERM, seconds))
 
     def pause(self, broker: int) -> None:
@@ -209,15 +216,14 @@ class Cluster:
             wait_until_stopped(process.child.pid)
 
     def resume(self, broker: int) -> None:
-        """Send SIGCONT to a broker."""
+        """Send SIGCONT to a broker, which ends `pause`."""
         self._broker(broker).signal(signal.SIGCONT)
         self._broker(broker).is_paused = False
 
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
-        """Start a broker again with further options; a running broker gets SIGTERM first. Return
-        when it serves and is in the metadata of the other brokers. Raises ClusterError if its
-        process ends instead.
-        """
+        """Start a broker again, with `config` in addition to its options. A running broker gets
+        SIGTERM first. Return when the broker serves and is in the metadata of the other brokers.
+        Raises ClusterError if its process ends instead."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
@@ -263,11 +269,11 @@ class Cluster:
         *,
         direction: str = "both",
     ) -> None:
-        """Drop all packets between a broker and its peers `others`: `"zookeeper"`, `"clients"` (the
-        clients of the tests), or broker ids; None means ZooKeeper and all brokers. Connections stay
-        open.
+        """Drop all packets between a broker and the peers in `from_`: `"zookeeper"`, `"clients"`
+        (the clients of the tests), or broker ids. None means ZooKeeper and all other brokers.
+        Connections stay open.
 
-        `direction` "in" cuts only packets to the broker, "out" only packets from it. Raises
+        `direction` "in" cuts only packets to the broker, "out" only packets from the broker. Raises
         ClusterError unless the cluster was made with `proxied=True`.
         """
         others: list[int | str]
@@ -278,52 +284,53 @@ class Cluster:
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
-        """Delay links: each piece of up to 64 KiB is delayed by `seconds`, plus a random part of
-        `jitter` seconds; the order is kept. `to` limits the delay to the brokers' links to
-        `"zookeeper"`, `"clients"` or other `"brokers"`. Only with `proxied=True`.
-        """
+        """Delay links: up to 64 KiB of data at a time are delayed by `seconds`, plus a random part
+        of `jitter` seconds; the order is kept. `to` limits the delay to the brokers' links to
+        `"zookeeper"`, `"clients"` or other `"brokers"`. Only with `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
-        """Reset all connections of a broker; new ones are accepted at once. Only with
+        """Reset all connections of a broker. New connections are accepted at once. Only with
         `proxied=True`."""
         self._loop.call(self._proxies().reset, broker)
 
     def tap(self, broker: int, from_: str, make: Callable[[], Tap] | None) -> None:
-        """Pass the traffic between a broker and `"zookeeper"` or `"clients"` through taps, which
-        may reset a connection.
+        """Let the test inspect the traffic between a broker and `from_`, which is `"zookeeper"` or
+        `"clients"`, and reset a connection at any byte.
 
-        The existing connections are reset, and `make()` returns a tap for each new one. A tap is
-        called with a `Direction` and the bytes to pass on. It returns whether to pass them; if not,
-        the connection is reset. It runs in a thread of the cluster. None, or `heal`, ends it. Only
-        with `proxied=True`.
+        The existing connections are reset, and `make()` returns a tap, a function, for each new
+        connection. A tap is called with a `Direction` and the bytes to pass on. If it returns
+        False, the connection is reset instead. It runs in a thread of the cluster. `make` None, or
+        `heal`, ends the inspection. Only with `proxied=True`.
         """
         self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:
-        """End all cuts, delays and taps, and deliver the data that they delayed."""
+        """End all cuts, delays and taps. The data that cuts and delays have held back arrives
+        now."""
         if self._links is not None:
             self._loop.call(self._links.heal)
 
     # queries
 
     def wait_until_ready(self, *, seconds: float = WAIT_SECONDS_MAX) -> None:
-        """Return when every reachable broker serves and has all reachable brokers in its metadata.
-        A paused or isolated broker is not reachable.
-        """
+        """Wait until every reachable broker serves and has all reachable brokers in its metadata. A
+        paused or isolated broker is not reachable. Raises ClusterError after `seconds`."""
         self._loop.run(self._waits.ready(seconds))
 
     def wait_until_in_sync(
         self, topic: str | None = None, *, seconds: float = WAIT_SECONDS_MAX
     ) -> None:
-        """Return when all partitions (of one topic, or of all topics) have a leader and all
-        replicas in sync, both in ZooKeeper and in the Metadata of every reachable broker."""
+        """Wait until all partitions (of one topic, or with None of all topics) have a leader and
+        all replicas in sync, both in ZooKeeper and in the Metadata of every reachable broker.
+        Raises ClusterError after `seconds`."""
         self._loop.run(self._waits.in_sync(topic, seconds))
 
     def controller(
         self, *, other_than: int | None = None, seconds: float = WAIT_SECONDS_MAX
     ) -> int:
-        """Wait until a running broker other than `other_than` is the controller. Return its id."""
+        """Wait until a running broker is the controller, other than the broker `other_than`. Return
+        its id. Raises ClusterError after `seconds`."""
         return self._loop.run(self._waits.controller(other_than, seconds))
 
     def leader(
@@ -334,16 +341,15 @@ class Cluster:
         other_than: int | None = None,
         seconds: float = WAIT_SECONDS_MAX,
     ) -> int:
-        """Wait until a running broker other than `other_than` leads the partition. Return its
-        id."""
+        """Wait until a running broker leads the partition, other than the broker `other_than`.
+        Return its id. Raises ClusterError after `seconds`."""
         return self._loop.run(
             self._waits.leader(TopicPartition(topic, partition), other_than, seconds)
         )
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        """Return leader, epochs and ISR of the partition as stored in ZooKeeper; None if the
-        partition does not exist.
-        """
+        """Return the leader, the epochs and the ISR of the partition as ZooKeeper stores them, None
+        if the partition does not exist."""
         return self._loop.run(self._waits.view.state(TopicPartition(topic, partition)))
 
     # private
@@ -368,7 +374,7 @@ class Cluster:
         return self._links
 
     def _reachable(self) -> list[BrokerProcess]:
-        """Return the ids of the running brokers that are neither paused nor cut off."""
+        """Return the running brokers that are neither paused nor cut off."""
         cut_off: Collection[int] = self._links.cut_off if self._links is not None else ()
         return [
             each

@@ -1,5 +1,5 @@
-"""The network links of a test's cluster. Relays that can be cut are placed between each broker and
-ZooKeeper, and in front of each broker for clients and other brokers.
+"""The network links of a test's cluster. Proxies that can be cut (`relay.py`) stand between each
+broker and ZooKeeper, and in front of each broker for clients and other brokers.
 
 A relay finds out which broker connects by the process that owns the other end of the connection.
 All relays run in one event loop.
@@ -17,18 +17,20 @@ from pybroker.testing.sockets import owner_of_port
 
 
 class Side(Enum):
-    """The directions that a cut drops, as seen from the isolated broker."""
+    """The direction of the packets that a cut of a broker drops: to the broker, from the broker, or
+    both."""
 
     BOTH = "both"
     IN = "in"
     OUT = "out"
 
     def of_target(self) -> frozenset[Direction]:
-        """Return the directions for a relay in front of this broker."""
+        """Return the directions to cut in a relay that stands in front of the isolated broker."""
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions for a relay in front of a peer to which this broker connects."""
+        """Return the directions to cut in a relay to which the isolated broker connects, because it
+        stands in front of a peer."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 
@@ -41,12 +43,13 @@ _SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.
 
 
 def _anybody(port: int) -> str:
-    """Return one name for all clients, because a cut or tap of clients applies to all of them."""
+    """Return the same peer name for each client, because a cut or tap of clients applies to all of
+    them."""
     return ANYBODY
 
 
 class Links:
-    """All relays of a cluster, between `start` and `close`."""
+    """The proxies on all links of a cluster, between `start` and `close`."""
 
     def __init__(self, brokers: Mapping[int, BrokerProcess], zookeeper: ConnectString) -> None:
         self._brokers = brokers
@@ -77,12 +80,14 @@ class Links:
             await relay.close()
 
     def zookeeper_of(self, broker: int) -> str:
-        """Return the value of zookeeper.connect for a broker: the address of its relay."""
+        """Return the value of zookeeper.connect for the broker: the address of the proxy between it
+        and ZooKeeper."""
         hosts = ",".join(f"127.0.0.1:{relay.port}" for relay in self._zookeeper[broker])
         return hosts + self._chroot
 
     def cut(self, broker: int, others: Iterable[int | str], side: Side) -> None:
-        """Cut a broker off from each peer in `others`. Raises ClusterError for an unknown peer."""
+        """Cut a broker off from each peer in `others`: `"zookeeper"`, `"clients"` or broker ids.
+        `side` tells which packets are dropped. Raises ClusterError for an unknown peer."""
         self._known(broker)
         for other in others:
             if other == "zookeeper":
@@ -97,9 +102,9 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Delay every piece of data on every link, or only on links of the kind `to`, by `seconds`
-        plus a random part of `jitter`. Raises ClusterError for an unknown kind.
-        """
+        """Delay the data on every link, or only on links to `to` (`"zookeeper"`, `"clients"` or
+        `"brokers"`), by `seconds` plus a random part of `jitter` seconds. Raises ClusterError for
+        any other `to`."""
         kinds = {
             None: self._all(),
             "zookeeper": [relay for each in self._zookeeper.values() for relay in each],
@@ -112,7 +117,7 @@ class Links:
             relay.delay(seconds, jitter)
 
     def reset(self, broker: int) -> None:
-        """Break all connections of a broker."""
+        """Reset all connections of a broker."""
         self._known(broker)
         for relay in self._zookeeper[broker]:
             relay.reset()
@@ -120,7 +125,8 @@ class Links:
             relay.reset(ANYBODY if other == broker else str(broker))
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
-        """Pass the traffic between a broker and `"zookeeper"` or `"clients"` through taps."""
+        """Pass the data between a broker and `other`, `"zookeeper"` or `"clients"`, through the tap
+        that `make` returns for each new connection. None ends this."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:
@@ -131,7 +137,7 @@ class Links:
             raise ClusterError(f'{other!r} is neither "zookeeper" nor "clients"')
 
     def heal(self) -> None:
-        """End all cuts, delays and taps."""
+        """End all cuts, delays and taps of all links."""
         for relay in self._all():
             relay.heal()
         self.cut_off = frozenset()

@@ -77,7 +77,7 @@ class BrokerProcess:
 
     @property
     def client_port(self) -> int:
-        """Return the bound port for clients."""
+        """Return the port on which the broker listens for clients."""
         return next(iter(self.ports.values()))
 
     @property
@@ -85,7 +85,7 @@ class BrokerProcess:
         return f"{self.place.host}:{next(iter(self.advertised.values()))}"
 
     def listener_properties(self) -> dict[str, str]:
-        """Return the options of the listeners."""
+        """Return the options that define the broker's listeners and their ports."""
         host = self.place.host
         found = {
             "listeners": _listeners(host, self.ports),
@@ -97,9 +97,9 @@ class BrokerProcess:
         return found
 
     def launch(self, zookeeper: str, environment: Mapping[str, str]) -> None:
-        """Start the process, and return without waiting until it serves. Raises ClusterError if the
-        process runs already.
-        """
+        """Start the broker's process, and return without waiting until it serves. `zookeeper` is
+        the value of zookeeper.connect, `environment` has more environment variables. Raises
+        ClusterError if the process runs already."""
         if self.is_running:
             raise ClusterError(f"broker {self.id} runs already")
         options = {
@@ -125,15 +125,15 @@ class BrokerProcess:
         self.is_paused = False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process. Raises ClusterError if the process does not run."""
+        """Send a signal to the broker's process. Raises ClusterError if the process does not
+        run."""
         if self.child is None or self.child.poll() is not None:
             raise ClusterError(f"broker {self.id} does not run\n{self.last_lines()}")
         self.child.send_signal(number)
 
     async def wait(self, seconds: float) -> int:
-        """Wait for the end of the process, and return its exit code. Raises ClusterError if it
-        still runs after `seconds`.
-        """
+        """Wait for the end of the broker's process, and return its exit code. Raises ClusterError
+        if it still runs after `seconds`."""
         assert self.child is not None
         try:
             async with asyncio.timeout(seconds):
@@ -144,11 +144,11 @@ class BrokerProcess:
             ) from None
 
     def log_text(self) -> str:
-        """Return the output of all processes of this broker."""
+        """Return the output of all processes that have run as this broker."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def last_lines(self) -> str:
-        """Return the last lines of the output, for messages."""
+        """Return the last lines of the broker's output, for error messages."""
         lines = self.log_text().splitlines()[-_LAST_LINES:]
         return "\n".join([f"--- broker {self.id}, the last lines of {self.log_file}", *lines])
 
@@ -163,5 +163,5 @@ def _placed(place: Place, command: Sequence[str]) -> list[str]:
     program, *rest = place.prefix
     found = shutil.which(program)
     if found is None:
-        raise ClusterError(f"{program} is missing; it starts brokers in their place")
+        raise ClusterError(f"the program {program}, which must start the broker, is missing")
     return [found, *rest, *command]

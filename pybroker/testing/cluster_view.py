@@ -27,7 +27,7 @@ _CONNECT_S: Final = 10.0
 _CLIENT_ID: Final = "pybroker-testing"
 
 UNREACHABLE: Final = (CoordError, StartupError)
-"""The exceptions of `ZooKeeperView` while ZooKeeper does not answer."""
+"""The exceptions that `ZooKeeperView` raises while ZooKeeper does not answer."""
 
 
 async def metadata(host: str, port: int, topic: str | None = None) -> MetadataResponse | None:
@@ -49,7 +49,8 @@ async def metadata(host: str, port: int, topic: str | None = None) -> MetadataRe
 
 
 def lagging(answer: MetadataResponse) -> list[str]:
-    """Return the partitions in a Metadata response that have no leader or a replica out of sync."""
+    """Return the names of the partitions in a Metadata response that have no leader or a replica
+    out of sync."""
     found = []
     for topic in answer.topics:
         if topic.error_code:
@@ -61,29 +62,29 @@ def lagging(answer: MetadataResponse) -> list[str]:
 
 
 class ZooKeeperView:
-    """A ZooKeeper session of the test, opened at its first use."""
+    """The test's own ZooKeeper session, which begins at the first query."""
 
     def __init__(self, connect: Callable[[], str]) -> None:
         self._connect = connect
         self._coord: KazooCoord | None = None
 
     async def close(self) -> None:
-        """Close the session. Idempotent."""
+        """Close the ZooKeeper session. Idempotent."""
         coord, self._coord = self._coord, None
         if coord is not None:
             await coord.close()
 
     async def controller(self) -> int | None:
-        """Return the id of the broker in /controller. Raises an exception of UNREACHABLE."""
+        """Return the id of the broker that ZooKeeper names as the controller, None if there is no
+        controller. Raises an exception of UNREACHABLE."""
         coord = await self._session()
         with suppress(NoNode, MalformedNode):
             return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])
         return None
 
     async def state(self, key: TopicPartition) -> PartitionState | None:
-        """Return the leader, epochs and ISR of a partition as stored in ZooKeeper. Raises an
-        exception of UNREACHABLE.
-        """
+        """Return the leader, the epochs and the ISR of a partition as ZooKeeper stores them, None
+        if the partition does not exist. Raises an exception of UNREACHABLE."""
         coord = await self._session()
         path = partition_state(key)
         with suppress(NoNode, MalformedNode):
@@ -91,9 +92,8 @@ class ZooKeeperView:
         return None
 
     async def lagging(self, topic: str | None) -> list[str]:
-        """Return the partitions, of one topic or of all topics, that have no leader or a replica
-        out of sync. Raises an exception of UNREACHABLE.
-        """
+        """Return the names of the partitions, of one topic or with None of all topics, that have no
+        leader or a replica out of sync. Raises an exception of UNREACHABLE."""
         coord = await self._session()
         names = await read_topic_names(coord) if topic is None else {topic}
         topics, _ = await read_topics(coord, names)

@@ -33,9 +33,8 @@ class Waits:
 
     async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
         """Wait until every reachable broker serves and has all reachable brokers in its metadata.
-        Raises ClusterError as soon as the process of a reachable broker, or of a broker in
-        `launched`, has ended.
-        """
+        Raises ClusterError after `seconds`, and as soon as the process of a reachable broker, or of
+        a broker in `launched`, has ended."""
         expected = self._reachable()
         wanted = {process.id for process in expected}
 
@@ -57,8 +56,9 @@ class Waits:
         await self._until(missing, seconds)
 
     async def in_sync(self, topic: str | None, seconds: float) -> None:
-        """Wait until all partitions have a leader and all replicas in sync, in ZooKeeper and in the
-        Metadata of all reachable brokers."""
+        """Wait until all partitions of the topic (None: of all topics) have a leader and all
+        replicas in sync, in ZooKeeper and in the Metadata of all reachable brokers. Raises
+        ClusterError after `seconds`."""
 
         async def missing() -> str:
             stored = await self.view.lagging(topic)
@@ -76,7 +76,8 @@ class Waits:
         await self._until(missing, seconds)
 
     async def controller(self, other_than: int | None, seconds: float) -> int:
-        """Wait until a running broker other than `other_than` is the controller. Return its id."""
+        """Wait until a running broker is the controller, other than the broker `other_than`. Return
+        its id. Raises ClusterError after `seconds`."""
 
         async def named() -> int | None:
             return await self.view.controller()
@@ -84,8 +85,8 @@ class Waits:
         return await self._running(named, "the controller", other_than, seconds)
 
     async def leader(self, key: TopicPartition, other_than: int | None, seconds: float) -> int:
-        """Wait until a running broker other than `other_than` leads the partition. Return its
-        id."""
+        """Wait until a running broker leads the partition, other than the broker `other_than`.
+        Return its id. Raises ClusterError after `seconds`."""
 
         async def named() -> int | None:
             state = await self.view.state(key)
@@ -114,9 +115,8 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until `missing()` returns an empty text. Raises ClusterError with the last text of
-        `missing()`.
-        """
+        """Wait until `missing()`, which names what is still missing, returns an empty text. Raises
+        ClusterError with its last text after `seconds`."""
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

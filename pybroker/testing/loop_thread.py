@@ -20,7 +20,7 @@ _CLOSE_SECONDS_MAX: Final = 10.0
 
 
 class LoopThread:
-    """An event loop in its own thread. Only other threads may call the methods."""
+    """An event loop in its own thread. Only other threads may call its methods."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -32,8 +32,8 @@ class LoopThread:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and return its result. The coroutine is cancelled if the wait
-        is interrupted (Ctrl-C, a test's time limit)."""
+        """Run a coroutine in the thread's event loop and return its result. The coroutine is
+        cancelled if the caller stops waiting (Ctrl-C, a test's time limit)."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return running.result()
@@ -42,7 +42,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function in the loop and return its result."""
+        """Call a function in the event loop's thread and return its result."""
 
         async def called() -> T:
             return function(*args, **kwargs)
@@ -50,7 +50,7 @@ class LoopThread:
         return self.run(called())
 
     def close(self) -> None:
-        """Cancel all tasks and end the thread. Idempotent."""
+        """Cancel all tasks of the event loop and end the thread. Idempotent."""
         if self.closed:
             return
         self.run(_cancel_others())

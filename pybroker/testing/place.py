@@ -1,4 +1,5 @@
-"""The place of a test's process other than 127.0.0.1: a network namespace, or another user."""
+"""The place where a test starts a process, if it is not 127.0.0.1 with the test's own user: a
+network namespace, or another user."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place of processes. `prefix` is the command line that runs a command at this place, such as
-    `ip netns exec NAME`. The prefix must exec the command, or signals would not reach it.
-    """
+    """A place where processes run. `prefix` is the command line that runs a command at this place,
+    such as `ip netns exec NAME`. The prefix must exec the command, or signals would not reach
+    it."""
 
     host: str = "127.0.0.1"
     """The address at which other processes reach a process at this place."""

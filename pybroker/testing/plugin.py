@@ -32,7 +32,8 @@ class ClusterFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def pybroker_cluster_options() -> Mapping[str, Any]:
-    """Return the arguments of the shared cluster. A conftest.py may override this fixture."""
+    """Return the keyword arguments of the cluster that all tests share. A conftest.py may override
+    this fixture."""
     return {}
 
 
@@ -59,7 +60,7 @@ def pybroker_cluster(
 def pybroker_cluster_factory(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[ClusterFactory]:
-    """Return a function that starts a cluster for one test."""
+    """Return a function that starts a cluster, which is closed after the test."""
     made: list[Cluster] = []
     request.node.stash[_own] = made
 
@@ -78,7 +79,7 @@ def pybroker_cluster_factory(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the last log lines of its brokers to the report of a failed test."""
+    """Add the brokers' last log lines to the report of a failed test that uses a cluster."""
     report = yield
     if report.failed:
         for cluster in _clusters_of(item):
@@ -90,7 +91,7 @@ def pytest_runtest_makereport(
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Repair the shared cluster after a test, before the next test begins."""
+    """Repair the shared cluster after a test that used it, before the next test begins."""
     try:
         return (yield)
     finally:

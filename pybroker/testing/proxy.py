@@ -14,9 +14,8 @@ __all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 
 class TcpProxy:
-    """A proxy that runs in its own thread from its creation until `close`. A fault is in effect
-    when its method returns. Raises OSError if the port is in use.
-    """
+    """A proxy that runs in its own thread from its creation until `close`. Each method returns when
+    its fault is in effect. Raises OSError if the port is in use."""
 
     def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
         self._loop = LoopThread("tcp-proxy")
@@ -40,29 +39,30 @@ class TcpProxy:
         self.close()
 
     def cut(self, directions: frozenset[Direction] = BOTH) -> None:
-        """Forward nothing, without closing connections. `{Direction.TO_TARGET}` cuts only one
-        direction.
-        """
+        """Stop forwarding data in these directions, without closing connections. Data that arrives
+        is held back until `heal`."""
         self._loop.call(self._relay.cut, ANYBODY, directions)
 
     def refuse(self) -> None:
-        """Reset all connections, and refuse new connections."""
+        """Reset all connections, and every new connection at once, until `heal`."""
         self._loop.call(self._relay.refuse)
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay each piece by `seconds` plus a random part of `jitter` seconds."""
+        """Delay the forwarded data, up to 64 KiB at a time, by `seconds` plus a random part of
+        `jitter` seconds."""
         self._loop.call(self._relay.delay, seconds, jitter)
 
     def reset(self) -> None:
-        """Reset the existing connections; new connections are accepted."""
+        """Reset the existing connections. New connections are accepted."""
         self._loop.call(self._relay.reset)
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections, and pass the traffic of new connections through taps."""
+        """Reset the existing connections. Pass the data of each new connection through a tap that
+        `make` returns; None ends this. A tap may reset its connection (see `relay.Tap`)."""
         self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:
-        """End every fault."""
+        """End every fault of the link."""
         self._loop.call(self._relay.heal)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from typing import Final
 from pybroker.background import cancel_and_wait
 
 ANYBODY: Final = ""
-"""The peer name of a rule that applies to every connection."""
+"""The peer name in a fault that affects every connection."""
 _CHUNK_BYTES: Final = 65_536
 _CONNECT_SECONDS_MAX: Final = 5.0
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -40,27 +40,27 @@ class Direction(Enum):
 BOTH: Final = frozenset(Direction)
 
 Tap = Callable[[Direction, bytes], bool]
-"""A function that is called with every piece of data of one connection. If it returns False, the
-relay resets the connection instead of forwarding the piece.
-"""
+"""A function that is called with the direction and the bytes of each piece of data on one
+connection. If it returns False, the relay resets the connection instead of forwarding the bytes."""
 
 
 @dataclass(eq=False, slots=True)
 class _Connection:
     port: int
-    """The peer's port."""
+    """The port from which the peer connects to the relay."""
     writers: tuple[asyncio.StreamWriter, ...]
     tap: Tap | None = None
     peer: str | None = None
-    """The peer's name; None until a rule about a peer needs the name."""
+    """The name of the peer; None until a fault of a single peer needs the name."""
 
     def close(self) -> None:
-        """Close the connection after all written data has been sent."""
+        """Close both sides of the connection, after all data that the relay has written was
+        sent."""
         for writer in self.writers:
             writer.close()
 
     def reset(self) -> None:
-        """Reset the connection on both sides at once."""
+        """Reset both sides of the connection at once. Data in transit is lost."""
         for writer in self.writers:
             opened = writer.get_extra_info("socket")
             if opened is not None and not writer.transport.is_closing():
@@ -70,13 +70,13 @@ class _Connection:
 
 
 class Relay:
-    """A relay that listens between `start` and `close` and forwards all data to the target and
-    back.
+    """A proxy that listens between `start` and `close` and forwards all data between a peer and the
+    target.
 
-    `who` returns the name of the peer of an accepted connection, given the peer's port, so that a
-    rule can apply to one peer only. `who` may be slow, because the kernel lists all connections of
-    the machine. The relay calls it at most once for each connection, and only if there is a rule
-    about a peer.
+    `who` gets the port of a peer that connects, and returns the name of the peer, so that a fault
+    can affect one peer only. `who` may be slow, because the kernel lists all connections of the
+    machine. The relay calls it at most once for each connection, and only if there is a fault of a
+    single peer.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Relay:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen; `port` is set afterwards. Raises OSError if the port is in use."""
+        """Start to listen; `port` then has the port. Raises OSError if the port is in use."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Close the listener and all connections. Idempotent."""
+        """Stop to listen, and close all connections. Idempotent."""
         if self._server is not None:
             self._server.close()
         await cancel_and_wait(*self._tasks)
@@ -114,38 +114,37 @@ class Relay:
     # faults of the link
 
     def cut(self, peer: str = ANYBODY, directions: frozenset[Direction] = BOTH) -> None:
-        """Forward nothing, without closing connections."""
+        """Stop forwarding the data of this peer in these directions, without closing connections.
+        Data that arrives is held back until `heal`."""
         for direction in directions:
             self._silent[direction].add(peer)
 
     def refuse(self, peer: str = ANYBODY) -> None:
-        """Reset all connections, and every new connection at once."""
+        """Reset all connections of this peer, and every new connection at once, until `heal`."""
         self._refused.add(peer)
         for connection in self._connections:
             if self._concerns(self._refused, connection):
                 connection.reset()
 
     def reset(self, peer: str = ANYBODY) -> None:
-        """Reset the existing connections; new connections are accepted."""
+        """Reset the existing connections of this peer. New connections are accepted."""
         for connection in list(self._connections):
             if self._concerns({peer}, connection):
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay every piece of up to 64 KiB by `seconds` plus a random part of `jitter` seconds.
-        Pieces of one connection stay in order.
-        """
+        """Delay the data of all connections, up to 64 KiB at a time, by `seconds` plus a random
+        part of `jitter` seconds. The data of one connection stays in order."""
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections. Each new connection gets its own tap from its first byte
-        on.
-        """
+        """Reset the existing connections. Pass the data of each new connection through a tap that
+        `make` returns, from the first byte on. None ends this."""
         self._make_tap = make
         self.reset()
 
     def heal(self, peer: str = ANYBODY) -> None:
-        """End the faults of this peer, or all faults if no peer is given."""
+        """End the faults that name this peer, or all faults without an argument."""
         if peer == ANYBODY:
             for silent in self._silent.values():
                 silent.clear()
@@ -164,7 +163,7 @@ class Relay:
     # private
 
     def _concerns(self, peers: Collection[str], connection: _Connection) -> bool:
-        """Return whether a rule about the given peers applies to the connection."""
+        """Return whether a fault of the peers with these names affects the connection."""
         if not peers or ANYBODY in peers:
             return bool(peers)
         if connection.peer is None:
@@ -213,7 +212,8 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward data until the sender ends its direction. A cut also holds the end of data."""
+        """Forward the data of one direction from `reader` to `writer`, until the sender closes the
+        direction. A cut also holds back the end of the data."""
         while True:
             broken = False
             data = b""

@@ -17,9 +17,8 @@ _LOCAL, _INODE = 1, 9
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 without a listener. The ports are below the range
-    for outgoing connections, so that the port of a stopped server stays free.
-    """
+    """Return `count` different ports of 127.0.0.1 on which no process listens. The ports are below
+    the range for outgoing connections, so that the port of a stopped server stays free."""
     found: list[int] = []
     for port in _candidates():
         if len(found) == count:
@@ -33,7 +32,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_row(count: int, host: str = "127.0.0.1") -> int:
-    """Return the first of `count` consecutive free ports of `host`."""
+    """Return the first of `count` consecutive ports of `host` on which no process listens."""
     for first in _candidates():
         with suppress(OSError), ExitStack() as stack:
             for port in range(first, first + count):
@@ -50,9 +49,8 @@ def _candidates() -> list[int]:
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
-    """Return the process among `pids` that has a TCP connection from the given local port; None if
-    none of them has.
-    """
+    """Return which process of `pids` has a TCP connection from this local port, None if no process
+    of `pids` has such a connection."""
     inodes = {
         columns[_INODE]
         for columns in map(str.split, _CONNECTIONS.read_text().splitlines()[1:])

@@ -1,4 +1,5 @@
-"""The list of all APIs. ApiVersions responses, the dispatch of requests and the codec use it.
+"""The list of all APIs of Kafka's protocol that pybroker supports. ApiVersions responses, the
+dispatch of requests and the codec use it.
 
 The versions are those of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker
 from all versions together. There are two exceptions. DescribeCluster has version 1, because
@@ -40,7 +41,7 @@ from pybroker.wire.schema import Message
 
 
 class ApiKey(enum.IntEnum):
-    """The API keys. Only brokers use the keys 4 to 7."""
+    """The API keys that pybroker supports. Only brokers send requests with the keys 4 to 7."""
 
     PRODUCE = 0
     FETCH = 1
@@ -98,8 +99,9 @@ class ApiKey(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API: its request and response, and the supported versions. `flexible_since` is the first
-    version with compact types and tagged fields (KIP-482), None if no version has them."""
+    """An API: the classes of its request and response, and the versions that pybroker supports.
+    `flexible_since` is the first version with compact types and tagged fields (KIP-482), None if no
+    version has them."""
 
     key: ApiKey
     request: type[Message]
@@ -109,22 +111,22 @@ class Api:
     flexible_since: int | None
 
     def supports(self, version: int) -> bool:
-        """Return whether pybroker supports the version."""
+        """Return whether pybroker supports this version of the API."""
         return self.min_version <= version <= self.max_version
 
     def is_flexible(self, version: int) -> bool:
-        """Return whether the version has compact types and tagged fields."""
+        """Return whether this version of the API has compact types and tagged fields (KIP-482)."""
         return self.flexible_since is not None and version >= self.flexible_since
 
     def request_header_version(self, version: int) -> int:
-        """Return the version of the request header: 2, with tagged fields, for a flexible version,
-        otherwise 1."""
+        """Return the version of the request header that belongs to this version of the API: 2,
+        which has tagged fields, for a flexible version, otherwise 1."""
         return 2 if self.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """Return the version of the response header: 1, with tagged fields, for a flexible version,
-        otherwise 0. It is always 0 for ApiVersions, because the client does not know the response
-        version yet."""
+        """Return the version of the response header that belongs to this version of the API: 1,
+        which has tagged fields, for a flexible version, otherwise 0. It is always 0 for
+        ApiVersions, because the client does not know yet which versions the broker supports."""
         if self.key is ApiKey.API_VERSIONS:
             return 0
         return 1 if self.is_flexible(version) else 0
@@ -236,13 +238,13 @@ BETWEEN_BROKERS: Final = frozenset(
         ApiKey.CONTROLLED_SHUTDOWN,
     }
 )
-"""The APIs that only brokers use. ApiVersions responses omit them, and only the inter-broker
-listener accepts them."""
+"""The keys of the APIs that only brokers use. ApiVersions responses omit them, and only the
+listener for brokers accepts their requests."""
 
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
-    """Return the rows of an ApiVersions response: key, lowest version and highest version of each
-    API for clients, sorted by key."""
+    """Return the rows of an ApiVersions response: the key, the lowest version and the highest
+    version of each API that clients may use, sorted by key."""
     return tuple(
         (api.key, api.min_version, api.max_version)
         for api in APIS.values()

@@ -30,9 +30,9 @@ def decode_message(
     *,
     to_the_end: bool = True,
 ) -> MessageT:
-    """Return the decoded message at the start of `body`. With `to_the_end`, bytes after the message
-    are an error. Fields of kind `records` are slices of `body`. All arrays together may have at
-    most `elements_max` elements. Raises MalformedInput."""
+    """Decode a `message_class` in this version from the start of `body`. With `to_the_end`, bytes
+    after the message are an error. Fields of kind `records` are slices of `body`. All arrays of the
+    message together may have at most `elements_max` elements. Raises MalformedInput."""
     data = body if type(body) is memoryview else memoryview(body)
     try:
         message, end = decoder(message_class, version, flexible)(data, elements_max)
@@ -47,14 +47,14 @@ def decode_message(
 
 
 def encode_message(message: Message, version: int, flexible: bool) -> bytes:
-    """Return the encoded message. Raises ValueError if a value does not fit into its field, a field
-    is null but not nullable, or the version lacks a field that is set."""
+    """Return the bytes of a message in this version. Raises ValueError if a value does not fit into
+    its field, a field is null but not nullable, or the version lacks a field that is set."""
     return b"".join(encode_parts(message, version, flexible))
 
 
 def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]:
-    """Return the encoded message as a list of buffers for a vectored write, without a copy of large
-    record batches. Raises the errors of `encode_message`."""
+    """Return the bytes of a message in this version as a list of buffers for a vectored write,
+    without a copy of large record batches. Raises the errors of `encode_message`."""
     try:
         return encoder(type(message), version, flexible)(message)
     except struct.error as error:
@@ -62,8 +62,9 @@ def encode_parts(message: Message, version: int, flexible: bool) -> list[Buffer]
 
 
 def decode_request(api: Api, version: int, body: Buffer) -> Message:
-    """Return the decoded request in `body`. Bytes after the request are ignored, as in Kafka,
-    because librdkafka sends additional bytes after a Metadata request for all topics.
+    """Decode the request of the API in this version from `body`, the bytes after the header. Bytes
+    after the request are ignored, as in Kafka, because librdkafka sends additional bytes after a
+    Metadata request for all topics.
 
     Raises MalformedInput for a damaged request or one with more than REQUEST_ELEMENTS_MAX array
     elements, and ValueError for an unsupported version, so callers check `api.supports` first.
@@ -75,21 +76,22 @@ def decode_request(api: Api, version: int, body: Buffer) -> Message:
 
 
 def encode_request(api: Api, version: int, message: Message) -> bytes:
-    """Return the encoded body of a request. Raises ValueError for an unsupported version, and the
-    errors of `encode_message`."""
+    """Return the bytes of a request of the API in this version, without its header. Raises
+    ValueError for an unsupported version, and the errors of `encode_message`."""
     _expect(message, api.request)
     return encode_message(message, version, _is_flexible(api, version))
 
 
 def decode_response(api: Api, version: int, body: Buffer) -> Message:
-    """Return the decoded response in `body`. The number of array elements is not limited, because
-    the client requested the response. Raises MalformedInput, also for bytes after the response, and
-    ValueError for an unsupported version."""
+    """Decode the response of the API in this version from `body`, the bytes after the header. The
+    number of array elements is not limited, because the client itself has sent the request. Raises
+    MalformedInput, also for bytes after the response, and ValueError for an unsupported version."""
     return decode_message(api.response, version, _is_flexible(api, version), body)
 
 
 def encode_response(api: Api, version: int, message: Message) -> bytes:
-    """Return the encoded body of a response. Raises the errors of `encode_request`."""
+    """Return the bytes of a response of the API in this version, without its header. Raises the
+    errors of `encode_request`."""
     _expect(message, api.response)
     return encode_message(message, version, _is_flexible(api, version))
 

@@ -42,8 +42,8 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of a member: its topics, the user data of its assignor, and its partitions
-    in the generation `generation_id` (-1 for unknown)."""
+    """The subscription of a group member: its topics, the user data of its assignor, the partitions
+    that it owns, and the generation `generation_id` in which it got them (-1 for unknown)."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -54,7 +54,8 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The assignment of a member: its partitions, and the user data of the leader's assignor."""
+    """The assignment of a group member: its partitions, and the user data that the leader's
+    assignor has added."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
@@ -98,8 +99,9 @@ class _Assignment(Message):
 
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) -> bytes:
-    """Return the encoded subscription, without the fields that the version lacks. Raises ValueError
-    for a value that does not fit into its field and for an unknown version."""
+    """Return the bytes of a subscription in this version, without the fields that the version
+    lacks. Raises ValueError for a value that does not fit into its field and for an unknown
+    version."""
     return _encode(
         _Subscription(
             topics=list(subscription.topics),
@@ -113,7 +115,7 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_MAX) 
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """Return the decoded subscription. Raises MalformedInput."""
+    """Return the subscription that `data` contains. Raises MalformedInput."""
     found = _decode(_Subscription, data)
     return Subscription(
         tuple(found.topics),
@@ -125,13 +127,14 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def plain_subscription(data: Buffer) -> dict[str, Any]:
-    """Return the subscription as plain values, with the fields of its version. Raises
-    MalformedInput."""
+    """Return the subscription that `data` contains as a dictionary of plain values, for output as
+    JSON. It has the fields of the subscription's version. Raises MalformedInput."""
     return plain(_decode(_Subscription, data), _known_version(data))
 
 
 def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> bytes:
-    """Return the encoded assignment. Raises the errors of `encode_subscription`."""
+    """Return the bytes of an assignment in this version. Raises the errors of
+    `encode_subscription`."""
     return _encode(
         _Assignment(
             assigned_partitions=_by_topic(assignment.partitions), user_data=assignment.user_data
@@ -141,8 +144,8 @@ def encode_assignment(assignment: Assignment, version: int = VERSION_MAX) -> byt
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """Return the decoded assignment. Empty `data` gives an empty assignment, because a member
-    without an assignment receives no bytes. Raises MalformedInput."""
+    """Return the assignment that `data` contains. Empty `data` gives an empty assignment, because a
+    member without an assignment receives no bytes. Raises MalformedInput."""
     if len(data) == 0:
         return Assignment()
     found = _decode(_Assignment, data)
@@ -150,7 +153,8 @@ def decode_assignment(data: Buffer) -> Assignment:
 
 
 def plain_assignment(data: Buffer) -> dict[str, Any]:
-    """Return the assignment as plain values. Raises MalformedInput."""
+    """Return the assignment that `data` contains as a dictionary of plain values, for output as
+    JSON. Raises MalformedInput."""
     return plain(_decode(_Assignment, data), _known_version(data))
 
 
@@ -174,7 +178,9 @@ def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
 
 
 def _known_version(data: Buffer) -> int:
-    """Return the version with which to decode the message: its own version, at most VERSION_MAX."""
+    """Return the version with which to decode the message in `data`: its own version, but at most
+    VERSION_MAX, because messages of later versions begin like one of VERSION_MAX. Raises
+    MalformedInput."""
     if len(data) < _VERSION.size:
         raise MalformedInput(
             f"the message of the consumer protocol has {len(data)} bytes, expected at least"

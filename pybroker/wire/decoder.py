@@ -1,5 +1,5 @@
-"""Compiles the declaration of a message into a Python function that decodes one version of the
-message.
+"""The compiler of decoders: from the declaration of a message it makes a Python function that
+decodes one version of the message.
 
 The function decodes the whole message, with its nested structures. It decodes adjacent fields of
 fixed size with one `struct` call, and calls no function for an element of an array. The nesting
@@ -34,8 +34,9 @@ DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
 
 class Decoder(Protocol[DecodedT]):
-    """A generated function that decodes a message and returns it with its end. All arrays together
-    may have at most `elements_max` elements, by default `primitives.REQUEST_ELEMENTS_MAX`."""
+    """A generated function that decodes a message from the start of a buffer. It returns the
+    message, and the position behind it. All arrays of the message together may have at most
+    `elements_max` elements, by default `primitives.REQUEST_ELEMENTS_MAX`."""
 
     def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...
 
@@ -46,8 +47,8 @@ _LENGTH_LETTER: Final = {Kind.STRING: "h", Kind.BYTES: "i", Kind.RECORDS: "i"}
 
 @memoized
 def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Decoder[MessageT]:
-    """Return a function that decodes a `message_class` at the start of a buffer, and returns the
-    message and the position behind it."""
+    """Return a function that decodes a `message_class` in this version from the start of a buffer.
+    `flexible` is true if the version has compact types and tagged fields."""
     compiler = _DecoderCompiler(version, flexible)
     source = compiler.source
     source.line(f"def decode(data, room={primitives.REQUEST_ELEMENTS_MAX}):")
@@ -61,8 +62,9 @@ def decoder(message_class: type[MessageT], version: int, flexible: bool) -> Deco
 
 
 class _DecoderCompiler:
-    """A writer of the source text of one decoding function. `pending` has the fixed-size fields
-    that the next `struct` call decodes."""
+    """A writer of the source text of one decoding function. `pending` has the variables and
+    `struct` formats of the fixed-size fields that the next `struct` call decodes. In the generated
+    text, `data` is the buffer, `p` the position, `end` the end, and `n` the last decoded length."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -79,7 +81,8 @@ class _DecoderCompiler:
         self.pending: list[tuple[str, str]] = []
 
     def structure(self, message_class: type[Message]) -> str:
-        """Write the code that decodes one structure. Return the name of its variable."""
+        """Write the code that decodes a `message_class`. Return the name of the variable that holds
+        the decoded structure."""
         target = self.source.variable("m")
         self.source.line(f"{target} = new({self.source.constant(message_class)})")
         tagged = []
@@ -104,7 +107,8 @@ class _DecoderCompiler:
         self.source.line(f"{attribute} = {default}")
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that decodes a field that is not an array."""
+        """Write the code that decodes a field, which is not an array, into `attribute`. `name` is
+        its name in error messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             raw = self.source.variable("u")
@@ -126,7 +130,8 @@ class _DecoderCompiler:
             self.source.dedent()
 
     def length(self, letter: str) -> None:
-        """Write the code that decodes a length or an array's count into `n`, -1 for null."""
+        """Write the code that decodes a length or an element count into `n`, -1 for null. `letter`
+        is its `struct` format in a version that is not flexible."""
         if self.flexible:
             self.flush()
             self.uvarint("n")
@@ -136,8 +141,8 @@ class _DecoderCompiler:
             self.flush()
 
     def records_length(self) -> None:
-        """Write the code that decodes the compact length of record batches into `n`. It decodes up
-        to three bytes without a function call."""
+        """Write the code that decodes the length of record batches, a varint in flexible versions,
+        into `n`. It decodes up to three bytes without a function call."""
         self.flush()
         for line in (
             "n = data[p]",
@@ -154,14 +159,16 @@ class _DecoderCompiler:
             self.source.line(line)
 
     def uvarint(self, target: str) -> None:
-        """Write the code that decodes an unsigned varint. It calls a function only for a varint of
-        several bytes."""
+        """Write the code that decodes an unsigned varint into the variable `target`. It calls a
+        function only for a varint of several bytes."""
         self.source.line(f"{target} = data[p]")
         self.source.line(f"if {target} > 127: {target}, p = uvarint(data, p)")
         self.source.line("else: p += 1")
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
-        """Write the code for n < 0, and open the branch for n >= 0."""
+        """Write the code that decodes null if `n` is negative: it sets `attribute` to None if null
+        is `allowed`, and raises MalformedInput otherwise. The lines that follow are for other
+        values of `n`."""
         source = self.source
         source.line("if n < 0:")
         source.indent()
@@ -176,7 +183,8 @@ class _DecoderCompiler:
         source.indent()
 
     def sized(self, attribute: str, kind: Kind, name: str) -> None:
-        """Write the code that decodes the `n` bytes at `p`."""
+        """Write the code that decodes the `n` bytes at `p` into `attribute`: text, a copy of the
+        bytes, or a slice of the input for record batches."""
         source = self.source
         source.line("q = p + n")
         complaint = f"{name}: the length exceeds the remaining bytes of the message"
@@ -194,7 +202,8 @@ class _DecoderCompiler:
         source.line("p = q")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that decodes an array: the count, then the elements."""
+        """Write the code that decodes an array into `attribute`: the element count, then the
+        elements. `name` is the name of the field in error messages."""
         source, wire = self.source, field.wire
         self.length("i")
         self.nullable(attribute, wire.is_nullable_in(self.version), name)
@@ -225,8 +234,8 @@ class _DecoderCompiler:
         source.dedent()
 
     def charge(self, count: str) -> None:
-        """Write the code that subtracts `count` from the number of elements that the message may
-        still have."""
+        """Write the code that subtracts `count`, an expression, from the number of array elements
+        that the message may still have, and raises MalformedInput if it becomes negative."""
         self.source.line(f"room -= {count}")
         complaint = "the arrays of the message have too many elements"
         self.source.line(f"if room < 0: raise Malformed({complaint!r})")
@@ -273,7 +282,7 @@ class _DecoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Write the `struct` call that decodes the pending fixed-size fields."""
+        """Write the `struct` call that decodes the fields in `pending`, and empty `pending`."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

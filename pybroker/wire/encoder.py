@@ -1,5 +1,5 @@
-"""Compiles the declaration of a message into a Python function that encodes one version of the
-message.
+"""The compiler of encoders: from the declaration of a message it makes a Python function that
+encodes one version of the message.
 
 The function encodes the whole message, with its nested structures. It encodes adjacent values and
 lengths of fixed size with one `struct` call.
@@ -27,8 +27,9 @@ Encoder = Callable[[Message], list[Buffer]]
 
 @memoized
 def encoder(message_class: type[Message], version: int, flexible: bool) -> Encoder:
-    """Return a function that encodes a message into a list of buffers, to be sent in their
-    order."""
+    """Return a function that encodes a `message_class` in this version into a list of buffers, to
+    be sent in their order. `flexible` is true if the version has compact types and tagged
+    fields."""
     compiler = _EncoderCompiler(version, flexible)
     source = compiler.source
     source.line("def encode(m):")
@@ -43,8 +44,9 @@ def encoder(message_class: type[Message], version: int, flexible: bool) -> Encod
 
 
 class _EncoderCompiler:
-    """A writer of the source text of one encoding function. `pending` has the fixed-size values
-    that the next `struct` call encodes. `out` is the name of the current output bytearray."""
+    """A writer of the source text of one encoding function. `pending` has the expressions and
+    `struct` formats of the fixed-size values that the next `struct` call encodes. `out` is the name
+    of the variable that holds the current output, a bytearray."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -54,7 +56,7 @@ class _EncoderCompiler:
         self.out = "out"
 
     def structure(self, target: str, message_class: type[Message]) -> None:
-        """Write the code that encodes the structure in the variable `target`."""
+        """Write the code that encodes a `message_class`, which the variable `target` holds."""
         tagged = []
         for field in wire_fields(message_class):
             attribute = f"{target}.{field.name}"
@@ -75,7 +77,8 @@ class _EncoderCompiler:
 
     def check_absent(self, attribute: str, field: WireField, name: str) -> None:
         """Write the code for a field that the version lacks: it raises ValueError, unless the field
-        has its default value or is ignorable."""
+        has its default value or is ignorable. `name` is the name of the field in the error
+        message."""
         if field.wire.ignorable:
             return
         complaint = f"{name} is set, but version {self.version} has no such field"
@@ -83,7 +86,8 @@ class _EncoderCompiler:
         self.source.line(f"if {is_set}: raise ValueError({complaint!r})")
 
     def differs_from_default(self, attribute: str, field: WireField) -> str:
-        """Return an expression that is true if the field differs from its default."""
+        """Return an expression that is true if the value of `attribute` differs from the default of
+        the field."""
         if field.is_fresh_list:
             return attribute
         if field.default is None:
@@ -91,7 +95,8 @@ class _EncoderCompiler:
         return f"{attribute} != {self.source.constant(field.default)}"
 
     def value(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that encodes a field that is not an array."""
+        """Write the code that encodes the value of `attribute`, a field that is not an array.
+        `name` is its name in error messages."""
         wire = field.wire
         if wire.kind is Kind.UUID:
             self.pending.append((f"{attribute}.bytes", wire.kind.value))
@@ -106,7 +111,9 @@ class _EncoderCompiler:
             self.sized(attribute, wire.kind, wire.is_nullable_in(self.version), name)
 
     def sized(self, expression: str, kind: Kind, nullable: bool, name: str) -> None:
-        """Write the code that encodes a length and the bytes of the value."""
+        """Write the code that encodes the value of `expression` (text, bytes or record batches):
+        the length, then the bytes. `nullable` tells whether the value may be None, `name` is its
+        name in error messages."""
         source = self.source
         value, length = source.variable("v"), source.variable("n")
         source.line(f"{value} = {expression}")
@@ -147,7 +154,8 @@ class _EncoderCompiler:
         self.source.line(f"raise ValueError({complaint!r})")
 
     def length(self, variable: str, letter: str) -> None:
-        """Write the code that encodes the length or count in a variable, -1 for null."""
+        """Write the code that encodes the length or count in a variable, -1 for null. `letter` is
+        its `struct` format in a version that is not flexible."""
         if not self.flexible:
             self.pending.append((variable, letter))
             self.flush()
@@ -157,13 +165,14 @@ class _EncoderCompiler:
         self.uvarint(variable)
 
     def uvarint(self, variable: str) -> None:
-        """Write the code that encodes an unsigned varint. It calls a function only for a varint of
-        several bytes."""
+        """Write the code that encodes the number in a variable as an unsigned varint. It calls a
+        function only for a varint of several bytes."""
         self.source.line(f"if {variable} < 128: {self.out}.append({variable})")
         self.source.line(f"else: {self.out} += uvarint({variable})")
 
     def array(self, attribute: str, field: WireField, name: str) -> None:
-        """Write the code that encodes an array: the count, then the elements."""
+        """Write the code that encodes the value of `attribute`, an array: the element count, then
+        the elements. `name` is the name of the field in error messages."""
         source, wire = self.source, field.wire
         items, count = source.variable("items"), source.variable("n")
         source.line(f"{items} = {attribute}")
@@ -192,8 +201,8 @@ class _EncoderCompiler:
         source.dedent()
 
     def tagged_section(self, target: str, cls: type[Message], tagged: list[WireField]) -> None:
-        """Write the code that encodes the tagged fields, sorted by tag. A field with its default
-        value is omitted."""
+        """Write the code that encodes the fields in `tagged` of the structure in the variable
+        `target`, sorted by tag. A field with its default value is omitted."""
         source = self.source
         if not tagged:
             source.line(f"{self.out}.append(0)")
@@ -224,7 +233,7 @@ class _EncoderCompiler:
         source.dedent()
 
     def flush(self) -> None:
-        """Write the `struct` call that encodes the pending fixed-size values."""
+        """Write the `struct` call that encodes the values in `pending`, and empty `pending`."""
         if not self.pending:
             return
         layout = struct.Struct(">" + "".join(letter for _, letter in self.pending))

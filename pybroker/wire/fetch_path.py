@@ -27,8 +27,9 @@ _ENCODERS: Final = {
 
 
 def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
-    """Return the decoded request, as `codec.decode_request` does. The caller checks that `version`
-    is supported. Raises MalformedInput."""
+    """Decode a Fetch request in this version from `body`, the bytes after the header, as
+    `codec.decode_request` does. The caller checks that pybroker supports the version. Raises
+    MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)
@@ -38,9 +39,10 @@ def decode_fetch_request(version: int, body: memoryview) -> FetchRequest:
 
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
-    """Return the encoded body as a list of buffers. Joined, the buffers equal the result of
-    `codec.encode_response`. Record batches of at least `encoder.SCATTER_BYTES_MIN` bytes are not
-    copied. Raises the errors of `codec.encode_message`."""
+    """Return the bytes of a Fetch response in this version, without its header, as a list of
+    buffers. Joined, the buffers equal the result of `codec.encode_response`. Record batches of at
+    least `encoder.SCATTER_BYTES_MIN` bytes are not copied. Raises the errors of
+    `codec.encode_message`."""
     try:
         return _ENCODERS[version](response)
     except struct.error as error:

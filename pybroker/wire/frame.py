@@ -20,8 +20,9 @@ _SIZE = struct.Struct(">i")
 
 
 def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
-    """Return the frame size from the four bytes of `prefix`. Raises MalformedInput if the size is
-    negative or exceeds `limit` bytes. Callers allocate memory for the frame after this check."""
+    """Return the size of a frame, which `prefix`, its first four bytes, gives. Raises
+    MalformedInput if the size is negative or exceeds `limit` bytes. Callers allocate memory for the
+    frame only after this check."""
     if len(prefix) < SIZE_PREFIX_LENGTH:
         raise MalformedInput(
             f"the size prefix of a frame has {len(prefix)} bytes, expected {SIZE_PREFIX_LENGTH}"
@@ -33,14 +34,15 @@ def frame_size(prefix: Buffer, limit: int = REQUEST_SIZE_MAX) -> int:
 
 
 def size_prefix(size: int) -> bytes:
-    """Return the four bytes of the size prefix for a frame of `size` bytes. Raises ValueError for a
-    size of 2 GiB or more."""
+    """Return the four bytes that precede a frame of `size` bytes. Raises ValueError for a size of 2
+    GiB or more."""
     if not 0 <= size <= RESPONSE_SIZE_MAX:
         raise ValueError(f"the frame size is {size} bytes, expected 0 to {RESPONSE_SIZE_MAX}")
     return _SIZE.pack(size)
 
 
 def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Return a list of the size prefix and all parts, for a vectored write. No part is copied."""
+    """Return a frame as a list of buffers, for a vectored write: the size prefix, then all of
+    `parts`, without a copy."""
     total = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
     return [size_prefix(total), *parts]

@@ -45,11 +45,11 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Return the request header at the start of a frame without its size prefix, and the position
-    of the body.
+    """Return the request header at the start of `frame`, which begins after the size prefix, and
+    the position of the request's body.
 
-    For an unsupported API key or version, the returned position is after the client id, and the
-    caller must not decode the body. Raises MalformedInput.
+    For an API key or version that pybroker does not support, the returned position is after the
+    client id, and the caller must not decode the body. Raises MalformedInput.
     """
     try:
         key, version, correlation_id, length = _FIXED_AND_LENGTH.unpack_from(frame)
@@ -75,20 +75,20 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader, header_version: int) -> bytes:
-    """Return an encoded request header of version 1 or 2."""
+    """Return the bytes of a request header in version 1 or 2 of the header."""
     fixed = _FIXED.pack(header.api_key, header.version, header.correlation_id)
     tagged = b"\x00" if _has_tagged_fields(header_version, first=2) else b""
     return fixed + encode_nullable_string(header.client_id) + tagged
 
 
 def encode_response_header(correlation_id: int, header_version: int) -> bytes:
-    """Return an encoded response header of version 0 or 1."""
+    """Return the bytes of a response header in version 0 or 1 of the header."""
     tagged = b"\x00" if _has_tagged_fields(header_version, first=1) else b""
     return _CORRELATION_ID.pack(correlation_id) + tagged
 
 
 def parse_response_header(frame: memoryview, header_version: int) -> tuple[int, int]:
-    """Return the correlation id of a response, and the position of its body. Raises
+    """Return the correlation id of the response in `frame`, and the position of its body. Raises
     MalformedInput."""
     if len(frame) < _CORRELATION_ID.size:
         raise MalformedInput(

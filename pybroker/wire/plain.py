@@ -9,8 +9,9 @@ from pybroker.wire.schema import Message, wire_fields
 
 
 def plain(message: Message, version: int) -> dict[str, Any]:
-    """Return a dictionary of the message's fields in the version, in the order of the declaration.
-    Names are in camel case, bytes are base64 text, arrays are lists."""
+    """Return a dictionary of the message's fields that this version has, in the order of the
+    declaration. Names are in camel case, bytes are base64 text, arrays are lists, nested structures
+    are dictionaries."""
     return {
         _camel(field.name): _plain_value(getattr(message, field.name), version)
         for field in wire_fields(type(message))

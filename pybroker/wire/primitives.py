@@ -63,7 +63,7 @@ def encode_uvarint(value: int) -> bytes:
 
 def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, int]:
     """Return the string at `position`, which has an int16 length (-1 for null), and the position
-    behind it."""
+    behind it. Raises MalformedInput."""
     start = position + 2
     if start > len(data):
         raise MalformedInput(f"the message ends inside the string length at byte {position}")
@@ -83,7 +83,8 @@ def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, i
 
 
 def encode_nullable_string(value: str | None) -> bytes:
-    """Return an encoded string with an int16 length, which is -1 for None."""
+    """Return the bytes of a string with an int16 length, which is -1 for None. Raises ValueError
+    for a string that is too long."""
     if value is None:
         return b"\xff\xff"
     text = value.encode()
@@ -93,9 +94,9 @@ def encode_nullable_string(value: str | None) -> bytes:
 
 
 def skip_tagged_fields(data: memoryview, position: int) -> int:
-    """Return the position behind the tagged fields at `position`. Unknown tags are allowed
-    (KIP-482). Raises MalformedInput for a tag that occurs twice or a field that exceeds the
-    data."""
+    """Return the position behind the tagged fields that begin at `position`. Unknown tags are
+    allowed (KIP-482). Raises MalformedInput for a tag that occurs twice, and for a field that ends
+    after the end of `data`."""
     count, position = read_uvarint(data, position)
     if count > TAGS_MAX:
         raise MalformedInput(f"the count of tagged fields is {count}, expected at most {TAGS_MAX}")
@@ -114,8 +115,9 @@ def skip_tagged_fields(data: memoryview, position: int) -> int:
 
 
 def read_tag(data: memoryview, position: int) -> tuple[int, int, int]:
-    """Return the tag, the size and the position of the content of the tagged field at `position`.
-    Raises MalformedInput if the content exceeds the data."""
+    """Read the head of the tagged field that begins at `position`. Return the tag, the size of the
+    field's value in bytes, and the position of the value. Raises MalformedInput if the value ends
+    after the end of `data`."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if size > len(data) - position:

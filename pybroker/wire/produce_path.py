@@ -23,8 +23,9 @@ _DECODERS: Final = {
 
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """Return the decoded request, as `codec.decode_request` does: `records` are slices of `body`.
-    The caller checks that `version` is supported. Raises MalformedInput."""
+    """Decode a Produce request in this version from `body`, the bytes after the header, as
+    `codec.decode_request` does: its records are slices of `body`. The caller checks that pybroker
+    supports the version. Raises MalformedInput."""
     decode = _DECODERS[version]
     try:
         request, _ = decode(body)

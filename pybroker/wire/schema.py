@@ -49,8 +49,8 @@ _METADATA_KEY: Final = "wire"
 
 
 class Kind(enum.Enum):
-    """A wire type. The value is the `struct` format of a type with a fixed size, otherwise a
-    name."""
+    """A type of values in the protocol. The enum value is the `struct` format of a type with a
+    fixed size, otherwise a name."""
 
     INT8 = "b"
     INT16 = "h"
@@ -96,15 +96,17 @@ Result = TypeVar("Result")
 
 
 def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Return the function with a cache of its results, like `functools.cache`, but with the
-    function's own type. Each declaration is compiled once, because it never changes."""
+    """Return a function that calls `function` once for each combination of arguments, and returns
+    the stored result afterwards. It is `functools.cache`, except that the type of `function` is
+    kept."""
     cached: Any = functools.cache(function)
     return cast("Callable[Parameters, Result]", cached)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The properties of a declared field. The docstring of the module describes them."""
+    """The wire type of a declared field, and the optional arguments of its declaration, which the
+    docstring of the module describes. `element` is the class of a nested structure."""
 
     kind: Kind
     meaning: str
@@ -117,18 +119,18 @@ class Wire:
     ignorable: bool = False
 
     def exists_in(self, version: int) -> bool:
-        """Return whether the version has the field."""
+        """Return whether this version of the message has the field."""
         return self.since <= version <= self.until
 
     def is_nullable_in(self, version: int) -> bool:
-        """Return whether the field may be null in the version."""
+        """Return whether the field may be null in this version of the message."""
         return self.nullable_since is not None and version >= self.nullable_since
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field of a message, for the compilers. `is_fresh_list` is true if the default is a new
-    empty list."""
+    """A field of a message: its name, its declaration and its default. `is_fresh_list` is true if
+    the default is a new empty list."""
 
     name: str
     wire: Wire
@@ -137,7 +139,7 @@ class WireField:
 
 
 class Bounds(TypedDict, total=False):
-    """The optional arguments of all functions that declare a field."""
+    """The optional arguments of `int8`, `string` and all other functions that declare a field."""
 
     since: int
     until: int
@@ -148,7 +150,7 @@ class Bounds(TypedDict, total=False):
 
 @dataclass_transform(kw_only_default=True)
 def message(cls: type[T]) -> type[T]:
-    """Return the declaration as a dataclass with slots and keyword-only arguments."""
+    """Make a class that declares fields a dataclass with slots and keyword-only arguments."""
     return dataclass(slots=True, kw_only=True, eq=False, repr=False, match_args=False)(cls)
 
 
@@ -159,37 +161,38 @@ def _specifier(wire: Wire, default: object) -> Any:
 
 
 def int8(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """Declare a signed integer of 8 bits."""
+    """Declare a field for a signed integer of 8 bits."""
     value: int = _specifier(Wire(Kind.INT8, meaning, **bounds), default)
     return value
 
 
 def int16(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """Declare a signed integer of 16 bits."""
+    """Declare a field for a signed integer of 16 bits."""
     value: int = _specifier(Wire(Kind.INT16, meaning, **bounds), default)
     return value
 
 
 def int32(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """Declare a signed integer of 32 bits."""
+    """Declare a field for a signed integer of 32 bits."""
     value: int = _specifier(Wire(Kind.INT32, meaning, **bounds), default)
     return value
 
 
 def int64(meaning: str, *, default: int = 0, **bounds: Unpack[Bounds]) -> int:
-    """Declare a signed integer of 64 bits."""
+    """Declare a field for a signed integer of 64 bits."""
     value: int = _specifier(Wire(Kind.INT64, meaning, **bounds), default)
     return value
 
 
 def float64(meaning: str, *, default: float = 0.0, **bounds: Unpack[Bounds]) -> float:
-    """Declare an IEEE 754 number of 64 bits."""
+    """Declare a field for an IEEE 754 number of 64 bits."""
     value: float = _specifier(Wire(Kind.FLOAT64, meaning, **bounds), default)
     return value
 
 
 def boolean(meaning: str, *, default: bool = False, **bounds: Unpack[Bounds]) -> bool:
-    """Declare a boolean of one byte, 0 or 1. A decoder treats any other value as true."""
+    """Declare a field for a boolean of one byte, 0 or 1. A decoder treats any other value as
+    true."""
     value: bool = _specifier(Wire(Kind.BOOLEAN, meaning, **bounds), default)
     return value
 
@@ -197,19 +200,19 @@ def boolean(meaning: str, *, default: bool = False, **bounds: Unpack[Bounds]) ->
 def identifier(
     meaning: str, *, default: uuid.UUID = NO_UUID, **bounds: Unpack[Bounds]
 ) -> uuid.UUID:
-    """Declare a UUID. The zero UUID means no UUID."""
+    """Declare a field for a UUID. The zero UUID means no UUID."""
     value: uuid.UUID = _specifier(Wire(Kind.UUID, meaning, **bounds), default)
     return value
 
 
 def string(meaning: str, *, default: str | None = "", **bounds: Unpack[Bounds]) -> str:
-    """Declare UTF-8 text of at most STRING_LENGTH_MAX bytes."""
+    """Declare a field for UTF-8 text of at most STRING_LENGTH_MAX bytes."""
     value: str = _specifier(Wire(Kind.STRING, meaning, **bounds), default)
     return value
 
 
 def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds]) -> bytes:
-    """Declare opaque bytes. The decoder copies them."""
+    """Declare a field for opaque bytes. The decoder copies them."""
     value: bytes = _specifier(Wire(Kind.BYTES, meaning, **bounds), default)
     return value
 
@@ -217,14 +220,15 @@ def octets(meaning: str, *, default: bytes | None = b"", **bounds: Unpack[Bounds
 def records(
     meaning: str, *, default: Buffer | None = None, **bounds: Unpack[Bounds]
 ) -> Buffer | None:
-    """Declare record batches. The decoder returns a slice of the input, not a copy. The field must
-    not be tagged."""
+    """Declare a field for record batches. The decoder returns a slice of the input, not a copy. The
+    field must not be tagged."""
     value: Buffer | None = _specifier(Wire(Kind.RECORDS, meaning, **bounds), default)
     return value
 
 
 def optional(element: type[MessageT], meaning: str, **bounds: Unpack[Bounds]) -> MessageT | None:
-    """Declare a nested structure as a tagged field. The value is None if the field is omitted."""
+    """Declare a tagged field for a nested structure. Its value is None if the message omits the
+    field."""
     wire = Wire(Kind.STRUCT, meaning, element=element, **bounds)
     value: MessageT | None = _specifier(wire, None)
     return value
@@ -237,8 +241,8 @@ def array(
     default: type[list[Any]] | None = list,
     **bounds: Unpack[Bounds],
 ) -> list[MessageT]:
-    """Declare an array of nested structures. The default is an empty array, or null with
-    `default=None`."""
+    """Declare a field for an array of nested structures. The default is an empty array, or null
+    with `default=None`."""
     wire = Wire(Kind.STRUCT, meaning, is_array=True, element=element, **bounds)
     value: list[MessageT] = _specifier(wire, default)
     return value
@@ -251,8 +255,8 @@ def _plain_array(kind: Kind, meaning: str, default: object, bounds: Bounds) -> A
 def int32_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[int]:
-    """Declare an array of signed integers of 32 bits. The default is an empty array, or null with
-    `default=None`."""
+    """Declare a field for an array of signed integers of 32 bits. The default is an empty array, or
+    null with `default=None`."""
     value: list[int] = _plain_array(Kind.INT32, meaning, default, bounds)
     return value
 
@@ -260,8 +264,8 @@ def int32_array(
 def int64_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[int]:
-    """Declare an array of signed integers of 64 bits. The default is an empty array, or null with
-    `default=None`."""
+    """Declare a field for an array of signed integers of 64 bits. The default is an empty array, or
+    null with `default=None`."""
     value: list[int] = _plain_array(Kind.INT64, meaning, default, bounds)
     return value
 
@@ -269,14 +273,16 @@ def int64_array(
 def string_array(
     meaning: str, *, default: type[list[Any]] | None = list, **bounds: Unpack[Bounds]
 ) -> list[str]:
-    """Declare an array of strings. The default is an empty array, or null with `default=None`."""
+    """Declare a field for an array of strings. The default is an empty array, or null with
+    `default=None`."""
     value: list[str] = _plain_array(Kind.STRING, meaning, default, bounds)
     return value
 
 
 @memoized
 def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
-    """Return the fields of a message in their wire order."""
+    """Return the fields of a message class in the order of its declaration, which is their order in
+    the protocol."""
     found = []
     for field in dataclasses.fields(message_class):  # type: ignore[arg-type]
         is_list = field.default_factory is list
@@ -287,9 +293,9 @@ def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
 
 @memoized
 def minimum_size(message_class: type[Message], version: int, flexible: bool) -> int:
-    """Return the minimum size of a structure in a version, in bytes. The decoder compares an
-    array's count with the remaining bytes by this size, so a small frame cannot declare millions of
-    elements."""
+    """Return the smallest number of bytes that a structure can have in this version. The decoder
+    compares it, times the count of an array, with the remaining bytes, so a small frame cannot
+    declare millions of elements."""
     size = 1 if flexible else 0
     for field in wire_fields(message_class):
         if field.wire.exists_in(version) and field.wire.tag is None:
@@ -298,16 +304,16 @@ def minimum_size(message_class: type[Message], version: int, flexible: bool) -> 
 
 
 def minimum_field_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the minimum size of a field, in bytes. The minimum of an array is the size of its
-    count."""
+    """Return the smallest number of bytes that a field can have. For an array it is the size of the
+    element count."""
     if wire.is_array:
         return 1 if flexible else 4
     return minimum_element_size(wire, version, flexible)
 
 
 def minimum_element_size(wire: Wire, version: int, flexible: bool) -> int:
-    """Return the minimum size of a value of the field's type, or of one element of an array, in
-    bytes."""
+    """Return the smallest number of bytes that a value of the field's type, or one element of an
+    array, can have."""
     if wire.element is not None:
         return minimum_size(wire.element, version, flexible)
     if wire.kind.is_fixed:

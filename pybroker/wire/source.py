@@ -10,7 +10,8 @@ from typing import Any
 
 
 class Source:
-    """The source text of one function: its lines, its constants and its variable names."""
+    """The source text of one generated function: its lines, its constants and its variable names.
+    `names` are names that the text may use, with their values."""
 
     def __init__(self, **names: object) -> None:
         self._lines: list[str] = []
@@ -19,15 +20,15 @@ class Source:
         self._namespace: dict[str, Any] = dict(names)
 
     def line(self, text: str) -> None:
-        """Add a line with the current indentation."""
+        """Add a line to the text, with the present indentation."""
         self._lines.append("    " * self._depth + text)
 
     def indent(self) -> None:
-        """Increase the indentation: the next lines are the block of the last statement."""
+        """Increase the indentation: the next lines belong to the block of the last statement."""
         self._depth += 1
 
     def dedent(self) -> None:
-        """Decrease the indentation: the innermost block ends."""
+        """Decrease the indentation: the next lines come after the innermost block."""
         self._depth -= 1
 
     def variable(self, stem: str) -> str:
@@ -36,8 +37,8 @@ class Source:
         return f"{stem}{self._counter}"
 
     def constant(self, value: object) -> str:
-        """Return an expression for `value`: a literal for a simple value, otherwise a new name with
-        that value."""
+        """Return an expression for `value` that the text can use: a literal for a simple value,
+        otherwise a new name that has the value."""
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return repr(value)
         name = self.variable("K")
@@ -45,7 +46,7 @@ class Source:
         return name
 
     def function(self, name: str) -> Any:
-        """Compile the source text, and return the function `name` that the text defines."""
+        """Compile the text, and return the function `name` that it defines."""
         code = compile("\n".join(self._lines), f"<wire {name}>", "exec")
         exec(code, self._namespace)  # noqa: S102  (the text was generated above)
         return self._namespace[name]

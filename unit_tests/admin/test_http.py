@@ -279,7 +279,7 @@ async def test_failed_import_of_the_http_server_is_logged_and_does_not_stop_the_
     service.broker_serves()
     (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "http")
     await in_time(task)
-    assert "http ended" in caplog.text
+    assert "http server failed" in caplog.text
     await service.close()
 
 

@@ -45,7 +45,7 @@ async def test_an_expired_record_names_its_partition_without_a_leader() -> None:
         broker.without_leader = True
         async with producer(broker, **SHORT) as target:
             delivery = await target.send("t", b"x")
-            with pytest.raises(DeliveryFailed, match=f"150 ms have passed; {NO_LEADER_TEXT}$"):
+            with pytest.raises(DeliveryFailed, match=f"=150 has passed; {NO_LEADER_TEXT}$"):
                 await in_time(delivery)
 
 

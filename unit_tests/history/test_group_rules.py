@@ -174,8 +174,8 @@ def leaves_a_record_out_to_the_end(script: GroupScript) -> None:
 
 
 BAD: dict[Story, tuple[str, str]] = {
-    gives_a_partition_to_two_members: ("one-owner", "one-id and two-id own it"),
-    gives_it_twice_to_members_of_one_client: ("one-owner", "a and b own it"),
+    gives_a_partition_to_two_members: ("one-owner", "one-id and two-id own the partition"),
+    gives_it_twice_to_members_of_one_client: ("one-owner", "a and b own the partition"),
     processes_what_was_given_back: ("one-owner", "has nothing in generation 1"),
     processes_before_it_has_joined: (
         "one-owner",

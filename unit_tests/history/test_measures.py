@@ -67,6 +67,6 @@ def test_a_summary_says_what_happened() -> None:
     script.send(1, "fail")
     script.poll((0, text))
     assert measures.summary(script.history()) == (
-        "2 values sent (1 stored, 1 refused, 0 unknown), 1 delivered, 0 ends told, 0 elections,"
-        " longest pause 0.0 s"
+        "2 values sent (1 stored, 1 refused, 0 unknown), 1 delivered, 0 log ends returned,"
+        " 0 elections, longest pause 0.0 s"
     )

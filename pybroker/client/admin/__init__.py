@@ -1,1 +1,2 @@
-"""The admin client: the class `Admin`, and a module for each family of its operations."""
+"""The admin client. The class `Admin` has the operations, and each of the other modules sends the
+requests of one family, such as topics or groups."""

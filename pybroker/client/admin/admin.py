@@ -1,7 +1,8 @@
 """The public admin client: topics, partitions, options, log directories, groups, cluster. Every
-operation returns a result for each item, so one bad name does not hide the results of the others.
+operation returns a result for each item, so an error of one item does not hide the results of the
+other items.
 
-This class lists the operations; the modules beside it send the requests.
+This class lists the operations. The other modules of this package send the requests.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from pybroker.ports import Clock, Rng
 
 
 class Admin:
-    """Manages topics, partitions, options, log directories and groups.
+    """The admin client: it manages topics, partitions, options, log directories and groups.
 
     A `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
 
-    async with Admin("localhost:9092") as admin:
-        for result in await admin.create_topics([NewTopic("orders", partitions=3)]):
-            result.check()
+        async with Admin("localhost:9092") as admin:
+            for result in await admin.create_topics([NewTopic("orders", partitions=3)]):
+                result.check()
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Admin:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """Parse the options. Raises ConfigError."""
+        """Parse the options. Raises ConfigError, which lists all invalid options."""
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = (
                 bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
@@ -75,7 +76,7 @@ class Admin:
         self._calls = Calls(self._cluster)
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NoBrokers."""
+        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
         try:
             await self._cluster.start()
         except BaseException:
@@ -84,7 +85,7 @@ class Admin:
         self._calls.opened = True
 
     async def close(self) -> None:
-        """Close all connections. Idempotent."""
+        """Close the connections to all brokers. Idempotent."""
         self._calls.opened = False
         await self._cluster.close()
 
@@ -107,8 +108,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Create topics. Return one result for each topic. `validate_only` checks the request and
-        changes nothing. Raises ClientError if the controller does not answer."""
+        """Create topics, or only check the request with `validate_only`. Return one result for each
+        topic. Raises ClientError if the controller does not answer."""
         return await admin_topics.create_topics(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -116,8 +117,8 @@ class Admin:
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None
     ) -> list[TopicResult]:
-        """Delete topics. Return one result for each topic. Raises ClientError if the controller
-        does not answer."""
+        """Delete the topics with these names. Return one result for each topic. Raises ClientError
+        if the controller does not answer."""
         return await admin_topics.delete_topics(self._calls, names, timeout_ms=timeout_ms)
 
     async def create_partitions(
@@ -127,8 +128,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Add partitions to topics. Return one result for each topic. Raises ClientError if the
-        controller does not answer."""
+        """Raise the partition counts of topics. Return one result for each topic. Raises
+        ClientError if the controller does not answer."""
         return await admin_topics.create_partitions(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -140,34 +141,36 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Elect leaders. Return None for each partition with a new leader, the error for the
-        others, often ELECTION_NOT_NEEDED. With `partitions` None the controller checks all
-        partitions, and the result omits partitions that need no election. Raises ClientError if the
-        controller does not answer."""
+        """Let the controller elect leaders. Return None for each partition with a new leader, and
+        the error for each other partition, often ELECTION_NOT_NEEDED. With `partitions` None the
+        controller checks all partitions, and the result omits those that need no election. Raises
+        ClientError if the controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
 
     async def list_topics(self) -> list[TopicInfo]:
-        """Return all visible topics, sorted by name, including internal ones. Raises
-        ClientError."""
+        """Return all topics that the client may describe, sorted by name, including internal ones.
+        Raises ClientError if no broker answers."""
         view = await self._calls.metadata(None)
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return the description of each topic; `error` is set for a topic that does not exist.
-        Raises ClientError."""
+        """Return the description of each topic by its name. The field `error` tells that a topic
+        does not exist. Raises ClientError if no broker answers."""
         wanted = list(names)
         return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Return the brokers and the controller. Raises ClientError."""
+        """Return the id, the brokers and the controller of the cluster. Raises ClientError if no
+        broker answers."""
         return await admin_cluster.describe_cluster(self._calls, timeout_ms=timeout_ms)
 
     async def api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, BrokerVersions]:
-        """Return the API versions of each of these brokers (None: all). Raises Closed."""
+        """Return the versions of each API that a broker supports, for these brokers (None: for all
+        known brokers). Raises Closed before `start` and after `close`."""
         return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
 
     async def describe_configs(
@@ -197,8 +200,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
-        """Change single options and keep all others (IncrementalAlterConfigs). Return one result
-        for each resource. Raises Closed."""
+        """Change the given options of each resource and keep all others (IncrementalAlterConfigs).
+        Return one result for each resource. Raises Closed."""
         return await admin_configs.alter_configs(
             self._calls, changes, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -210,8 +213,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigResult]:
-        """Set these options and unset all others (AlterConfigs). Return one result for each
-        resource. Raises Closed."""
+        """Set the given options of each resource and unset all others (AlterConfigs). Return one
+        result for each resource. Raises Closed."""
         return await admin_configs.replace_configs(
             self._calls, configs, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -223,8 +226,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[int, BrokerLogDirs]:
-        """Return the log directories of each of these brokers (None: all) with the replicas of
-        these partitions (None: all). Raises Closed."""
+        """Return the log directories of each broker in `brokers` (None: of all brokers), with the
+        replicas of the given partitions (None: of all partitions). Raises Closed."""
         return await admin_log_dirs.describe_log_dirs(
             self._calls, brokers, partitions, timeout_ms=timeout_ms
         )
@@ -232,8 +235,8 @@ class Admin:
     async def alter_replica_log_dirs(
         self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
     ) -> dict[Replica, ClientError | None]:
-        """Move replicas to other log directories of their broker. Return None for each accepted
-        move, the error for the others. Raises Closed."""
+        """Ask brokers to move replicas to the given log directories. Return None for each accepted
+        move, the error for each refused one. Raises Closed."""
         return await admin_log_dirs.alter_replica_log_dirs(
             self._calls, moves, timeout_ms=timeout_ms
         )
@@ -241,8 +244,8 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, DeletedRecords]:
-        """Delete all records before these offsets (-1: all committed records). Return one result
-        for each partition. Raises Closed."""
+        """Delete the records before the offset given for each partition (-1: all committed
+        records). Return one result for each partition. Raises Closed."""
         return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
 
     async def describe_producers(
@@ -252,8 +255,8 @@ class Admin:
         broker: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionProducers]:
-        """Return the active producers of each partition, from its leader or from the replica on
-        `broker`. Raises Closed."""
+        """Return the active producers of each partition, from its leader, or from the replica on
+        the broker with the id `broker`. Raises Closed."""
         return await admin_partitions.describe_producers(
             self._calls, partitions, broker=broker, timeout_ms=timeout_ms
         )
@@ -261,8 +264,8 @@ class Admin:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """Return the end offsets of leader epochs (OffsetForLeaderEpoch). One result for each
-        partition. Raises Closed."""
+        """Return for each partition where the given leader epoch ends in the leader's log
+        (OffsetForLeaderEpoch). Raises Closed before `start` and after `close`."""
         self._calls.check_opened()
         return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
 
@@ -273,8 +276,9 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Return the offset or the error of each partition. Timestamps are ms since 1970, or LATEST
-        (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
+        """Return for each partition the offset of its timestamp, or the error. A timestamp is in ms
+        since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed before `start`
+        and after `close`."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -293,22 +297,23 @@ class Admin:
     async def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """Return state and members of each group. A group that does not exist is "Dead". Raises
-        Closed."""
+        """Return the state and the members of each group. A group that does not exist has the state
+        "Dead". Raises Closed."""
         return await admin_groups.describe_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups without members, and their offsets. Return None for each deleted group, the
-        error for the others. Raises Closed."""
+        """Delete groups that have no members, with their committed offsets. Return None for each
+        deleted group, the error for each other group. Raises Closed."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(
         self, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Remove static members from a group. Return None for each removed member, the error for
-        the others. Raises ClientError if the coordinator does not answer."""
+        """Remove the static members with these instance ids from a group. Return None for each
+        removed member, the error for each other member. Raises ClientError if the coordinator does
+        not answer."""
         return await admin_groups.remove_members(
             self._calls, group, instance_ids, timeout_ms=timeout_ms
         )
@@ -320,9 +325,10 @@ class Admin:
         require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, GroupOffsets]:
-        """Return the committed offsets of groups for these partitions, or for all partitions with
-        None. `require_stable` waits until transactions that commit offsets are completed. One
-        result for each group. Raises Closed."""
+        """Return the committed offsets of each group. The value of a group in `groups` lists the
+        partitions to look up; None means all partitions with committed offsets. With
+        `require_stable` the client waits until no open transaction commits offsets of these
+        partitions. Raises Closed."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -334,9 +340,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Commit offsets of a group without members. Return None for each partition with a
-        committed offset, the error for the others. Raises ClientError if the coordinator does not
-        answer."""
+        """Commit offsets for a group, which must not have members. Return None for each partition
+        whose offset was committed, the error for each other partition. Raises ClientError if the
+        coordinator does not answer."""
         return await admin_group_offsets.alter_offsets(
             self._calls, group, offsets, timeout_ms=timeout_ms
         )
@@ -348,9 +354,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Delete committed offsets of partitions that the group does not read. Return None for each
-        deleted offset, the error for the others. Raises ClientError if the coordinator refuses the
-        whole request."""
+        """Delete a group's committed offsets in these partitions, which the group must not read.
+        Return None for each deleted offset, the error for each other partition. Raises ClientError
+        if the coordinator refuses the whole request."""
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
         )
@@ -358,8 +364,8 @@ class Admin:
     async def group_lag(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupLag]:
-        """Return the lag of groups in the partitions in which they have committed an offset. One
-        result for each group. Raises Closed."""
+        """Return one result for each group: how far the group is behind, in the partitions in which
+        it has committed an offset. Raises Closed before `start` and after `close`."""
         return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
 
     async def partition_lag(
@@ -369,9 +375,10 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of each partition behind the given offset. Read the offsets before this
-        call, otherwise the lag does not count records that are consumed in between. Without
-        `details`, bytes and seconds are None. Raises Closed."""
+        """Return for each partition how far the given offset is behind the end of the log. Read the
+        offsets before this call: otherwise a record that is consumed in between does not count.
+        Without `details` the lag in bytes and in seconds is None. Raises Closed before `start` and
+        after `close`."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -383,8 +390,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
-        """Return the same as `partition_lag`, for any number of offsets of each partition. One
-        result for each position, in their order. Raises Closed."""
+        """Return the same as `partition_lag` for pairs of partition and offset, in their order. A
+        partition may occur several times. Raises Closed before `start` and after `close`."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )

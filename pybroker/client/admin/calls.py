@@ -1,5 +1,5 @@
-"""Sending and retrying of the admin client's requests to any broker, the controller, one broker, or
-the leaders of partitions. The callers build the requests."""
+"""Sending and retrying of the admin client's requests. A request goes to any broker, to the
+controller, to a named broker, or to the leaders of partitions. The callers build the requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Ask = Callable[[Connection, float], Awaitable[T]]
-"""A function that sends a request on a connection, with a time limit in seconds."""
+"""A function that sends a request on a connection, with a time limit in seconds, and returns the
+value that the caller wants."""
 
 _FAILURES_UNTOLD: Final = 5
-"""The number of failures to find the controller before the client logs a warning. An election may
-cause a few failures."""
+"""The number of failed attempts before the client warns that no broker acts as the controller. An
+election may cause a few failures."""
 
 
 class Calls:
-    """The sender of one admin client's requests. `opened` is true until `close`."""
+    """The sender of one admin client's requests. `opened` is true from `start` to `close` of the
+    client."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -43,21 +45,23 @@ class Calls:
         return Deadline(self.cluster.clock, limit_ms)
 
     def wait_ms(self, timeout_ms: int | None) -> int:
-        """Return the timeout for the broker, in ms. It ends before the client's own timeout, so
-        that the client receives the response."""
+        """Return the time limit in ms that a request gives to the broker: `timeout_ms` (None:
+        default.api.timeout.ms), but at most request.timeout.ms, the time for which the client
+        waits."""
         options = self.cluster.options
         return min(timeout_ms or options.default_api_timeout_ms, options.request_timeout_ms)
 
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the response of any reachable broker. Raises ClientError."""
+        """Return the value that `ask` gets from any reachable broker. A request that a broker may
+        have processed is repeated only with `repeatable`. Raises ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )
 
     async def controller(self, ask: Ask[T], timeout_ms: int | None = None) -> T:
-        """Return the response of the controller. Raises ClientError."""
+        """Return the value that `ask` gets from the controller. Raises ClientError."""
 
         async def controller() -> Connection:
             node = self.cluster.view.controller_id
@@ -81,7 +85,8 @@ class Calls:
     async def broker(
         self, node: int, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the response of one broker. Raises ClientError."""
+        """Return the value that `ask` gets from the broker with the id `node`. Raises
+        ClientError."""
 
         async def named() -> Connection:
             return await self.cluster.connection(node)
@@ -91,8 +96,8 @@ class Calls:
     async def each_broker(
         self, nodes: Iterable[int] | None, ask: Ask[T], timeout_ms: int | None = None
     ) -> dict[int, T | ClientError]:
-        """Return the response or the error of each broker in `brokers`, or of all known brokers
-        with None."""
+        """Return, by broker id, the value that `ask` gets from each broker in `nodes`, or the
+        error. With None, ask all known brokers."""
         self.check_opened()
         chosen = sorted(self.cluster.view.nodes) if nodes is None else list(dict.fromkeys(nodes))
 
@@ -112,15 +117,16 @@ class Calls:
         *,
         repeatable: bool = True,
     ) -> dict[TopicPartition, T | ClientError]:
-        """Return one result for each partition, from its leader, as `ask_leaders` does."""
+        """Return, for each partition, the value that `ask` gets from the partition's leader, or the
+        error, as `ask_leaders` does."""
         self.check_opened()
         return await ask_leaders(
             self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
         )
 
     async def metadata(self, names: Iterable[str] | None) -> ClusterView:
-        """Return the metadata of these topics, or of all topics with None, from any broker. Raises
-        ClientError."""
+        """Return the metadata of the topics in `names`, or of all topics if it is None, from any
+        broker. Raises ClientError."""
         self.check_opened()
         deadline = self.deadline()
         failures = 0
@@ -134,7 +140,7 @@ class Calls:
                 await self._before_retry(error, failures, deadline, True)
 
     def check_opened(self) -> None:
-        """Raise Closed unless the client is started."""
+        """Raise Closed before `start` and after `close` of the client."""
         if not self.opened:
             raise Closed("the admin client is not running")
 
@@ -145,7 +151,8 @@ class Calls:
         deadline: Deadline,
         repeatable: bool,
     ) -> T:
-        """Send the request until a broker responds, and return the response."""
+        """Ask the connection from `choose` until a broker responds or `deadline` passes, and return
+        the value of `ask`. Raises ClientError."""
         self.check_opened()
         failures = 0
         while True:
@@ -159,8 +166,9 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait before the next attempt. Raise the error if no attempt is left. A request that the
-        broker may have processed is sent again only if it is `repeatable`."""
+        """Wait before the next attempt and refresh the metadata. Raise `error` instead if the time
+        is over or a retry does not help. A request that the broker may have processed is sent again
+        only if it is `repeatable`."""
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:
@@ -170,7 +178,7 @@ class Calls:
             and getattr(error, "code", None) == ErrorCode.NOT_CONTROLLER
         ):
             log.warning(
-                "no broker acts as the controller yet reason=%s remaining_s=%.0f",
+                "no broker acts as the controller, retrying reason=%s remaining_s=%.0f",
                 error,
                 deadline.remaining_s(),
             )
@@ -182,8 +190,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """Raise ResponseError if all results (error code, message) say that the broker is not the
-    controller. The broker then changed nothing."""
+    """Raise ResponseError if a result says that the broker is not the controller. A result is a
+    pair of error code and message. The broker then changed nothing."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

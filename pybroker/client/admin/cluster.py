@@ -26,7 +26,8 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """The lowest and highest version of each API of a broker, by API key, or the error."""
+    """The lowest and highest version of each API that a broker supports, by API key. If the broker
+    did not respond, only `error` is set."""
 
     node: Node
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -74,7 +75,7 @@ async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDe
 async def api_versions(
     calls: Calls, brokers: Iterable[int] | None, *, timeout_ms: int | None
 ) -> dict[int, BrokerVersions]:
-    """Return one result for each broker in `brokers`, or for all known brokers with None."""
+    """Return the API versions of each broker in `brokers`, or of all known brokers with None."""
 
     async def ask(connection: Connection, timeout_s: float) -> Mapping[int, tuple[int, int]]:
         return connection.versions

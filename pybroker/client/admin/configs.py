@@ -64,7 +64,7 @@ ALL_BROKERS: Final = ConfigResource(ResourceKind.BROKER, "")
 
 
 class ConfigSource(enum.IntEnum):
-    """The source of an option's value."""
+    """The source of an option's value, such as a topic's own setting or the broker's default."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -76,7 +76,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigType(enum.IntEnum):
-    """The type of a value (KIP-569)."""
+    """The type of an option's value (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -91,7 +91,8 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigOperation(enum.IntEnum):
-    """The type of a change of an option. APPEND and SUBTRACT change lists (KIP-339)."""
+    """The type of a change of an option: set or delete its value, or append to or subtract from a
+    list (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -109,7 +110,7 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A source that sets an option, and its value there."""
+    """One source that sets an option, and the value that the option has in this source."""
 
     name: str
     value: str | None
@@ -132,13 +133,14 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether no source sets the option."""
+        """Whether no source sets the option, so that its value is the default."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """The options of a resource in the broker's order, or the error."""
+    """The options of a resource in the broker's order. If the broker refused, only `error` is
+    set."""
 
     resource: ConfigResource
     entries: tuple[ConfigEntry, ...] = ()
@@ -174,7 +176,8 @@ async def describe_configs(
     documentation: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigDescription]:
-    """Return one description for each resource; `names` None means all options."""
+    """Return one description for each resource. `names` selects options by name; None means all
+    options."""
 
     async def describe(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float
@@ -222,7 +225,8 @@ async def alter_configs(
     validate_only: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigResult]:
-    """Change single options (IncrementalAlterConfigs). Return one result for each resource."""
+    """Change the given options of each resource and keep all others (IncrementalAlterConfigs).
+    Return one result for each resource."""
     rows = {
         resource: [
             IncrementalAlterableConfig(
@@ -268,7 +272,8 @@ async def replace_configs(
     validate_only: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigResult]:
-    """Set these options and no others (AlterConfigs). Return one result for each resource."""
+    """Set the given options of each resource and unset all others (AlterConfigs). Return one result
+    for each resource."""
 
     async def replace(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float
@@ -309,9 +314,9 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """Return the results of all resources. A request about the options or loggers of one broker
-    goes to that broker, all others go to any broker. Changes are retried, because they are
-    idempotent."""
+    """Ask brokers about the resources, and return the result for each resource, or the error. A
+    request about the options or loggers of one broker goes to that broker, all other requests go to
+    any broker. Changes are retried, because they are idempotent."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:
@@ -381,8 +386,8 @@ def _entry(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigEntr
 
 
 def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSource:
-    """Return the source of the value. Version 0 of the response reports only whether the value is
-    the default."""
+    """Return the source of the value in a DescribeConfigs response. In version 0 the response
+    reports only whether the value is the default."""
     if row.config_source >= 0:
         return _SOURCES.get(row.config_source, ConfigSource.UNKNOWN)
     if row.is_default:

@@ -33,8 +33,9 @@ async def elect_leaders(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return one result for each partition. Raises ClientError if the controller does not
-    answer."""
+    """Let the controller elect leaders of the partitions, or of all partitions with None. Return
+    None for each partition with a new leader, the error for each other partition. Raises
+    ClientError if the controller does not answer."""
     topics: dict[str, TopicPartitions] = {}
     for name, number in dict.fromkeys(partitions or ()):
         topics.setdefault(name, TopicPartitions(topic=name)).partitions.append(number)

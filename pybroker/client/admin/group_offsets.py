@@ -41,9 +41,9 @@ SEVERAL_GROUPS_VERSION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset. `offset` is the offset of the next record to read, `leader_epoch` is the
-    epoch of the last read record (-1 if unknown), `metadata` is any text of the consumer. If the
-    broker returned an error, only `error` is set."""
+    """An offset that a group has committed in a partition. `offset` is the offset of the next
+    record to read, `leader_epoch` is the epoch of the last read record (-1 if unknown), `metadata`
+    is any text of the consumer. If the broker returned an error, only `error` is set."""
 
     offset: int
     leader_epoch: int = -1
@@ -53,15 +53,15 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """The committed offsets of a group, or the error. Partitions without a committed offset are
-    left out."""
+    """The committed offsets of a group by partition, without the partitions in which it has
+    committed nothing. If the request failed, only `error` is set."""
 
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> GroupOffsets:
-        """Return the offsets. Raises `error`, or the first error of a partition."""
+        """Return the offsets by partition. Raises `error`, or the first error of a partition."""
         for error in (self.error, *(row.error for row in self.offsets.values())):
             if error is not None:
                 raise error
@@ -75,9 +75,9 @@ async def committed_offsets(
     require_stable: bool,
     timeout_ms: int | None,
 ) -> dict[str, GroupOffsets]:
-    """Return one result for each group. The values of `groups` are the partitions to look up, None
-    for all partitions with committed offsets. `require_stable` waits until transactions that commit
-    offsets are completed."""
+    """Return one result for each group. The value of a group in `groups` lists the partitions to
+    look up; None means all partitions with committed offsets. With `require_stable` the client
+    waits until no open transaction commits offsets of these partitions."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)
@@ -90,8 +90,9 @@ async def committed_offsets(
         version = connection.version_of(ApiKey.OFFSET_FETCH)
         if version < (STABLE_VERSION if require_stable else ALL_VERSION):
             raise UnsupportedByBroker(
-                f"the broker knows version {version} of OffsetFetch; all offsets of a group take"
-                f" {ALL_VERSION}, stable ones {STABLE_VERSION}"
+                f"the broker supports OffsetFetch up to version {version}, expected {ALL_VERSION}"
+                " or above for all offsets of a group,"
+                f" {STABLE_VERSION} or above for require_stable"
             )
         several = version >= SEVERAL_GROUPS_VERSION
         requests = [chosen] if several else [(group,) for group in chosen]
@@ -129,8 +130,9 @@ async def alter_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return None for each partition with a committed offset, the error for the others. Raises
-    ClientError if the coordinator does not answer."""
+    """Commit offsets for a group, which must not have members. Return None for each partition whose
+    offset was committed, the error for each other partition. Raises ClientError if the coordinator
+    does not answer."""
     calls.check_opened()
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), row in offsets.items():
@@ -171,8 +173,9 @@ async def delete_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Return None for each partition with a deleted offset, the error for the others. Raises
-    ClientError if the coordinator does not answer, or refuses the whole request."""
+    """Delete a group's committed offsets in these partitions. Return None for each deleted offset,
+    the error for each other partition. Raises ClientError if the coordinator does not answer, or
+    refuses the whole request."""
     calls.check_opened()
     wanted = list(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(
@@ -218,8 +221,8 @@ _FOR_THE_WHOLE: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""The error codes that a coordinator returns for a partition although they concern the whole group.
-The coordinator changed nothing, so the client retries the request."""
+"""The error codes that a coordinator returns for each partition although the reason concerns the
+whole group. The coordinator changed nothing, so the client retries the request."""
 
 
 def _refusal(codes: Iterable[int]) -> ResponseError | None:
@@ -276,8 +279,8 @@ def _offsets(
     error_code: int,
     topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
 ) -> GroupOffsets | ClientError:
-    """Return the offsets of one group in a response. If a partition has a retriable error, the
-    whole result is that error."""
+    """Return the offsets of one group in an OffsetFetch response. If a partition has a retriable
+    error, the whole result is this error, so that the client asks again."""
     if error := response_error(error_code):
         return error
     found: dict[TopicPartition, CommittedOffset] = {}

@@ -43,7 +43,8 @@ offsets."""
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in a list. `state` is empty if the broker does not report it (before Kafka 2.6)."""
+    """A group in the list of a broker. `state` is empty if the broker does not report it (before
+    Kafka 2.6)."""
 
     group_id: str
     protocol_type: str
@@ -51,19 +52,21 @@ class GroupListing:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, unlike the members of a Kafka Connect group."""
+        """Whether the members are consumers. The members of a Kafka Connect group, for example, are
+        not."""
         return self.protocol_type in CONSUMER_TYPES
 
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """The groups of the brokers that answered, sorted by id, and the errors of the others."""
+    """The groups of the brokers that answered, sorted by group id. `errors` has the error of each
+    broker that did not answer."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> GroupList:
-        """Return the list. Raises the error of the first broker that did not respond."""
+        """Return the groups. Raises the error of the first broker that did not respond."""
         for error in self.errors.values():
             raise error
         return self
@@ -71,8 +74,8 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group. `client_host` has the coordinator's format ("/127.0.0.1"). `metadata`
-    and `assignment` are bytes of the group's protocol."""
+    """A member of a group. `client_host` is its address as the coordinator shows it ("/127.0.0.1").
+    `metadata` and `assignment` are bytes, whose format depends on the group's protocol type."""
 
     member_id: str
     group_instance_id: str | None
@@ -82,19 +85,20 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """Return the subscription of a consumer. Raises MalformedInput, also during a rebalance,
-        when the coordinator returns no metadata."""
+        """Return the subscription that `metadata` of a consumer contains. Raises MalformedInput,
+        also during a rebalance, when the coordinator returns no metadata."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions assigned to a consumer. Raises MalformedInput."""
+        """Return the partitions that `assignment` of a consumer contains. Raises MalformedInput."""
         return decode_assignment(self.assignment).partitions
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The description of a group, or the error. `state` is Kafka's name of the state; it is "Dead",
-    too, for a group that does not exist. `assignor` is empty unless the state is Stable."""
+    """The state and the members of a group. `state` is Kafka's name of the state; it is "Dead" also
+    if the group does not exist. `assignor` is empty unless the state is Stable. If the request
+    failed, only `error` is set."""
 
     group_id: str
     state: str = ""
@@ -106,7 +110,7 @@ class GroupDescription:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, as in `GroupListing`."""
+        """Whether the members are consumers, and not workers of Kafka Connect, for example."""
         return self.protocol_type in CONSUMER_TYPES
 
     def check(self) -> GroupDescription:
@@ -117,15 +121,16 @@ class GroupDescription:
 
 
 async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | None) -> GroupList:
-    """Return the groups of all brokers, sorted by id."""
+    """Return the groups of all brokers, sorted by group id. With `states`, return only groups in
+    one of these states."""
     wanted = list(states)
 
     async def ask(connection: Connection, timeout_s: float) -> ListGroupsResponse:
         version = connection.version_of(ApiKey.LIST_GROUPS)
         if wanted and version < STATES_VERSION:
             raise UnsupportedByBroker(
-                f"the broker lists groups with version {version} of ListGroups; choosing them by"
-                f" state takes {STATES_VERSION}"
+                f"the broker supports ListGroups up to version {version}, expected {STATES_VERSION}"
+                " or above for a list by states"
             )
         answer = await connection.send(
             ApiKey.LIST_GROUPS,
@@ -151,7 +156,7 @@ async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | 
 async def describe_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupDescription]:
-    """Return one description for each group."""
+    """Return the state and the members of each group, or the error."""
     calls.check_opened()
 
     async def ask(
@@ -180,8 +185,9 @@ async def describe_groups(
 async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Return None for each deleted group, the error for the others. A request that the coordinator
-    may have processed is not retried, because a new group with the same id may exist."""
+    """Delete groups that have no members. Return None for each deleted group, the error for each
+    other group. A request that the coordinator may have processed is not retried, because a new
+    group with the same id may exist."""
     calls.check_opened()
 
     async def ask(
@@ -207,8 +213,9 @@ async def delete_groups(
 async def remove_members(
     calls: Calls, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Return None for each removed static member, the error for the others. Raises ClientError if
-    the coordinator does not answer, or refuses the whole request."""
+    """Remove static members from a group. Return None for each removed member, the error for each
+    other member. Raises ClientError if the coordinator does not answer, or refuses the whole
+    request."""
     calls.check_opened()
     request = LeaveGroupRequest(
         group_id=group,
@@ -221,8 +228,8 @@ async def remove_members(
         version = connection.version_of(ApiKey.LEAVE_GROUP)
         if version < MEMBERS_VERSION:
             raise UnsupportedByBroker(
-                f"the broker knows version {version} of LeaveGroup; removing static members"
-                f" takes {MEMBERS_VERSION}"
+                f"the broker supports LeaveGroup up to version {version}, expected"
+                f" {MEMBERS_VERSION} or above to remove static members"
             )
         answer = await connection.send(
             ApiKey.LEAVE_GROUP, request, LeaveGroupResponse, timeout_s=timeout_s

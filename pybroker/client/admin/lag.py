@@ -1,4 +1,5 @@
-"""The lag of groups: in records, in bytes and in time.
+"""The lag of groups: the records, the bytes and the time between the committed offset and the end
+of the log.
 
 The client reads committed offsets before log offsets, so a record that is consumed in between may
 still count as lag. `pybroker.group_lag` computes the lag and defines its numbers.
@@ -35,8 +36,8 @@ BATCHES_MAX: Final = 8
 """The maximum number of batches in which the client searches for the first record from an offset
 on. Transaction markers and batches emptied by compaction have no records."""
 TOGETHER_MAX: Final = 16
-"""The maximum number of partitions of which the client fetches a batch at the same time. A batch
-may have more than a megabyte."""
+"""The maximum number of batches that the client fetches at the same time, each of another
+partition. A batch may have more than a megabyte."""
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Position = tuple[TopicPartition, int]
@@ -67,14 +68,15 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of a group in the partitions with committed offsets, or the error."""
+    """The lag of a group in each partition in which it has committed an offset. If the request
+    failed, only `error` is set."""
 
     group_id: str
     partitions: Mapping[TopicPartition, PartitionLag] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> GroupLag:
-        """Return the lag. Raises `error`, or the first error of a partition."""
+        """Return the lag by partition. Raises `error`, or the first error of a partition."""
         for error in (self.error, *(row.error for row in self.partitions.values())):
             if error is not None:
                 raise error
@@ -84,7 +86,7 @@ class GroupLag:
 async def group_lag(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupLag]:
-    """Return one result for each group."""
+    """Return for each group its lag in each partition in which it has committed an offset."""
     answers = await committed_offsets(
         calls, dict.fromkeys(groups), require_stable=False, timeout_ms=timeout_ms
     )
@@ -109,7 +111,8 @@ async def partition_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionLag]:
-    """Return the same as `position_lag`, for one position of each partition."""
+    """Return for each partition the lag behind its offset in `committed`, as `position_lag`
+    computes it."""
     lags = await position_lag(calls, [*committed.items()], details=details, timeout_ms=timeout_ms)
     return dict(zip(committed, lags, strict=True))
 
@@ -121,8 +124,8 @@ async def position_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> list[PartitionLag]:
-    """Return the lag behind each position, in the order of `positions`. A partition may occur
-    several times. Without `details`, bytes and seconds are None."""
+    """Return the lag of each position (partition and offset), in the order of `positions`. A
+    partition may occur several times. Without `details`, bytes and seconds are None."""
     calls.check_opened()
     spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
     behind = {
@@ -156,7 +159,8 @@ async def position_lag(
 async def _spans(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
-    """Return first and last offsets of partitions, and the errors of the other partitions."""
+    """Return, by partition, where the log begins and ends at its leader, and the errors of the
+    partitions whose leader did not answer."""
     wanted = sorted(partitions)
     starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
     stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)
@@ -189,9 +193,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return the first and last offsets of a log. If the leader changes between the requests, a
-    later response may be lower; the result keeps the end offset at or above the last stable offset,
-    and both at or above the log start."""
+    """Return where a log begins and ends, from three responses of its leader. A new leader between
+    them may answer lower offsets, so the result keeps the order log start <= last stable offset <=
+    end."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 
@@ -199,8 +203,8 @@ def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
 async def _sizes(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> dict[TopicPartition, int]:
-    """Return the log sizes of the leaders, in bytes, without partitions whose broker does not
-    respond."""
+    """Return the size of each partition's log on its leader, in bytes. Partitions whose leader does
+    not respond are omitted."""
     wanted = list(partitions)
     leaders = {key: calls.cluster.view.leader(key) for key in wanted}
     brokers = {node for node in leaders.values() if node is not None}
@@ -219,8 +223,8 @@ async def _sizes(
 async def _timestamps(
     calls: Calls, positions: Iterable[Position], timeout_ms: int | None
 ) -> dict[Position, int]:
-    """Return the timestamp of the first record from each position on, in ms. A position without
-    such a record or without a response is left out."""
+    """Return for each position the timestamp of the first record at or after it, in ms since 1970.
+    A position without such a record, or without a response, is omitted."""
     offsets: dict[TopicPartition, list[int]] = {}
     for key, offset in sorted(positions):
         offsets.setdefault(key, []).append(offset)
@@ -255,8 +259,9 @@ async def _timestamps(
 async def _timestamp(
     connection: Connection, key: TopicPartition, offset: int, timeout_s: float
 ) -> int | ClientError:
-    """Return the timestamp of the first record from `position` on. The leader returns the batch
-    that contains the offset, even if the batch exceeds the byte limit of the request."""
+    """Return the timestamp, in ms since 1970, of the first record at or after `offset`
+    (NO_TIMESTAMP if there is none), or the error. The leader returns the batch that contains the
+    offset, even if the batch exceeds the byte limit of the request."""
     position = offset
     for _ in range(BATCHES_MAX):
         answer = await connection.send(
@@ -279,8 +284,9 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """Return the timestamp of the first record from `offset` on in these batches. If they have no
-    such record, return the offset at which to continue. Raises CorruptionError, BrokerError."""
+    """Return the timestamp, in ms since 1970, of the first record at or after `offset` in these
+    batches (None if they have no such record), and the offset at which to continue. Raises
+    CorruptionError, BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

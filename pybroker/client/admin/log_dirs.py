@@ -25,7 +25,7 @@ from pybroker.wire.messages.log_dirs import (
 
 
 class Replica(NamedTuple):
-    """The replica of a partition on one broker."""
+    """One broker's replica of a partition: topic, partition number and broker id."""
 
     topic_partition: TopicPartition
     broker: int
@@ -33,8 +33,9 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica in a log directory, with its size in bytes and its lag in offsets. `future` is true
-    for the future replica of a move to this directory."""
+    """A replica in a log directory. `size` is in bytes, `offset_lag` is the number of offsets that
+    it is behind the high watermark. `future` is true for the copy that a move to this directory
+    writes."""
 
     size: int
     offset_lag: int
@@ -52,7 +53,8 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The log directories of a broker in the broker's order, or the error."""
+    """The log directories of a broker, in the order of its response. If the broker did not
+    respond, only `error` is set."""
 
     broker: int
     dirs: tuple[LogDir, ...] = ()
@@ -72,8 +74,8 @@ async def describe_log_dirs(
     *,
     timeout_ms: int | None,
 ) -> dict[int, BrokerLogDirs]:
-    """Return one result for each broker; `brokers` None means all brokers, `partitions` None all
-    partitions."""
+    """Return the log directories of each broker with the replicas in them. `brokers` None means all
+    known brokers, `partitions` None all partitions."""
     request = DescribeLogDirsRequest(
         topics=None
         if partitions is None
@@ -100,7 +102,8 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: Calls, moves: Mapping[Replica, str], *, timeout_ms: int | None
 ) -> dict[Replica, ClientError | None]:
-    """Return None for each accepted move of a replica, the error for the others."""
+    """Ask each broker to move its replicas to the given log directories. Return None for each
+    accepted move, the error for each refused one."""
     outcomes: dict[Replica, ClientError | None] = dict.fromkeys(moves, _NOT_ANSWERED)
     for broker in sorted({replica.broker for replica in moves}):
         paths: dict[str, list[TopicPartition]] = {}
@@ -117,7 +120,8 @@ async def alter_replica_log_dirs(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partition numbers by topic, in the order of the first occurrence."""
+    """Return the partition numbers of each topic. Topics are in the order of their first partition
+    in `partitions`."""
     found: dict[str, list[int]] = {}
     for topic, number in partitions:
         found.setdefault(topic, []).append(number)

@@ -31,8 +31,8 @@ HIGH_WATERMARK: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """The result for one partition. `low_watermark` is the smallest log start offset of its
-    replicas, -1 with an `error`."""
+    """The result of deleting records in one partition. `low_watermark` is the smallest log start
+    offset of the partition's replicas, -1 with an `error`."""
 
     low_watermark: int
     error: ClientError | None = None
@@ -46,9 +46,9 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """An active producer of a partition. `last_timestamp` is in ms. `transaction_start` is the
-    first offset of the open transaction. `last_sequence`, `coordinator_epoch` and
-    `transaction_start` are -1 if not set."""
+    """A producer that a partition's leader remembers. `last_timestamp` is the timestamp of its last
+    batch in ms since 1970. `transaction_start` is the first offset of its open transaction.
+    `last_sequence`, `coordinator_epoch` and `transaction_start` are -1 if not set."""
 
     id: int
     epoch: int
@@ -60,7 +60,7 @@ class ActiveProducer:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProducers:
-    """The producers of a partition, or the error."""
+    """The active producers of a partition. If the request failed, only `error` is set."""
 
     producers: tuple[ActiveProducer, ...]
     error: ClientError | None = None
@@ -75,9 +75,9 @@ class PartitionProducers:
 async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
-    """Return one result for each partition. A request that the broker may have processed is retried
-    only with an explicit offset, because a second request with HIGH_WATERMARK could delete more
-    records."""
+    """Delete the records before the offset given for each partition. Return one result for each
+    partition. A request that the broker may have processed is retried only with an explicit offset,
+    because a second request with HIGH_WATERMARK could delete more records."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
@@ -116,7 +116,8 @@ async def describe_producers(
     broker: int | None,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionProducers]:
-    """Return one result for each partition, from its leader, or from the replica on `broker`."""
+    """Return the active producers of each partition, from its leader, or from the replica on the
+    broker with the id `broker`."""
 
     async def ask(
         connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float

@@ -59,8 +59,8 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The result for one topic of a request. `error` is None on success. The other fields are set
-    if the broker reports them."""
+    """The controller's result for one topic of a request. `error` is None on success. The other
+    fields are set if the controller reports them."""
 
     name: str
     error: ResponseError | None
@@ -79,7 +79,8 @@ class TopicResult:
 async def create_topics(
     calls: Calls, topics: Iterable[NewTopic], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Return one result for each topic. Raises ClientError if the controller does not answer."""
+    """Create the topics, or only check the request with `validate_only`. Return one result for each
+    topic. Raises ClientError if the controller does not answer."""
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),
@@ -100,7 +101,8 @@ async def create_topics(
 async def delete_topics(
     calls: Calls, names: Iterable[str], *, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Return one result for each topic. Raises ClientError if the controller does not answer."""
+    """Delete the topics. Return one result for each topic. Raises ClientError if the controller
+    does not answer."""
     topics = list(names)
 
     async def ask(connection: Connection, timeout_s: float) -> DeleteTopicsResponse:
@@ -126,7 +128,8 @@ async def delete_topics(
 async def create_partitions(
     calls: Calls, topics: Iterable[NewPartitions], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Return one result for each topic. Raises ClientError if the controller does not answer."""
+    """Raise the partition counts of the topics, or only check the request with `validate_only`.
+    Return one result for each topic. Raises ClientError if the controller does not answer."""
     request = CreatePartitionsRequest(
         topics=[_growing(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),

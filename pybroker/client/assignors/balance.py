@@ -46,8 +46,8 @@ def balanced(
     members: Sequence[GroupMember],
     owned: Mapping[TopicPartition, str],
 ) -> Assignments:
-    """Return a balanced assignment: the partitions of each member. `owners` has the previous
-    owners."""
+    """Return a balanced assignment: the partitions of each member, by member id. `owned` has the
+    member that owned each partition before the rebalance."""
     ordered = in_order(members)
     reads = {member.member_id: frozenset(member.subscription.topics) for member in ordered}
     everything = [
@@ -71,8 +71,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Assign partitions if all members read all topics. Members with too many partitions lose some,
-    and the members with the fewest partitions get them."""
+    """Return the balanced assignment for members that all read the same topics. Members with too
+    many partitions lose some, and the members with the fewest partitions get them."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -117,7 +117,9 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Move partitions along one chain. Return False if the assignment is balanced."""
+        """Move one partition along each step of a chain of members, to a member with at least two
+        partitions fewer than the first. Return False if no such chain exists: the assignment is
+        balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:
@@ -127,8 +129,9 @@ class _Flow:
         return False
 
     def _path(self, giver: str) -> list[tuple[str, str, str]]:
-        """Return the shortest chain of moves to a member with at least two partitions fewer, each
-        move as (from, topic, to). Return an empty list if there is no such chain."""
+        """Return the shortest chain of moves from `giver` to a member with at least two partitions
+        fewer. A move is (source member, topic, target member). Return an empty list if no such
+        chain exists."""
         came: dict[str, tuple[str, str]] = {}
         queue = deque([giver])
         while queue:
@@ -144,8 +147,9 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Move one partition of the topic. Prefer a partition that the target owned before, then a
-        partition that the source did not own before."""
+        """Move one partition of the topic from the member `source` to the member `target`. Prefer a
+        partition that `target` owned before the rebalance, then a partition that `source` did not
+        own before it."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

@@ -15,7 +15,7 @@ Assignments = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of the group, as the leader receives it."""
+    """A member of the group, with the subscription that it sent in its JoinGroup request."""
 
     member_id: str
     instance_id: str | None
@@ -36,16 +36,17 @@ class Assignor(Protocol):
         release all partitions before they join."""
 
     def user_data(self) -> bytes | None:
-        """Return the user data that this member sends to the leader, in addition to its topics."""
+        """Return the bytes that this member sends to the leader beside its topics in a JoinGroup
+        request, or None."""
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member. A topic without a partition count does not exist
-        and is left out."""
+        """Return the partitions of each member, by member id. `partition_counts` has the partition
+        count of each existing topic; the partitions of other topics are not assigned."""
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Store the assignment of this member in a generation."""
+        """Store the partitions that this member got in the generation, for the next rebalance."""
 
 
 class Forgetful:
@@ -59,8 +60,8 @@ class Forgetful:
 
 
 def member_order(member: GroupMember) -> tuple[bool, str]:
-    """Return the sort key of a member. Static members come first, sorted by instance id, so that a
-    restart does not change the order; other members are sorted by member id."""
+    """Return the key by which members are sorted. Static members come first, sorted by instance id,
+    so that a restart does not change the order. Other members are sorted by member id."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.member_id
@@ -71,6 +72,6 @@ def in_order(members: Iterable[GroupMember]) -> list[GroupMember]:
 
 
 def topics_of(members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> list[str]:
-    """Return the existing topics to which any member subscribes, sorted."""
+    """Return the topics that exist and to which any member subscribes, sorted by name."""
     wanted = {topic for member in members for topic in member.subscription.topics}
     return sorted(topic for topic in wanted if partition_counts.get(topic, 0) > 0)

@@ -1,5 +1,5 @@
-"""The assignors by their names in `partition.assignment.strategy`: protocol names or Kafka's class
-names."""
+"""The lookup of an assignor by its name in `partition.assignment.strategy`: its name in JoinGroup
+requests, or the name of Kafka's Java class."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _JAVA_NAMES: Final[Mapping[str, str]] = {
 
 
 def assignor_name(text: str) -> str:
-    """Return the protocol name of an assignor. Raises ValueError."""
+    """Return the name that JoinGroup requests use for an assignor. `text` is this name or that of
+    Kafka's Java class. Raises ValueError for any other text."""
     plain = text.strip()
     name = _JAVA_NAMES.get(plain.removeprefix(_JAVA_PACKAGE), plain)
     if name not in _MAKERS:
@@ -37,5 +38,6 @@ def assignor_name(text: str) -> str:
 
 
 def make_assignor(name: str) -> Assignor:
-    """Return a new assignor. Raises ValueError for an unknown name."""
+    """Return a new assignor. `name` is its name in JoinGroup requests, or that of Kafka's Java
+    class. Raises ValueError for any other name."""
     return _MAKERS[assignor_name(name)]()

@@ -16,9 +16,10 @@ from pybroker.model import TopicPartition
 
 
 class RangeAssignor(Forgetful):
-    """The assignor "range". If the partitions of a topic do not divide evenly, the first members
-    get one partition more. Topics with the same partition count are assigned alike, so that one
-    member can join them by key."""
+    """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
+    members gets one partition more than the others. Topics with the same partition count are
+    assigned alike, so that one member gets the same partition number of each and can join them by
+    key."""
 
     name: Final = "range"
     cooperative: Final = False
@@ -26,7 +27,7 @@ class RangeAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, as `Assignor.assign` describes."""
+        """Return the partitions of each member, by member id, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         ordered = in_order(members)
         for topic in topics_of(members, partition_counts):

@@ -17,8 +17,9 @@ from pybroker.model import TopicPartition
 
 
 class RoundRobinAssignor(Forgetful):
-    """The assignor "roundrobin". The assignment is balanced if all members read the same topics. A
-    partition skips a member that does not subscribe to its topic."""
+    """The assignor "roundrobin": it gives each partition of all topics to the next member, in a
+    circle. A member that does not subscribe to the partition's topic is skipped. The assignment is
+    balanced if all members read the same topics."""
 
     name: Final = "roundrobin"
     cooperative: Final = False
@@ -26,7 +27,7 @@ class RoundRobinAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, as `Assignor.assign` describes."""
+        """Return the partitions of each member, by member id, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         turns = itertools.cycle(in_order(members))
         for topic in topics_of(members, partition_counts):

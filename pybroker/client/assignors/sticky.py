@@ -22,7 +22,7 @@ USER_DATA_VERSION: Final = 1
 
 @message
 class _Partitions(Message):
-    """The partitions of one topic."""
+    """The partitions of one topic in the user data."""
 
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
@@ -53,8 +53,8 @@ class StickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the previous partitions of this member as user data. The member owns no partitions
-        while it joins."""
+        """Return the partitions of this member in its last generation, as bytes for the leader. In
+        this strategy a member owns no partitions while it joins."""
         if not self._partitions:
             return None
         topics: dict[str, _Partitions] = {}
@@ -68,12 +68,14 @@ class StickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """See `Assignor`."""
+        """Return the partitions of each member, by member id, so that as few as possible change
+        their owner."""
         ownerships = {member.member_id: _earlier(member.subscription) for member in members}
         return balanced(partition_counts, members, owners(ownerships))
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """See `Assignor`."""
+        """Store the partitions and the generation of this member, for its next JoinGroup
+        request."""
         self._partitions = tuple(partitions)
         self._generation = generation
 
@@ -91,14 +93,15 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation as user data, for leaders that do not know the generation field of
-        the subscription."""
+        """Return the generation of this member's partitions as bytes. A leader reads it there if it
+        does not know the field of the subscription."""
         return _GENERATION.pack(self._generation)
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """See `Assignor`."""
+        """Return the partitions of each member, by member id. A partition that another member still
+        owns is assigned to no member until its owner has released it."""
         ownerships = {member.member_id: _present(member.subscription) for member in members}
         valid = owners(ownerships)
         found = balanced(partition_counts, members, valid)
@@ -115,13 +118,14 @@ class CooperativeStickyAssignor:
         return found
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """See `Assignor`."""
+        """Store the generation in which this member got its partitions."""
         self._generation = generation
 
 
 def _earlier(subscription: Subscription) -> Ownership:
-    """Return the partitions that a member of `sticky` reports as owned in its user data. Invalid
-    user data counts as no partitions: another client may send anything."""
+    """Return the partitions that a member of the strategy "sticky" reports as owned in its user
+    data, with their generation. User data that cannot be decoded counts as no partitions, because
+    another client may send any bytes."""
     for version in (USER_DATA_VERSION, 0):
         try:
             data = decode_message(
@@ -143,9 +147,9 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 
 def _present(subscription: Subscription) -> Ownership:
-    """Return the partitions that a member of `cooperative-sticky` reports as owned. The generation
-    is in the subscription since its version 2. Before, it is in the user data: as a bare number, or
-    in the format of `sticky`."""
+    """Return the partitions that a member of "cooperative-sticky" reports as owned, with their
+    generation. The subscription has the generation since its version 2. Before, the user data has
+    it: as a bare number, or in the format of "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:

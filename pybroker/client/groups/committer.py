@@ -1,4 +1,4 @@
-"""The committer of a consumer's positions, on request and automatically.
+"""The commits of a consumer's positions: those that the application requests, and automatic ones.
 
 A record counts as processed when the application requests the next record. Automatic commits
 therefore happen during calls that read, not in a timer.
@@ -23,17 +23,19 @@ from pybroker.model import TopicPartition
 log = logging.getLogger(__name__)
 
 LAST_COMMIT_LIMIT_MS: Final = 5_000
-"""The time limit of the commit before partitions are revoked or the consumer closes."""
+"""The time limit of the commit that precedes the release of partitions and the close of the
+consumer."""
 GivenOffsets = Mapping[TopicPartition, "int | OffsetAndMetadata"]
 CommitCallback = Callable[
     [dict[TopicPartition, OffsetAndMetadata], ClientError | None], Awaitable[None] | None
 ]
-"""A plain or an async function that gets the offsets, and the error or None."""
+"""The application's callback for a commit, a plain or an async function. It gets the committed
+offsets, and the error or None."""
 
 
 class Committer:
-    """The committer of a consumer with a group. `readers` returns the readers of its partitions.
-    The committer calls `news` after each automatic commit, because the next commit may be due."""
+    """The sender of a consumer's commits. `readers` returns the state of each assigned partition.
+    The committer calls `news` after each automatic commit, because the next one may be due."""
 
     def __init__(
         self,
@@ -52,11 +54,12 @@ class Committer:
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
         self._told: dict[TopicPartition, tuple[int, int | None]] = {}
-        """The era and the position of each partition at the application's last commit."""
+        """The number of jumps and the position of each partition at the time of the last commit
+        that the application requested."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of all assigned partitions."""
+        """Return the position of each assigned partition as the offset to commit."""
         return {
             key: OffsetAndMetadata(reader.position, "", reader.position_epoch)
             for key, reader in self._readers().items()
@@ -66,9 +69,10 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: the positions, except that records
-        from the offsets `in_hand` on count as not processed. A later commit of the application
-        takes precedence."""
+        """Return the offsets to commit when the consumer closes. They are the positions, but the
+        records from an offset in `in_hand` on, which the application may not have processed, do not
+        count. A partition that the application itself has committed at its present position is
+        omitted."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._told.get(key) == places[key]:
@@ -78,11 +82,13 @@ class Committer:
         return handled
 
     async def commit(self, offsets: GivenOffsets | None, deadline: Deadline) -> None:
-        """Commit and wait. Raises the errors of `Consumer.commit`."""
+        """Commit `offsets`, or the positions with None, and wait for the result. Raises the errors
+        of `Consumer.commit`."""
         await self._offsets.commit(self._chosen(offsets), deadline)
 
     def commit_async(self, offsets: GivenOffsets | None, callback: CommitCallback | None) -> None:
-        """Commit without waiting. Raises ValueError."""
+        """Commit `offsets`, or the positions with None, without waiting for the result. `callback`
+        gets the result. Raises ValueError for a negative offset."""
         chosen = self._chosen(offsets)
         work = self._offsets.commit(chosen, self._deadline(), once=True)
         self._tasks.start(self._report(work, chosen, callback), "commit")
@@ -93,23 +99,24 @@ class Committer:
         return self._options.enable_auto_commit and now >= self._next_s and not self._running
 
     def due_in_s(self, now: float) -> float | None:
-        """Return the seconds until the next automatic commit, or None if automatic commits are
-        disabled."""
+        """Return the seconds from `now` to the next automatic commit. Return None if automatic
+        commits are disabled, or one is in flight."""
         if not self._options.enable_auto_commit or self._running:
             return None
         return max(self._next_s - now, 0.0)
 
     def postpone(self) -> None:
-        """Restart the interval."""
+        """Begin auto.commit.interval.ms again: the next automatic commit is due after it."""
         self._next_s = self._cluster.clock.monotonic() + self._interval_s
 
     def commit_if_due(self) -> None:
-        """Commit if auto.commit.interval.ms has passed, without waiting for the result."""
+        """Commit the positions if auto.commit.interval.ms has passed since the last automatic
+        commit, without waiting for the result."""
         if self.due(self._cluster.clock.monotonic()):
             self.commit_now()
 
     def commit_now(self) -> None:
-        """Commit if automatic commits are enabled, without waiting for the interval or the
+        """Commit the positions now if automatic commits are enabled, without waiting for the
         result."""
         self.postpone()
         positions = self.positions()
@@ -125,27 +132,27 @@ class Committer:
         if error is not None and error.retriable:
             self._next_s = self._cluster.clock.monotonic() + self._cluster.pause_s(1)
         if error is not None and not isinstance(error, RebalanceInProgress):
-            log.warning("auto commit failed reason=%s", error)
+            log.warning("automatic commit failed, a later one follows reason=%s", error)
         self._news()
 
     async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
-        """Commit if automatic commits are enabled, before partitions are revoked and before the
-        consumer closes. A failure is logged, and the records are read again later."""
+        """Commit `offsets` if automatic commits are enabled, before partitions are released or the
+        consumer closes. A failure is logged: the next owner reads the records again."""
         if not self._options.enable_auto_commit:
             return
         try:
             deadline = Deadline(self._cluster.clock, limit_ms)
             await self._offsets.commit(offsets, deadline, automatic=True)
         except ClientError as error:
-            log.warning("auto commit failed reason=%s", error)
+            log.warning("last commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
-        """Wait a moment for commits in flight, because the coordinator rejects commits of a member
-        that has left."""
+        """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, because the coordinator rejects
+        commits of a member that has left."""
         await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
 
     async def close(self) -> None:
-        """Wait a moment for commits in flight, then stop."""
+        """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, then stop the others."""
         try:
             await self.settle()
         finally:
@@ -154,7 +161,8 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit, with checked values."""
+        """Return the offsets to commit: `offsets`, or the positions with None. Note that the
+        application has committed them. Raises ValueError for a negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():
@@ -166,8 +174,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return the era and the position of each partition. The position alone is not enough,
-        because a seek may return to an earlier position."""
+        """Return the number of jumps and the position of each partition. The position alone is not
+        enough, because a seek may return to an earlier position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:
@@ -189,4 +197,4 @@ class Committer:
             if inspect.isawaitable(outcome):
                 await outcome
         elif problem is not None:
-            log.warning("commit failed reason=%s", problem)
+            log.warning("commit without callback failed, it is not repeated reason=%s", problem)

@@ -39,7 +39,7 @@ class MemberState(enum.Enum):
 
 
 class Next(enum.Enum):
-    """The reaction to a response."""
+    """The reaction of a member to a response of its coordinator."""
 
     GO_ON = "it worked"
     AGAIN = "send the same request again after a backoff"
@@ -52,8 +52,8 @@ class Next(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a member in a request. Without membership, the generation is -1 and the
-    member id is empty."""
+    """The identity of a member that its requests contain. Without membership, the generation is -1
+    and the member id is empty."""
 
     generation: int = NO_GENERATION
     member_id: str = ""
@@ -90,18 +90,18 @@ FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
 
 
 def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
-    """Return the reaction to an error code."""
+    """Return the reaction to the error code `code` of a request, whose reactions `table` has."""
     return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
 
 
 def forgets_member_id(code: ErrorCode) -> bool:
-    """Return whether an error code with the reaction LOST also invalidates the member id. A member
-    of an old generation keeps its id."""
+    """Return whether the member id is invalid after an error code with the reaction LOST. After
+    ILLEGAL_GENERATION it stays valid: the member only missed a rebalance."""
     return code != ErrorCode.ILLEGAL_GENERATION
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """Return the error to raise for an error code with the reaction GIVE_UP."""
+    """Return the exception for an error code whose reaction is GIVE_UP."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(
@@ -130,7 +130,7 @@ def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientEr
 
 
 def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identity) -> ClientError:
-    """Return the error to raise for a rejected commit."""
+    """Return the exception for a commit that the coordinator rejected with `code`."""
     if step is Next.REJOIN:
         return rebalancing(group_id)
     if step is Next.LOST and identity.member_id:
@@ -138,14 +138,14 @@ def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identit
     if step is Next.LOST:
         return CommitFailed(
             group_id,
-            "it has members; offsets can be committed from outside only while it has none: use"
+            "it has members; a consumer without membership may commit only while it has none: use"
             " another group.id with assign(), or subscribe()",
         )
     return refusal(group_id, identity.instance_id, code)
 
 
 def rebalancing(group_id: str) -> RebalanceInProgress:
-    """Return the error for a commit during a rebalance."""
+    """Return the exception for a commit that is called while the group rebalances."""
     return RebalanceInProgress(
         group_id,
         "it is rebalancing, so the offsets were not committed; read on with getmany(), then commit"
@@ -154,7 +154,7 @@ def rebalancing(group_id: str) -> RebalanceInProgress:
 
 
 def no_member(group_id: str) -> CommitFailed:
-    """Return the error for a commit after the member left its generation."""
+    """Return the exception for a commit that is called after the member has left its generation."""
     return CommitFailed(
         group_id,
         "the offsets were not committed: it has rebalanced without this member, and the partitions"

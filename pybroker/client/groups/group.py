@@ -1,4 +1,4 @@
-"""The parts of a consumer that depend on its group.id."""
+"""The group of a consumer: the part of the consumer that needs the option group.id."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 
 DOUBT_LOOKS: Final = 5
-"""A topic counts as deleted after it was missing for this number of retry.backoff.max.ms."""
+"""A topic counts as deleted after brokers have reported it as missing for this number times
+retry.backoff.max.ms."""
 
 
 class Group:
-    """The group of a consumer with a group.id. The consumer is a member after `session.subscribe`;
-    with manual assignment it only commits offsets to the group."""
+    """The group of a consumer. After `session.subscribe` the consumer is a member; with manual
+    assignment it only commits offsets to the group."""
 
     def __init__(
         self, options: ConsumerOptions, cluster: Cluster, fetcher: Fetcher, group_id: str
@@ -48,19 +49,19 @@ class Group:
 
     def due(self) -> bool:
         """Return whether `attend` has work to do. The consumer calls this method for every record,
-        which also shows that the application is active."""
+        which also shows that the application still reads."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 
     async def attend(self) -> None:
-        """Do the due work of the group before the consumer returns records. Raises the errors of
-        `GroupSession.attend`."""
+        """Do what is due for the group (join, release or accept partitions, commit automatically)
+        before the consumer returns records. Raises the errors of `GroupSession.attend`."""
         await self.session.attend()
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """Return the maximum time in seconds that a call that reads may wait before it calls
-        `attend` again."""
+        """Return the time in seconds, at most `limit_s`, that a call that reads may wait before it
+        calls `attend` again."""
         if self.session.due():
             return 0.0
         due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
@@ -68,7 +69,8 @@ class Group:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Return a context manager for a call that reads."""
+        """Return a context manager that a call that reads holds open. While it is open,
+        max.poll.interval.ms does not run out."""
         self._member.reading = True
         try:
             yield
@@ -77,7 +79,8 @@ class Group:
             self._member.last_read = self._cluster.clock.monotonic()
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
-        """Return the committed offsets. Raises ClientError."""
+        """Return the offset that the group has committed in each partition, None if it has
+        committed nothing there. Raises ClientError."""
         return await self._offsets.fetch(
             partitions,
             Deadline(self._cluster.clock, self._options.default_api_timeout_ms),
@@ -85,12 +88,14 @@ class Group:
         )
 
     async def leave(self) -> None:
-        """Commit, release all partitions and leave the group. Raises the errors of callbacks."""
+        """Commit the positions if automatic commits are enabled, release all partitions and leave
+        the group. Raises the errors of callbacks."""
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int]) -> None:
-        """Leave the group before the consumer closes. Records from the offsets `in_hand` on count
-        as not processed."""
+        """Commit, release all partitions and leave the group, before the consumer closes. A record
+        at or above the partition's offset in `in_hand` counts as not processed. Raises the errors
+        of callbacks."""
         try:
             await self._leave(in_hand)
         finally:
@@ -107,10 +112,10 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity(self, asker: Identity | None) -> Identity:
-        """Return the identity for a commit. A member's commit is sent only in the generation of the
-        call: in a later generation other members may own the partitions and may have committed
-        larger offsets, which no broker checks. A group without members accepts a commit without a
-        generation. Raises CommitFailed."""
+        """Return the identity to send with a commit. `asker` is the member at the time of the call,
+        None for a consumer without membership. A member's commit is sent only in the generation of
+        the call: in a later generation other members may own the partitions and may have committed
+        larger offsets, which no broker checks. Raises CommitFailed."""
         if self.session.choice is None:
             if asker is not None:
                 raise no_member(self._link.group_id)

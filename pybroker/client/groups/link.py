@@ -31,15 +31,15 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 
 GROUP_KEY: Final = 0
 KEYS_SINCE: Final = 4
-"""The first version of FindCoordinator with several keys."""
+"""The first version of FindCoordinator with several groups in one request."""
 GROUP_LANE: Final = "group"
-"""The connection for JoinGroup, SyncGroup and Heartbeat requests. A broker responds in order, and
-JoinGroup may wait long, so commits use another connection. No heartbeats are sent during a
-rebalance."""
+"""The name of the connection for JoinGroup, SyncGroup and Heartbeat requests. A broker responds in
+order, and JoinGroup may wait long, so commits use another connection. No heartbeats are sent during
+a rebalance."""
 
 
 class CoordinatorLink:
-    """A consumer's link to the coordinator of its group."""
+    """A consumer's connection to the coordinator of its group."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.cluster = cluster
@@ -53,10 +53,14 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """Drop the coordinator, because the broker no longer coordinates the group or does not
-        respond. The next request looks up the coordinator again."""
+        """Note that the broker no longer coordinates the group or does not respond. The next
+        request looks up the coordinator again."""
         if self._address is not None:
-            log.info("coordinator lost group=%s reason=%s", self.group_id, reason)
+            log.info(
+                "coordinator lost, the next request looks it up group=%s reason=%s",
+                self.group_id,
+                reason,
+            )
             self._lost = self._address
         self._address = None
 
@@ -69,8 +73,9 @@ class CoordinatorLink:
         timeout_s: float,
         lane: str = "",
     ) -> AnswerT:
-        """Send one request to the coordinator, and return the response. `build` returns the request
-        for the version. Raises ClientError."""
+        """Send one request to the coordinator, and return the response, a message of the type
+        `answer`. `build` gets the version of the API and returns the request. `lane` is the name of
+        the connection. Raises ClientError."""
         address = self._address or await self._find()
         try:
             connection = await self.cluster.connect(address, lane)
@@ -82,7 +87,8 @@ class CoordinatorLink:
             raise
 
     async def _find(self) -> Address:
-        """Return the address of the coordinator. Raises ClientError."""
+        """Return the address of the coordinator, looked up by FindCoordinator if it is unknown.
+        Raises ClientError."""
         async with self._finding:
             if self._address is None:
                 # An isolated broker still returns itself as the coordinator.

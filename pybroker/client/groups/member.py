@@ -57,7 +57,8 @@ JOIN_MARGIN_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """The result of joining: the generation, and the partitions assigned to the member."""
+    """The result of joining: the generation, the assignor that the group uses, and the partitions
+    assigned to the member."""
 
     identity: Identity
     assignor: Assignor
@@ -68,8 +69,8 @@ class Membership:
     """The group membership of a consumer. It calls `news` when the next call of the application has
     work to do.
 
-    Invariant: `state` is STABLE exactly if `identity` names a generation in which the coordinator
-    counted the member at its last answer. `rejoin` is the reason to join (again), or None.
+    Invariant: `state` is STABLE exactly if `identity` names a generation of which the coordinator,
+    by its last answer, counts this consumer as a member. `rejoin` is the reason to join, or None.
     `failure` is the error that makes the membership impossible, or None.
     """
 
@@ -94,11 +95,11 @@ class Membership:
         self.failure: ClientError | None = None
         self.joined: JoinResult | None = None
         self._divided: tuple[set[str], dict[str, int]] | None = None
-        """For the leader: the topics of all members, with their partition counts at the last
+        """Only in the leader: the topics of all members, and their partition counts at the last
         assignment."""
         self._withheld_until: float | None = None
-        """For the leader: the time of the next assignment, because partitions of a previous owner
-        were assigned to no member."""
+        """Only in the leader: the time at which to assign again, because the last assignment left
+        partitions without an owner until their previous owner releases them."""
         self.reading = False
         """Whether the application is in a call that reads."""
         self.last_read = cluster.clock.monotonic()
@@ -112,12 +113,13 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether the member still owns its partitions, as far as it knows."""
+        """Whether the member is in a generation, so that it still owns its partitions, as far as it
+        knows."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
-        """Return the identity for a commit. Raises CommitFailed, or the error that makes the
-        membership impossible."""
+        """Return the identity to send with a commit. Raises CommitFailed, or the error that makes
+        the membership impossible."""
         if self.failure is not None:
             raise self.failure
         if self.state is MemberState.STABLE:
@@ -127,22 +129,23 @@ class Membership:
         raise no_member(self._link.group_id)
 
     def commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
-        """Handle a rejected commit. An error code that concerns only the offsets is ignored."""
+        """React to a commit that the coordinator rejected with `code`. A code that concerns only
+        the offsets changes nothing."""
         if self.state is MemberState.STABLE and (
             step is not Next.GIVE_UP or code == ErrorCode.FENCED_INSTANCE_ID
         ):
             self._react(step, code, identity, "OffsetCommit")
 
     def request_rejoin(self, reason: str) -> None:
-        """Rejoin during the next call of the application."""
+        """Let the next call of the application join the group again. `reason` is for the log."""
         if self.rejoin is None:
-            log.info("rejoin group=%s reason=%s", self._link.group_id, reason)
+            log.info("the member will rejoin group=%s reason=%s", self._link.group_id, reason)
             self.rejoin = reason
         self._news()
 
     def look_at_partitions(self) -> None:
-        """Rejoin, as the leader, if the partition counts of topics have changed since the last
-        assignment."""
+        """Let the group rebalance if this member is the leader, and the partition counts of topics
+        differ from those at the last assignment."""
         if self._divided is not None and self.state is MemberState.STABLE:
             topics, counts = self._divided
             if self._memory.partition_counts(topics) != counts:
@@ -150,7 +153,8 @@ class Membership:
                 self.request_rejoin("the partition counts of topics changed")
 
     def begin(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> None:
-        """Start to join, with the partitions that the member still owns."""
+        """Start to join in the background, with the subscribed topics and the partitions that the
+        member still owns."""
         self.state = MemberState.JOINING
         self._stable.clear()
         self.rejoin = None
@@ -161,13 +165,14 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """Return the result of joining, and clear it. Return None without a new result."""
+        """Return the result of joining once. Return None if there is no result, or an earlier call
+        has returned it."""
         joined, self.joined = self.joined, None
         return joined
 
     async def leave(self, reason: str) -> None:
-        """End the membership. A dynamic member sends LeaveGroup; a static member does not, because
-        it may return."""
+        """End the membership, with `reason` for the log. A dynamic member sends LeaveGroup; a
+        static member does not, because it may return."""
         identity = self.identity
         try:
             await self._tasks.close()
@@ -190,7 +195,9 @@ class Membership:
                 if not error.retriable:
                     self._fail(error)
                     return
-                log.debug("join failed group=%s reason=%s", self._link.group_id, error)
+                log.debug(
+                    "join failed, it is repeated group=%s reason=%s", self._link.group_id, error
+                )
                 step = Next.AGAIN
             if step is Next.GO_ON:
                 return
@@ -205,7 +212,8 @@ class Membership:
     async def _join_once(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], owned_in: int
     ) -> Next:
-        """Send one JoinGroup and SyncGroup. Raises ClientError."""
+        """Send one JoinGroup request and, if it succeeds, one SyncGroup request. Return the
+        reaction to the response. Raises ClientError."""
         limit_ms = max(
             self._options.request_timeout_ms, self._options.max_poll_interval_ms + JOIN_MARGIN_MS
         )
@@ -241,10 +249,10 @@ class Membership:
         return await self._sync(assignor, answer, given)
 
     def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
-        """Return the next step after a rejected request. Raises ClientError if the error is
-        final."""
+        """Note that the coordinator rejected a JoinGroup or SyncGroup request with `code`, whose
+        reaction is `step`. Return `step`. Raises ClientError if the error is final."""
         log.info(
-            "not joined group=%s member=%s request=%s reason=%s",
+            "request to join refused group=%s member=%s request=%s reason=%s",
             self._link.group_id, self.identity.member_id, request, code.name,
         )  # fmt: skip
         if step is Next.GIVE_UP:
@@ -274,7 +282,8 @@ class Membership:
         )
 
     async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
-        """Return the assignment of all members, computed as the leader."""
+        """Compute the assignment of all members, as the leader of the group. Return the partitions
+        of each member, by member id."""
         members = requests.members_of(answer)
         topics = {topic for member in members for topic in member.subscription.topics}
         self._cluster.watch(topics)
@@ -341,15 +350,15 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
 
     def _divide_what_was_withheld(self, now: float) -> None:
-        """Rejoin, as the leader, if a partition still has no owner. Its previous owner, which must
-        release it and rejoin, may have failed, and a static member that replaces it causes no
-        rebalance."""
+        """Let the group rebalance, as its leader, if a partition still has no owner. Its previous
+        owner, which must release it and rejoin, may have failed, and a static member that replaces
+        it causes no rebalance."""
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
             self.request_rejoin("partitions were assigned to no member")
 
     async def _beat_once(self) -> float:
-        """Send one heartbeat. Return the seconds until the next heartbeat."""
+        """Send one heartbeat. Return the time in seconds to wait before the next heartbeat."""
         sent = self.identity
         limit_ms = min(self._options.request_timeout_ms, self._options.session_timeout_ms)
         try:
@@ -363,7 +372,11 @@ class Membership:
         except ClientError as error:
             if not error.retriable:
                 self._fail(error)
-            log.debug("heartbeat failed group=%s reason=%s", self._link.group_id, error)
+            log.debug(
+                "heartbeat failed, the next one follows soon group=%s reason=%s",
+                self._link.group_id,
+                error,
+            )
             return self._soon_s()
         code = error_code(answer.error_code)
         step = decide(HEARTBEAT, code)
@@ -378,7 +391,8 @@ class Membership:
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
     def _silent_s(self) -> float:
-        """Return the seconds until max.poll.interval.ms expires and the member leaves."""
+        """Return the seconds until the member leaves, because the application has not read for
+        max.poll.interval.ms."""
         limit = self._options.max_poll_interval_ms / 1_000
         return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
 
@@ -397,7 +411,7 @@ class Membership:
     async def _say_goodbye(self, reason: str, who: Identity) -> None:
         if not who.member_id or who.instance_id is not None or not self._link.known:
             return
-        log.info("leave group=%s reason=%s", self._link.group_id, reason)
+        log.info("the member leaves its group group=%s reason=%s", self._link.group_id, reason)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._link.send(
@@ -407,11 +421,15 @@ class Membership:
                     timeout_s=LEAVE_LIMIT_S,
                 )
         except (ClientError, TimeoutError) as error:
-            log.debug("leave failed group=%s reason=%s", self._link.group_id, error)
+            log.debug(
+                "leaving failed, the session expires instead group=%s reason=%s",
+                self._link.group_id,
+                error,
+            )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to an error code that a stable member received. A response to an earlier identity
-        is ignored."""
+        """React to an error code that the coordinator returned to a stable member. A response to a
+        request of an earlier identity changes nothing."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)
@@ -421,7 +439,7 @@ class Membership:
             self.request_rejoin(reason)
         elif step is Next.LOST:
             log.warning(
-                "membership lost group=%s member=%s generation=%d reason=%s",
+                "membership lost, the member rejoins group=%s member=%s generation=%d reason=%s",
                 self._link.group_id, sent.member_id, sent.generation, reason,
             )  # fmt: skip
             self._lost(code, reason)
@@ -434,7 +452,8 @@ class Membership:
         self.request_rejoin(reason)
 
     def _forget(self, code: ErrorCode) -> None:
-        """Reset the identity of the member, which is no longer in a generation."""
+        """Reset the identity of the member, because it is no longer in a generation. `code` decides
+        whether the member id stays valid."""
         self._stable.clear()
         self.joined = None
         self.identity = Identity(
@@ -443,15 +462,19 @@ class Membership:
         )
 
     def _fail(self, error: ClientError) -> None:
-        log.error("group failed group=%s reason=%s", self._link.group_id, error)
+        log.error(
+            "membership failed, calls that read raise the error group=%s reason=%s",
+            self._link.group_id,
+            error,
+        )
         self.state = MemberState.OUTSIDE
         self._forget(ErrorCode.UNKNOWN_MEMBER_ID)
         self.failure = error
         self._news()
 
     def _broken(self, error: BaseException) -> None:
-        """Fail the membership because of a defect of the client, so that the application does not
-        wait forever."""
+        """End the membership with an error, because its background task has failed by a defect of
+        the client. Otherwise the application would wait forever."""
         failure = Closed(f"group {self._link.group_id}: the membership failed ({error!r})")
         failure.__cause__ = error
         self._fail(failure)

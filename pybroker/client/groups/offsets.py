@@ -48,7 +48,7 @@ GROUPS_SINCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """An offset to commit: the offset of the next record to read, any text as metadata, and the
+    """An offset to commit: the offset of the next record to read, any text as `metadata`, and the
     leader epoch of the last read record (-1 for unknown)."""
 
     offset: int
@@ -63,14 +63,15 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class Turnstile:
-    """A lock that callers get in the order of their tickets, so that a retried commit cannot
-    overwrite a newer commit."""
+    """A lock that callers get in the order of their tickets. So a commit that is retried cannot
+    overwrite a commit that was called after it."""
 
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     def ticket(self) -> asyncio.Future[None]:
-        """Return a ticket. The caller awaits it, and calls `leave` with it in any case."""
+        """Return a ticket, a future that is done when the caller has the lock. The caller calls
+        `leave` with it in any case."""
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
@@ -86,9 +87,10 @@ class Turnstile:
 
 
 class GroupOffsets:
-    """The committed offsets of a consumer's group. `asker` returns the member that requests a
-    commit, or None. `identity` returns the identity to send for that member, or raises
-    CommitFailed. `refused` is called when the coordinator rejects a commit of that identity."""
+    """The committed offsets of a consumer's group. `asker` returns the identity of the consumer at
+    the time of a commit, None for a consumer without membership. `identity` returns the identity to
+    send for it, or raises CommitFailed. `refused` is called if the coordinator rejects a commit of
+    this identity."""
 
     def __init__(
         self,
@@ -108,9 +110,9 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Return an awaitable that commits offsets. Commits run in the order of the calls. Errors
+        """Return an awaitable that commits `offsets`. Commits run in the order of the calls. Errors
         are retried until the deadline, unless `once` is set. With `automatic`, deleted partitions
-        are skipped and returned.
+        are skipped; the awaitable returns them.
 
         Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors.
         """
@@ -161,10 +163,10 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Send one OffsetCommit request. Remove the committed partitions from `rest`; with
-        `automatic`, move deleted partitions from `rest` to `gone`. Return a retriable error of the
-        request or of a partition in `rest`, or None if `rest` is empty. Raises the final error of a
-        partition."""
+        """Send one OffsetCommit request for the offsets in `rest`. Remove the committed partitions
+        from `rest`; with `automatic`, move deleted partitions from `rest` to `gone`. Return a
+        retriable error of the request or of a partition in `rest`, or None if `rest` is empty.
+        Raises the error of a partition that is not retriable."""
         identity = self._identity(asker)
         try:
             response = await self._link.send(
@@ -199,8 +201,9 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """Return whether the partition was deleted. A coordinator may also lack a new partition in
-        its metadata; then a retry succeeds."""
+        """Return whether the partition was deleted, by the error code of its commit and by the
+        metadata. A coordinator may also lack a new partition in its metadata; then a retry of the
+        commit succeeds."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._cluster.request_refresh()
@@ -209,9 +212,9 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
-        """Return the committed offset of each partition, None for a partition without a committed
-        offset. With `stable`, wait for open transactions that may commit offsets. Raises
-        DeadlinePassed and other ClientErrors."""
+        """Return the offset that the group has committed in each partition, None if it has
+        committed nothing there. With `stable`, wait until no open transaction may commit offsets.
+        Raises DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         while wanted:
@@ -222,7 +225,12 @@ class GroupOffsets:
                 if not error.retriable:
                     raise
                 failures += 1
-                await self._pause(failures, deadline, "committed offsets were not found", error)
+                await self._pause(
+                    failures,
+                    deadline,
+                    "the coordinator did not return the committed offsets",
+                    error,
+                )
         return {}
 
     async def _fetch_once(
@@ -247,7 +255,7 @@ class GroupOffsets:
         return found
 
     def _check(self, number: int) -> None:
-        """Raise ClientError for an error code other than NONE."""
+        """Raise ClientError if `number` is the number of an error code other than NONE."""
         code = error_code(number)
         match decide(FETCH_OFFSETS, code):
             case Next.GO_ON:

@@ -41,8 +41,9 @@ LEAVE_SEVERAL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The data that a member sends to the leader: its topics, the user data of its assignor, and
-    its owned partitions with their generation."""
+    """The data of a member in JoinGroup, which the leader of the group gets: the subscribed topics,
+    the user data of the assignor, the partitions that the member owns, and the generation in which
+    it got them."""
 
     topics: tuple[str, ...]
     user_data: bytes | None
@@ -57,8 +58,9 @@ def join(
     protocols: Sequence[tuple[str, Joining]],
     version: int,
 ) -> JoinGroupRequest:
-    """Return the JoinGroup request. `protocols` has the data for each assignor, by name, in order
-    of preference. Raises UnsupportedByBroker."""
+    """Return the JoinGroup request in `version`. `protocols` pairs the name of each assignor with
+    its data, in order of preference. Raises UnsupportedByBroker if the broker knows no static
+    members."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
         raise UnsupportedByBroker(
             "the broker does not support group.instance.id, which needs Kafka 2.3"
@@ -89,14 +91,18 @@ def join(
 
 
 def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
-    """Return the members in the JoinGroup response to the leader. A member whose subscription
-    cannot be decoded gets no partitions, because other clients may send any bytes."""
+    """Return the members of the group that the JoinGroup response to the leader lists. A member
+    whose subscription cannot be decoded has no topics, because other clients may send any bytes."""
     found = []
     for row in answer.members:
         try:
             subscription = decode_subscription(row.metadata)
         except MalformedInput as error:
-            log.warning("subscription unreadable member=%s reason=%s", row.member_id, error)
+            log.warning(
+                "subscription unreadable, the member gets no partitions member=%s reason=%s",
+                row.member_id,
+                error,
+            )
             subscription = Subscription(())
         found.append(GroupMember(row.member_id, row.group_instance_id, subscription))
     return found
@@ -108,8 +114,8 @@ def sync(
     protocol_name: str | None,
     given: Mapping[str, Sequence[TopicPartition]],
 ) -> SyncGroupRequest:
-    """Return the SyncGroup request. Only the leader sends `given`, the partitions of each
-    member."""
+    """Return the SyncGroup request. `given` has the partitions of each member by member id; it is
+    empty unless the sender is the leader."""
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=identity.generation,

@@ -1,11 +1,12 @@
-"""The work of a consumer's calls for its group, before they return records.
+"""The rebalance work that a consumer does in the application's own calls, before they return
+records.
 
 `attend` runs during calls that read. Only `attend` and `close` change the assigned partitions, so
-the partitions of the returned records stay assigned until the next call. If the next call is too
-late, the member has left, and commits fail.
+the partitions of the returned records stay assigned until the next call. If the next call comes
+later than max.poll.interval.ms, the member has left, and commits fail.
 
-    eager:        give all partitions back -> join -> take the assigned ones
-    cooperative:  join, keeping all -> give back those that move -> join again -> they have moved
+    eager:        release all partitions -> join -> read the assigned partitions
+    cooperative:  join, keeping all -> release those that move -> join again
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ log = logging.getLogger(__name__)
 
 
 class GroupSession:
-    """The session of a consumer with a group. `choice` is None without a subscription."""
+    """The rebalance work of a consumer with a group. `choice` is the subscription, None without
+    one."""
 
     def __init__(
         self,
@@ -53,8 +55,9 @@ class GroupSession:
         self.choice: TopicChoice | None = None
         self._listener = RebalanceListener()
         self.topics: frozenset[str] | None = None
-        """The subscribed topics, None while unknown. It is the same object as `_joined_with` if the
-        member joined with these topics, because the two are compared for every record."""
+        """The subscribed topics, None while a pattern waits for metadata. It is the same object as
+        `_joined_with` if the member joined with these topics, because the two are compared for
+        every record."""
         self._joined_with: frozenset[str] | None = None
         self._turn = asyncio.Lock()
         self._in_turn: asyncio.Task[object] | None = None
@@ -62,7 +65,8 @@ class GroupSession:
         cluster.add_listener(self._metadata_changed)
 
     def subscribe(self, choice: TopicChoice, listener: RebalanceListener) -> None:
-        """Set the subscription. The next call that reads joins the group or rejoins it."""
+        """Set the subscription and the rebalance callbacks. The next call that reads joins the
+        group or rejoins it."""
         first = self.choice is None
         self.choice, self._listener = choice, listener
         self._cluster.watch(choice.topics)
@@ -76,15 +80,15 @@ class GroupSession:
     # Calls of the application
 
     def due(self) -> bool:
-        """Whether `attend` has work to do."""
+        """Return whether `attend` has work to do."""
         member = self._member
         return self.choice is not None and (
             member.failure is not None or member.joined is not None or self._must_join()
         )
 
     async def attend(self) -> None:
-        """Join the group, release partitions and accept partitions, as far as due. Raises the error
-        that makes the membership impossible, and the errors of callbacks."""
+        """Join the group, release partitions and accept partitions, if one of these is due. Raises
+        the error that makes the membership impossible, and the errors of callbacks."""
         if not self.due():
             return
         async with self._own_turn():
@@ -98,7 +102,7 @@ class GroupSession:
                     await self._prepare()
 
     async def close(self, handled: Offsets) -> None:
-        """Commit the `handled` offsets if automatic commits are enabled, release all partitions,
+        """Commit the offsets in `handled` if automatic commits are enabled, release all partitions,
         and leave the group. Raises the errors of callbacks after leaving."""
         if self._looking is not None:
             self._looking.cancel()
@@ -125,7 +129,8 @@ class GroupSession:
         return self._member.rejoin is not None or self.topics is not self._joined_with
 
     async def _prepare(self) -> None:
-        """Release the partitions that the assignor requires to be released, then start to join."""
+        """Release the partitions that the member must not keep while it joins (all of them with an
+        eager assignor), then start to join."""
         member, topics = self._member, self.topics
         assert topics is not None
         if member.in_generation and self._fetcher.readers:
@@ -145,7 +150,7 @@ class GroupSession:
                     member.begin(topics, kept)
 
     async def _complete(self, result: JoinResult) -> None:
-        """Accept the assigned partitions after joining."""
+        """Accept the partitions that the group assigned to the member in `result`."""
         if result.identity != self._member.identity:
             return
         topics = self._joined_with or frozenset()
@@ -163,8 +168,8 @@ class GroupSession:
                 await self._call(self._listener.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
-        """Release the partitions that move to other members, with a cooperative assignor, and
-        rejoin. The member rejoins even if the application cancels the call."""
+        """Release the partitions `gone`, which move to other members, and rejoin, as a cooperative
+        assignor requires. The member rejoins even if the application cancels the call."""
         self._member.request_rejoin("partitions were released")
         positions = self._committer.positions()
         last = {key: positions[key] for key in gone if key in positions}
@@ -187,7 +192,8 @@ class GroupSession:
         callback: Callable[[Iterable[TopicPartition]], Awaitable[None]],
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Run a callback. During the callback, the application does not count as reading."""
+        """Run a rebalance callback of the application. While it runs, max.poll.interval.ms runs
+        out."""
         reading, self._member.reading = self._member.reading, False
         self._member.last_read = self._cluster.clock.monotonic()
         try:
@@ -197,8 +203,8 @@ class GroupSession:
 
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
-        """Return a lock for one caller at a time. A callback within the lock may close the consumer
-        or unsubscribe."""
+        """Return a context manager that one task at a time holds open. A callback that runs within
+        it may close the consumer or unsubscribe."""
         if self._in_turn is asyncio.current_task():
             yield
             return

@@ -17,7 +17,8 @@ GONE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )
 Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
-"""A plain or an async function that gets a sorted list of partitions."""
+"""A rebalance callback of the application, a plain or an async function. It gets a sorted list of
+partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,10 @@ class RebalanceListener:
     """The callbacks of a subscription. They run only during calls that read, unsubscribe or close.
 
     `on_revoked` gets the partitions that the member is about to release but still owns; finish and
-    commit here. `on_lost` gets the partitions that the member has already lost: other members may
-    read them, and commits fail. Without `on_lost`, `on_revoked` is called instead. `on_assigned`
-    gets the new partitions, possibly none; seek here to start at another position than the
-    committed offset.
+    commit their records in it. `on_lost` gets the partitions that the member has already lost:
+    other members may read them, and commits fail. Without `on_lost`, `on_revoked` is called
+    instead. `on_assigned` gets the new partitions, possibly none; seek in it to start at another
+    position than the committed offset.
     """
 
     on_assigned: Callback | None = None
@@ -54,7 +55,8 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """The subscribed topics: either `topics`, or all topics whose full name matches `pattern`."""
+    """A subscription: either the names `topics`, or all topics whose full name matches
+    `pattern`."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -62,8 +64,8 @@ class TopicChoice:
     """Whether the pattern may match internal topics."""
 
     def resolve(self, memory: TopicMemory) -> frozenset[str] | None:
-        """Return the names of the topics, or None if a pattern needs the metadata of all topics
-        first."""
+        """Return the names of the subscribed topics, or None if `memory` does not yet have the
+        metadata of all topics, which a pattern needs."""
         if self.pattern is None:
             return self.topics
         if not memory.complete:
@@ -77,12 +79,12 @@ class TopicChoice:
 
 
 class TopicMemory:
-    """The existing topics, according to the brokers' metadata.
+    """The topics that exist, according to the brokers' metadata.
 
     A starting broker reports for a moment that topics do not exist. If the member used such a
     response, the group would rebalance and members would lose partitions. So a known topic counts
-    as deleted only after brokers have reported it as missing for `patience_s`. Other errors do not
-    count.
+    as deleted only after brokers have reported it as missing for `patience_s` seconds. Other errors
+    of a topic do not count.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -95,11 +97,12 @@ class TopicMemory:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a topic may be deleted, so that the metadata needs a refresh."""
+        """Whether brokers report a known topic as missing, so that the metadata needs a refresh."""
         return bool(self._missing)
 
     def look(self, view: ClusterView, now: float) -> None:
-        """Update the topics from new metadata. `now` is the time of the monotonic clock."""
+        """Add the topics of the new metadata `view`, and remove those that brokers have reported as
+        missing for long enough. `now` is the time of the monotonic clock in seconds."""
         self.complete = self.complete or view.complete
         for name, topic in view.topics.items():
             if topic.partitions:
@@ -112,7 +115,7 @@ class TopicMemory:
                 del self.known[name], self._missing[name]
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the partition count of each topic. Missing topics are left out."""
+        """Return the partition count of each of these topics that exists."""
         return {
             name: len(self.known[name].partitions) for name in sorted(topics) if name in self.known
         }

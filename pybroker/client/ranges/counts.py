@@ -35,25 +35,27 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range whose records differ from the counted records. It has `records` records
-    now, possibly the same number."""
+    """A part of a range whose records differ from those counted when the range was created.
+    `records` is the present number of records, which may be the same number."""
 
     counted: Counted
     records: int
 
 
 class Tally:
-    """A counter of the records in batches, which are added in order."""
+    """A counter of the records in batches. Batches are added in the order of offsets."""
 
     def __init__(self) -> None:
         self.records = 0
         self._digest = 0
         self._first = self._beyond = 0
-        """A run of consecutive offsets that is not in the digest yet."""
+        """The first and the end offset of consecutive records that the digest does not contain
+        yet."""
 
     def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
-        """Add the records of a batch with offsets from `first` up to, not including, `beyond`.
-        Raises CorruptionError, and BrokerError for records that cannot be decompressed."""
+        """Count those records of a batch whose offsets are from `first` up to, not including,
+        `beyond`. Raises CorruptionError, and BrokerError for records that cannot be
+        decompressed."""
         base = header.base_offset
         first, beyond = max(first, base), min(beyond, header.next_offset)
         if first >= beyond or not header.record_count:
@@ -70,7 +72,8 @@ class Tally:
         self._digest += pow(BASE, base, DIGEST_END) * _sum_of_powers(deltas)
 
     def take(self) -> tuple[int, int]:
-        """Return the number of records and the digest of their offsets, and start again."""
+        """Return the number of records that were added and the digest of their offsets, and start
+        anew at zero."""
         self._settle()
         found = self.records, self._digest % DIGEST_END
         self.records = self._digest = 0
@@ -84,17 +87,18 @@ class Tally:
 
 
 class CountCheck:
-    """The comparison of the counted parts of a range with its batches. Both are given in offset
-    order."""
+    """The comparison of a range's batches with the counts of its parts that were made when the
+    range was created. Counts and batches are in the order of offsets."""
 
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
         self._tally = Tally()
-        """The tally of the current part."""
+        """The counter of the part that is being read."""
         self._different: list[Difference] = []
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Add the records of a batch from `first_offset` on. Raises the errors of `Tally.add`."""
+        """Count the records of a batch whose offsets are `first_offset` or above, in the part to
+        which they belong. Raises the errors of `Tally.add`."""
         place = max(header.base_offset, first_offset)
         while self._due and place < header.next_offset:
             due = self._due[0]
@@ -106,8 +110,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return the parts that differ and end at or before `position`, each once. All offsets
-        below `position` must have been read."""
+        """Return, once, each part that ends at or before `position` and whose records differ from
+        its count. The caller must have added all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -121,27 +125,28 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """Return the error for a part whose records differ from the counted records."""
+    """Return the exception for a part of a range whose records differ from its count."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"
     elif now > records:
-        found = f"{now} are there now, as another replica leads that was compacted less"
+        found = f"{now} are there now: the new leader is less compacted than the leader before"
     else:
-        found = "as many are there now, but others: another replica leads, compacted differently"
+        found = f"{now} are there now, but other records: the new leader is compacted differently"
     return RangeFailed(
         topic_partition,
         first,
         RangeFault.COMPACTED,
         f"compacted: {records} records were counted from {first} to {beyond} when the snapshot was"
         f" taken, {found}: take a new snapshot, with min.compaction.lag.ms above the age of its"
-        " records until it has been read, or go on with those that are there"
+        " records until it has been read, or go on with the present records"
         " (failOnDataLoss=false)",
     )
 
 
 def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequence[int]:
-    """Return the offset deltas of a batch's records from `first` up to, not including, `beyond`."""
+    """Return the offset deltas of those records of a batch whose deltas are from `first` up to, not
+    including, `beyond`."""
     try:
         builder = ColumnBuilder(keys=False, values=False)
     except ImportError:  # neither the compiled module nor NumPy

@@ -20,7 +20,7 @@ from pybroker.records.record import decode_records
 
 Batch = tuple[BatchHeader, memoryview]
 Gap = tuple[int, int]
-"""The first offset and the end offset (exclusive)."""
+"""A range of offsets: the first offset and the end offset (exclusive)."""
 
 OFFSET_BYTES = 8
 """The size of the base offset, the first field of a batch."""
@@ -30,19 +30,20 @@ not compressed."""
 
 
 class RangeCursor:
-    """`start` <= `position` <= `end`. `end` decreases only if the rest of the range is lost."""
+    """The position of the next record to read in a range. `start` <= `position` <= `end`. `end`
+    decreases only if the rest of the range is lost."""
 
     def __init__(self, wanted: PartitionRange, *, committed_only: bool) -> None:
         self.position = wanted.start
         self.end = wanted.end
         self.first = wanted.start
-        """Records below this offset do not belong to the range, although a batch may contain
-        them."""
+        """Records below this offset do not belong to the range, although the first batch may
+        contain such records."""
         self.delivered = NO_OFFSET
-        """The end offset of the last returned batch, -1 before the first batch."""
+        """The position after the last batch that `accept` returned, -1 before the first batch."""
         self.gaps: list[Gap] = []
-        """The offsets below the position that no batch contained. The cause is compaction or a
-        higher log start offset; a later lookup of the log start offset shows which."""
+        """The offsets below the position that no batch contained. Compaction removed their records,
+        or the log start is above them: the next lookup of the log start offset shows which."""
         self.damage: str | None = None
         """The reason why the batch at the position is unusable."""
         self._committed_only = committed_only
@@ -55,18 +56,20 @@ class RangeCursor:
         return self.position >= self.end
 
     def skip_to(self, offset: int) -> None:
-        """Continue at an offset behind missing offsets."""
+        """Move the position to `offset`, because the offsets below it are missing from the log."""
         self.position = self.first = max(self.position, min(offset, self.end))
         self._follows_batch = False
 
     def accept(
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
-        """Return the data batches of a Fetch response that overlap the range, in order. The first
-        and the last batch may exceed the range. `aborted` has the first offset and the producer id
-        of each aborted transaction. No batch may exceed `committed_end`, the high watermark.
+        """Return the data batches of a Fetch response that overlap the range, in order, and move
+        the position behind them. The first and the last batch may exceed the range. `aborted` has
+        the first offset and the producer id of each aborted transaction. `committed_end` is the
+        high watermark, which no batch may exceed.
 
-        It stops at a damaged batch, with `damage` set and the position before the batch.
+        At a damaged batch `accept` stops: `damage` has the reason, and the position is before the
+        batch.
         """
         self.damage = None
         view = memoryview(data)
@@ -92,28 +95,29 @@ class RangeCursor:
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
-        """Raise CorruptionError for a damaged batch. The checksum does not cover offsets, so they
-        are compared with the committed end and with the next batch."""
+        """Raise CorruptionError if the batch with this header is damaged. `rest` has the bytes from
+        this batch on. The checksum does not cover offsets, so they are compared with the high
+        watermark `committed_end` and with the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
             raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")
         if not 0 <= base < beyond <= committed_end:
             raise CorruptionError(
-                f"a batch has the offsets {base} to {beyond - 1}, where {self.position} was due and"
-                f" {committed_end} is the end"
+                f"a batch has the offsets {base} to {beyond - 1}, expected ascending"
+                f" offsets below the high watermark {committed_end}"
             )
         behind = bytes(rest[header.size :][:OFFSET_BYTES])
         if len(behind) == OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) < beyond:
             raise CorruptionError(
-                f"a batch has the offsets {base} to {beyond - 1}, and the one behind it begins at"
+                f"a batch has the offsets {base} to {beyond - 1}, but the next batch begins at"
                 f" {int.from_bytes(behind, 'big', signed=True)}"
             )
         if base < self.position < beyond and self._follows_batch:
-            raise CorruptionError(f"a batch begins at {base}, where {self.position} was due")
+            raise CorruptionError(f"a batch begins at {base}, expected {self.position} or above")
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:
-        """Advance the position behind a batch. Return whether the batch has records for the
-        reader."""
+        """Move the position behind the batch with this header. Return whether the application gets
+        records of the batch: it overlaps the range, and is neither a marker nor aborted."""
         base, beyond = header.base_offset, header.next_offset
         if beyond <= self.position:
             return False
@@ -126,15 +130,15 @@ class RangeCursor:
 
 
 class _Aborts:
-    """The aborted transactions that are open at the current batch."""
+    """The transactions that are open at the current batch and end with an abort."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._waiting = deque(sorted(aborted))
         self._aborting: set[int] = set()
 
     def meet(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether the next batch is a marker or aborted, so that it is left out. Raises
-        CorruptionError."""
+        """Return whether the next batch belongs to an aborted transaction, so that the application
+        does not get it. Raises CorruptionError."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._aborting.add(self._waiting.popleft()[1])
         if header.is_control:
@@ -150,8 +154,8 @@ def _is_abort(batch: memoryview) -> bool:
 
 
 def _whole_batch(data: memoryview, place: int) -> BatchHeader | None:
-    """Return the header of the batch at `position`, or None if the batch is cut off, as the last
-    batch of a response may be. Raises CorruptionError."""
+    """Return the header of the batch at the byte `place` of `data`. Return None if the batch is cut
+    off, as the last batch of a response may be. Raises CorruptionError."""
     if len(data) - place < HEADER_SIZE:
         return None
     header = read_header(data, place)

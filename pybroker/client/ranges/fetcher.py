@@ -45,31 +45,32 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Deliver = Callable[[int, list[Batch]], Awaitable[None]]
-"""A function that gets batches in order, and the offset from which on their records belong to the
-range. It waits until the buffer has room again."""
+"""A function that gets the next batches of the range, and the first offset that belongs to the
+range. It returns when the reader wants more batches."""
 
 FETCH_LANE: Final = "fetch"
 NO_SESSION_EPOCH: Final = -1
 NO_REPLICA: Final = -1
 FETCH_BYTES_MIN: Final = 64 * 1024
 RECORD_BYTES_GUESS: Final = 1024
-"""The number of bytes to request for each offset before the first batch was read."""
+"""The assumed size of a record, from which the first request computes its byte limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The time in seconds for which a condition must persist before the reading fails. Brokers
-    learn changes at different times, and a starting broker has no metadata for a moment."""
+    """For how many seconds a problem must last before the reading fails. Brokers learn changes at
+    different times, and a starting broker has no metadata for a moment."""
 
     stalled_s: float = 120.0
     """The maximum time without progress (kafkaConsumer.pollTimeoutMs)."""
     gone_s: float = 10.0
     recreated_s: float = 1.0
     corrupt_s: float = 10.0
-    """The maximum time with a damaged batch. The leader of a damaged log resigns if another replica
-    can lead."""
+    """The maximum time for which a batch stays damaged. The leader of a damaged log resigns if
+    another replica can lead."""
     bare_s: float = 2.0
-    """The maximum time without a batch although the whole range is committed."""
+    """The maximum time for which the leader returns no batch although it reports all offsets of the
+    range as committed."""
 
     def of(self, reason: RangeFault) -> float:
         known = {
@@ -81,7 +82,8 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A condition that makes the reading fail if it persists."""
+    """A problem of the range that makes the reading fail if it lasts. `failed` is the error to
+    raise then."""
 
     retriable = True
 
@@ -91,14 +93,16 @@ class _Doubtful(ClientError):
 
 
 class _NothingYet(ClientError):
-    """The leader returned no batch, although the range is not read completely."""
+    """The leader returned no batch, although the range is not read completely. The fetcher asks
+    again."""
 
     retriable = True
 
 
 class RangeFetcher:
-    """The fetcher of one range. Without `fail_on_data_loss`, `lost` has the offsets that no longer
-    exist, and `compacted` the parts whose records differ from the counted records."""
+    """The fetcher of one range. Without `fail_on_data_loss` it goes on after missing records:
+    `lost` has the offsets that no longer exist, and `compacted` the parts whose records differ from
+    those counted when the range was created."""
 
     def __init__(
         self,
@@ -123,13 +127,13 @@ class RangeFetcher:
         self._checked_epoch: int | None = None
         """The leader epoch of the last successful validity check."""
         self._bare_since: tuple[int, float] | None = None
-        """The leader epoch, and the time since which the leader returns no batch at the
-        position."""
+        """The leader epoch, and the time since when the leader returns no batch although it reports
+        all offsets of the range as committed. None after any other response."""
         self._bytes_read = 0
         self._check = CountCheck(wanted.counts)
 
     async def read(self, deliver: Deliver) -> None:
-        """Deliver all batches of the range. Raises RangeFailed, and ClientError for errors that are
+        """Pass all batches of the range to `deliver`. Raises RangeFailed, and a ClientError that is
         not retriable, such as a missing authorization."""
         try:
             await self._read(deliver)
@@ -157,7 +161,8 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Return the parts whose records differ from the counted records. Raises RangeFailed."""
+        """Add these batches to the comparison with the counted records. Return the parts that are
+        read completely and differ. Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -167,13 +172,14 @@ class RangeFetcher:
                     self._key,
                     header.base_offset,
                     RangeFault.CORRUPT,
-                    f"the batch cannot be decoded: {error}; read around it, by offsets",
+                    f"the batch cannot be decoded: {error}; read the offsets before and after it",
                 ) from None
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Raise RangeFailed for parts that differ, or add them to `compacted` without
-        `fail_on_data_loss`. Other faults of the range are raised first."""
+        """Raise RangeFailed for parts whose records differ from their count, or, without
+        `fail_on_data_loss`, add them to `compacted`. The range is checked before, so that a more
+        serious fault is raised instead."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -184,26 +190,27 @@ class RangeFetcher:
             self.compacted.append(difference)
 
     async def _meet_topic(self) -> None:
-        """Try once to add the topic to the cluster metadata."""
+        """Add the topic to the topics that the client watches, and wait for one metadata refresh if
+        it is new. A failure is only logged."""
         cluster, topic = self._cluster, self._key.topic
         cluster.watch([topic])
         if topic not in cluster.view.topics:
             try:
                 await cluster.refreshed(self._patience.stalled_s)
             except (TimeoutError, ClientError) as error:
-                log.debug("range waits partition=%s reason=%s", self._key, error)
+                log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Return whether the reading may leave out the rest of the range. Delivered batches must
-        belong to the right topic."""
+        """Return whether the reading may omit the rest of the range, which fails for this reason.
+        It may not if batches of the old topic were delivered and the topic was recreated."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
         return reason is RangeFault.GONE or (reason is RangeFault.RECREATED and nothing_given)
 
     async def _persist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Retry a step until it succeeds, and return its result. Raises RangeFailed after too long
-        a time."""
+        """Call `step` until it succeeds, and return its result. Raises RangeFailed if a problem
+        lasts longer than `Patience` allows."""
         clock = self._cluster.clock
         deadline = Deadline(clock, int(self._patience.stalled_s * 1_000))
         doubted: RangeFault | None = None
@@ -228,7 +235,9 @@ class RangeFetcher:
                     raise
                 problem, doubted = error, None
             failures += 1
-            log.debug("range waits partition=%s reason=%s", self._key, problem)
+            log.debug(
+                "range not read, the step is repeated partition=%s reason=%s", self._key, problem
+            )
             pause = self._cluster.pause_s(failures)
             if deadline.remaining_s() <= pause:
                 raise self._stalled(problem) from problem
@@ -244,7 +253,7 @@ class RangeFetcher:
         limit = f"{self._patience.stalled_s:g} s"
         return self._failed(
             RangeFault.STALLED,
-            f"nothing could be read for {limit} ({problem}): look after the partition's leader, or"
+            f"nothing could be read for {limit} ({problem}): check the partition's leader, or"
             " wait longer (kafkaConsumer.pollTimeoutMs)",
         )
 
@@ -270,7 +279,7 @@ class RangeFetcher:
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
             # The broker may have lost the leadership before the range was created.
             raise _NothingYet(
-                f"only leader epoch {epoch} is known, {self._wanted.leader_epoch} was there before"
+                f"the leader epoch is {epoch}, expected {self._wanted.leader_epoch} or above"
             )
         self._settle(self._cursor.gaps, current.log_start)
         self._cursor.gaps = []
@@ -288,7 +297,9 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """Shorten the range to the end offset of its leader epoch."""
+        """Shorten the range to `end`, the end offset of its leader epoch, because an unclean
+        election truncated the rest. The rest counts as lost. Raises `fault` if the data loss must
+        fail the reading or records of the rest were delivered."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # known already
@@ -299,8 +310,9 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Classify the offsets that no batch contained. They were compacted if the log start offset
-        is at or below them; otherwise the cause is unknown, and they count as lost."""
+        """Decide what happened to the offsets in `gaps`, which no batch contained. At or above
+        `log_start` their records were compacted, which is no loss. Below it the cause is unknown,
+        so they count as lost."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:
@@ -314,8 +326,8 @@ class RangeFetcher:
     # Fetching
 
     async def _fetch(self) -> list[Batch]:
-        """Return the batches of one Fetch response. The result is empty if the position advanced
-        without data batches."""
+        """Return the data batches of one Fetch response. The result is empty if the response only
+        has batches that the application does not get."""
         cluster, key = self._cluster, self._key
         current = from_metadata(cluster.view, key)
         if current is not None and not current.known:
@@ -344,7 +356,7 @@ class RangeFetcher:
                 if (topic.topic, answer.partition_index) == key:
                     is_throttled = response.throttle_time_ms > 0
                     return await self._accept(answer, epoch, is_throttled)
-        raise ConnectionLost(f"broker {leader} returned other partitions than requested")
+        raise ConnectionLost(f"broker {leader} returned no result for {key}")
 
     def _request(self, leader_epoch: int) -> FetchRequest:
         options, cursor = self._options, self._cursor
@@ -365,8 +377,8 @@ class RangeFetcher:
         )
 
     def _bytes_due(self) -> int:
-        """Return the number of bytes to request: the estimated size of the rest of the range, from
-        the average of the batches read so far."""
+        """Return the number of bytes to request: the estimated size of the rest of the range, by
+        the average bytes of each offset read so far."""
         cursor = self._cursor
         offsets_read = cursor.position - self._wanted.start
         each = self._bytes_read // offsets_read + 1 if self._bytes_read else RECORD_BYTES_GUESS
@@ -406,9 +418,10 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a response without an expected batch. If the leader keeps returning no batch
-        although it reports the whole range as committed, compaction has removed the last offsets of
-        the range."""
+        """Handle a Fetch response without a batch. If the leader keeps returning no batch although
+        it reports all offsets of the range as committed, compaction has removed the last records of
+        the range, and the range ends. Otherwise raises _NothingYet, so that the fetcher asks
+        again."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark
@@ -417,11 +430,14 @@ class RangeFetcher:
             self._bare_since = None
             what = "last stable offset" if committed else "high watermark"
             raise _NothingYet(
-                f"no records came, the leader's {what} is {end}, the range ends at {cursor.end}"
+                f"the leader returned no records, its {what} is {end}, the range ends at"
+                f" {cursor.end}"
             )
         if self._bare_since is None or self._bare_since[0] != epoch:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
-            raise _NothingYet("the leader returned no records")
+            raise _NothingYet(
+                f"the leader returned no records, but its log is committed up to {end}"
+            )
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)

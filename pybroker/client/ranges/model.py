@@ -12,8 +12,9 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class Counted(NamedTuple):
-    """The counted records from `first` up to, not including, `beyond`. `digest` (0 to DIGEST_END -
-    1) detects an equal number of different records; see `counts`."""
+    """The count of the records from the offset `first` up to, not including, `beyond`. `digest` (0
+    to DIGEST_END - 1) depends on the offsets of the records, so it detects that an equal number of
+    different records is left; see `counts`."""
 
     first: int
     beyond: int
@@ -53,8 +54,8 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the part of the range from `start` to `end`, with the counts of the parts within
-        it."""
+        """Return the part of the range from the offset `start` to `end`, with those counts that lie
+        within it."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 
@@ -75,14 +76,14 @@ class RangeFault(enum.Enum):
     CORRUPT = "corrupt"
     """A batch repeatedly does not match its checksum."""
     STALLED = "stalled"
-    """Nothing could be read for kafkaConsumer.pollTimeoutMs."""
+    """No batch could be read for the time kafkaConsumer.pollTimeoutMs."""
     GONE = "gone"
     """The topic or the partition no longer exists."""
 
 
 class RangeFailed(ClientError):
-    """A range cannot be read as it was when it was created. `offset` is the first missing
-    offset."""
+    """A range cannot be read as it was when it was created. `reason` tells why, `offset` is the
+    first offset that cannot be read."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

@@ -24,9 +24,10 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return the parsed options. `options` are the options of a consumer with Kafka's names, in
-    upper or lower case and with or without the prefix `kafka.`, and kafkaConsumer.pollTimeoutMs.
-    Values in `fixed` override them. Raises ConfigError with all invalid options."""
+    """Return the parsed consumer options, and the times after which a problem fails the reading.
+    `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
+    without the prefix `kafka.`, and kafkaConsumer.pollTimeoutMs. Values in `fixed` override them.
+    Raises ConfigError with all invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

@@ -29,9 +29,10 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """The state of a partition at one moment. `topic_id` is UUID text, "" without topic ids.
-    `epoch_end` is the end offset of the range's leader epoch in the leader's log. Numbers are -1 if
-    unknown."""
+    """The present state of the partition of a range. `known` is false if the partition does not
+    exist. `topic_id` is UUID text, "" without topic ids. `log_start` is the log start offset,
+    `epoch_end` the end offset of the range's leader epoch, both in the leader's log. Numbers are -1
+    if unknown."""
 
     known: bool
     topic_id: str = ""
@@ -45,8 +46,9 @@ def topic_id_text(topic: TopicInfo) -> str:
 
 
 def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> CurrentPartition | None:
-    """Return the state of the partition from the metadata, or None if the metadata has no such
-    partition at the moment. Raises ClientError if the client may not describe the topic."""
+    """Return the state of the partition that the metadata has, with `known` false for a partition
+    that does not exist. Return None if the metadata does not tell, because it lacks the topic or
+    has another error for it."""
     topic = view.topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -63,8 +65,9 @@ def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> Current
 async def current_partitions(
     cluster: Cluster, ranges: Collection[PartitionRange], deadline: Deadline, *, once: bool = False
 ) -> dict[TopicPartition, CurrentPartition | ClientError]:
-    """Return the state of each partition, from new metadata and from its leader. With `once`,
-    errors are not retried. Raises ClientError."""
+    """Return the present state of each range's partition, or the error, from new metadata and from
+    the partition's leader. With `once`, errors of a leader are not retried. Raises ClientError if
+    no broker returns metadata."""
     wanted = {item.topic_partition: item for item in ranges}
     topics = sorted({key.topic for key in wanted})
     view = await cluster.metadata(topics, timeout_s=request_limit_s(cluster, deadline))
@@ -102,8 +105,8 @@ def _put_together(
 def faults(
     wanted: PartitionRange, position: int, current: CurrentPartition
 ) -> Iterator[RangeFailed]:
-    """Yield the reasons why the records from `position` to the end of the range may differ from
-    those when the range was created, the most serious reason first."""
+    """Yield each reason why the records from `position` to the end of the range `wanted` may differ
+    from those when the range was created, the most serious reason first."""
     if not current.known:
         yield gone(wanted, position)
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:
@@ -126,13 +129,13 @@ def faults(
             yield _failed(
                 wanted, max(current.epoch_end, wanted.start), RangeFault.TRUNCATED,
                 f"leader epoch {wanted.leader_epoch} ends at {current.epoch_end} now, the range at"
-                f" {wanted.end}: an unclean election took acknowledged records; take a new snapshot"
-                " (and see unclean.leader.election.enable)",
+                f" {wanted.end}: an unclean election removed acknowledged records; take a new"
+                " snapshot (and see unclean.leader.election.enable)",
             )  # fmt: skip
 
 
 def gone(wanted: PartitionRange, position: int) -> RangeFailed:
-    """Return the error for a partition that does not exist."""
+    """Return the exception for a range whose partition does not exist."""
     return _failed(
         wanted, position, RangeFault.GONE,
         "the cluster has no such partition any more: take a new snapshot",
@@ -140,7 +143,8 @@ def gone(wanted: PartitionRange, position: int) -> RangeFailed:
 
 
 def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFailed:
-    """Return the error for the records between `position` and the current log start."""
+    """Return the exception for a range whose records from `position` on are below `log_start`, the
+    present log start offset."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
         f"the partition begins at {log_start} now, retention or DeleteRecords removed earlier"

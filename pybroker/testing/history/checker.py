@@ -1,4 +1,4 @@
-"""The checker, which returns all violations of the rules in a history."""
+"""The checker: it applies the rules to a history, and returns all violations."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ RULES: Final[dict[str, Rule]] = {
     group_rules.COVERED: group_rules.groups_process_all,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs", _NAMED})
-"""The rules that hold even if an unclean election, or too few acks, may have lost records."""
+"""The names of the rules that hold even if an unclean election, or acks below all, may have lost
+records."""
 _SHOWN_PER_RULE: Final = 5
 
 
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
-    """Return the violations of these rules in a history, rule by rule."""
+    """Return the violations of the rules with these names in a history, rule by rule."""
     judged = split(history)
     # A loss receipt must name records that were acknowledged before it, so eras end only with the
     # topic for that rule.
@@ -55,9 +56,8 @@ def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violati
 
 
 def report(violations: Sequence[Violation]) -> str:
-    """Return a readable report: for each rule the number of its violations, and the first few of
-    them.
-    """
+    """Return a report for people: for each violated rule the number of its violations, and the
+    first few of them."""
     counts = Counter(violation.rule for violation in violations)
     shown: Counter[str] = Counter()
     lines = [f"{rule}: {count} violations" for rule, count in counts.items()]
@@ -69,9 +69,8 @@ def report(violations: Sequence[Violation]) -> str:
 
 
 def repeated(history: History) -> int:
-    """Return the number of duplicate values of producers without idempotence. Such duplicates are
-    allowed.
-    """
+    """Return how many stored values are duplicates of values of producers without idempotence. No
+    rule forbids them."""
     return sum(
         len(offsets) - 1
         for places in client_rules.offsets_of_values(history).values()

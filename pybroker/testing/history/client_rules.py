@@ -17,7 +17,7 @@ from pybroker.testing.history.values import TopicPartition, has_no_era, is_past,
 
 
 class Sighting(NamedTuple):
-    """A value that a client read at an offset."""
+    """A record that a client or a final read returned: its value and its offset."""
 
     partition: TopicPartition
     offset: int
@@ -37,7 +37,7 @@ def sightings(history: History) -> Iterator[Sighting]:
 
 
 def _acknowledged(history: History) -> Iterator[Send]:
-    """Yield the sends acknowledged with acks=all."""
+    """Yield the sends that were acknowledged with acks=all."""
     for send in history.sends.values():
         facts = history.facts(send.identity)
         if send.outcome == "ok" and facts is not None and facts.acks == -1:
@@ -45,9 +45,9 @@ def _acknowledged(history: History) -> Iterator[Send]:
 
 
 def acked_present(history: History) -> Iterator[Violation]:
-    """Check that the final read has every value acknowledged with acks=all at its offset. If the
-    client did not receive the offset, the value may be anywhere in the partition.
-    """
+    """Check that the final read of the partition has every value that was acknowledged with
+    acks=all, at the acknowledged offset. If the client did not receive the offset, the value may
+    have any offset in the partition."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     values = {key: set(found.values()) for key, found in content.items()}
@@ -67,15 +67,14 @@ def acked_present(history: History) -> Iterator[Violation]:
             if found != send.value:
                 text = (
                     f"value {send.value} was acknowledged, but the final read has"
-                    f" {found or 'nothing'} there"
+                    f" {found or 'nothing'} at this offset"
                 )
                 yield Violation("acked-present", send.partition, send.offset, text, (str(send),))
 
 
 def no_phantom(history: History) -> Iterator[Violation]:
-    """Check that every value that was read had been sent, is intact, and does not belong to a send
-    that certainly failed.
-    """
+    """Check that every value that a client read had been sent, is intact, and does not belong to a
+    send that certainly failed."""
     judged: set[tuple[TopicPartition, int, str]] = set()
     for seen in sightings(history):
         if seen[:3] in judged:
@@ -101,7 +100,8 @@ def no_phantom(history: History) -> Iterator[Violation]:
 
 
 def one_value_per_offset(history: History) -> Iterator[Violation]:
-    """Check that all reads and acknowledgements of an offset have the same value."""
+    """Check that all reads and acknowledgements that name the same offset of a partition have the
+    same value."""
     first: dict[tuple[TopicPartition, int], tuple[str, str]] = {}
     told: set[tuple[TopicPartition, int]] = set()
 
@@ -121,7 +121,7 @@ def one_value_per_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[int]]]:
-    """Return partition -> value -> the ascending offsets of the value in the final read."""
+    """Return, by partition and value, the offsets of the value in the final read, ascending."""
     found: dict[TopicPartition, dict[str, list[int]]] = {}
     for partition, read in history.final().items():
         places: dict[str, list[int]] = defaultdict(list)
@@ -152,7 +152,8 @@ def duplicates(history: History) -> Iterator[Violation]:
 
 
 def _in_different_epochs(history: History, partition: TopicPartition, offsets: list[int]) -> bool:
-    """Return whether the batches at these offsets all have different producer epochs."""
+    """Return whether the batches at these offsets of the partition all have different producer
+    epochs."""
     stored = next((files for files in history.files if files.partition == partition), None)
     if stored is None:
         return False
@@ -202,7 +203,7 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 def consumer_order(history: History) -> Iterator[Violation]:
     """Check that a consumer of an assigned partition gets ascending offsets, skips no existing
-    record, and never gets an error because its position does not exist.
+    record, and never gets an error that the log no longer has its position.
     """
     rule = "consumer-order"
     final = history.final()

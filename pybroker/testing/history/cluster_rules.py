@@ -21,10 +21,9 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check that ListOffsets latest never decreases for a client, and is above every record that a
-    client had read, or had acknowledged, before the request. `stale_leaders.py` defines the
-    exceptions.
-    """
+    """Check the answers to ListOffsets with the timestamp LATEST (-1). For one client they never
+    decrease. Each is above every record that a client had read, or had acknowledged, before the
+    request. `stale_leaders.py` defines the exceptions."""
     rule = "monotone-watermarks"
     stale_leaders = StaleLeaders(history)
     highest: dict[tuple[str, TopicPartition], Latest] = {}
@@ -70,9 +69,9 @@ def _below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Itera
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """Check that all replicas finally have the same batches below the high watermark, byte for
-    byte, the same leader epochs and the same producers, and that all final reads are equal.
-    """
+    """Check that at the end of the run all replicas have the same batches below the high watermark,
+    byte for byte, the same leader epochs and the same producer states, and that all final reads of
+    a partition are equal."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)
@@ -89,7 +88,10 @@ def replicas_identical(history: History) -> Iterator[Violation]:
         if mine != theirs and read.partition not in reads:
             reads[read.partition] = read.source
             place = next((a or b).offset for a, b in zip_longest(theirs, mine) if a != b)
-            text = f"final reads by {first_read.source} and by {read.source} differ from here on"
+            text = (
+                f"final reads by {first_read.source} and by {read.source} differ from this offset"
+                " on"
+            )
             yield Violation("replicas-identical", read.partition, place, text)
 
 
@@ -119,9 +121,8 @@ def _between(files: ReplicaFiles, start: int, end: int) -> list[Batch]:
 
 
 def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the epochs of the compared batches. A follower may lack an epoch without batches,
-    because it learns epochs from batches.
-    """
+    """Return the leader epochs, with their first offsets, of the batches from `start` to `end`. A
+    follower may lack an epoch without batches, because it learns epochs from batches."""
     used = {batch.epoch for batch in _between(files, start, end)}
     return [(epoch, max(offset, start)) for epoch, offset in files.epochs if epoch in used]
 
@@ -167,9 +168,8 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _of_deposed(history: History) -> Iterator[Violation]:
-    """Yield a violation for each leader that was elected by a controller after another broker had
-    replaced this controller. A leader that resigns by itself is exempt.
-    """
+    """Yield a violation for each leader that a controller elected after another broker had replaced
+    this controller. A change by which a leader resigns itself is no election."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)
@@ -205,9 +205,8 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """Check that each leader is in the ISR, and was in sync or eligible before its election, unless
-    a loss receipt was written at the same moment.
-    """
+    """Check that each elected leader is in the ISR, and was in sync or eligible before its
+    election, unless a loss receipt was written at the same moment."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

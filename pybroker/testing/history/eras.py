@@ -1,5 +1,5 @@
-"""The eras of a partition. An era ends when the topic is recreated or a loss receipt is written:
-the guarantees of an era do not hold in the next era.
+"""The eras of a partition: times between which the guarantees for its records are interrupted. An
+era ends when the topic is recreated or a loss receipt is written.
 
 `split` gives every partition a name for each era. The last era keeps the plain name. The names of
 earlier eras end with PAST and a number, so that the rules check each era separately. A client
@@ -20,9 +20,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """An era from `begin` to `end`; answers in this time belong to it. `name` is appended to the
-    topic's name.
-    """
+    """An era of a partition, from `begin` to `end` in ns: an operation within this time belongs to
+    it. `name` is appended to the topic's name."""
 
     begin: float
     end: float
@@ -30,9 +29,8 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history split by eras, or the same history if there is only one era. Without
-    `at_losses`, an era ends only when its topic is deleted.
-    """
+    """Return the history with the partition names of their eras, or the same history if each
+    partition has only one era. Without `at_losses`, only the deletion of a topic ends an era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -79,7 +77,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition's name in the era of the interval; None if the era is uncertain."""
+        """Return the partition with its name in the era that contains the time from `begin` to
+        `end`. Return None if no era contains all of it."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -89,7 +88,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition's name in its first era."""
+        """Return the partition with its name in its first era, or None for None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -105,17 +104,16 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll under the partition's name in its era. A poll that belongs to no era gets
-        a unique name, so that its offsets are not compared with other polls.
-        """
+        """Return the poll with the partition's name in the era of the poll. A poll that belongs to
+        no era gets a unique name, made from `number`, so that its offsets are not compared with
+        other polls."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition's name for a change in ZooKeeper at that time. Only recreations of
-        the topic start another name here, not losses.
-        """
+        """Return the partition with its name for a change in ZooKeeper at the time `at`. Here only
+        recreations of the topic begin another name, not losses."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

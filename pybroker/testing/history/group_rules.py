@@ -33,13 +33,13 @@ STALE: Final = "stale-member-commits-nothing"
 COVERED: Final = "groups-process-all"
 
 Place = tuple[str, TopicPartition]
-"""A group and a partition that it reads."""
+"""A group, and a partition that it reads."""
 
 
 class _Known(NamedTuple):
-    """An offset that a client knows to be committed. It was committed between `begun` and `since`,
-    and is known from `since` on.
-    """
+    """An offset that a client knows to be committed. It was committed between the times `begun` and
+    `since`, and is known from `since` on. `op` is the commit, or the coordinator's answer, that
+    shows it."""
 
     since: int
     begun: int
@@ -48,9 +48,8 @@ class _Known(NamedTuple):
 
 
 def one_owner(history: History) -> Iterator[Violation]:
-    """Check that a partition has one owner in each generation, and that a member processes only
-    partitions that are assigned to it.
-    """
+    """Check that a partition has one owner in each generation of a group, and that a member
+    processes only partitions that are assigned to it."""
     owners: dict[tuple[str, int, TopicPartition], Holding] = {}
     held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
     for holding in history.groups.holdings:
@@ -59,7 +58,7 @@ def one_owner(history: History) -> Iterator[Violation]:
             key = (holding.group, holding.generation, partition)
             first = owners.setdefault(key, holding)
             if first.member != holding.member:
-                text = f"{first.member} and {holding.member} own it in one generation"
+                text = f"{first.member} and {holding.member} own the partition in one generation"
                 yield Violation(OWNER, partition, UNKNOWN, text, (str(first), str(holding)))
     for each in history.groups.processed:
         rows = held[each.group, each.client]
@@ -74,9 +73,8 @@ def one_owner(history: History) -> Iterator[Violation]:
 
 
 def committed_is_processed(history: History) -> Iterator[Violation]:
-    """Check that the group had processed every record below a committed offset before the commit,
-    so that a member that continues at this offset skips no record.
-    """
+    """Check that a group had processed every record below an offset before a member committed the
+    offset. So a member that continues at the offset skips no record."""
     final = _final(history)
     done = _first_processed(history)
     for place, known in _known(history).items():
@@ -96,11 +94,10 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Check that no answer to OffsetFetch is lower than an offset that was known to be committed
-    before the request. There are two exceptions: a later commit may reach the coordinator before an
-    earlier commit; and a coordinator may not know that it was replaced, if a fault ended its
-    session early.
-    """
+    """Check that no answer to OffsetFetch is below an offset that was known to be committed before
+    the request. There are two exceptions. A later commit may reach the coordinator before an
+    earlier commit. A coordinator may not know that it was replaced, if a fault ended its ZooKeeper
+    session early."""
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
         rows = known.get(place, [])
@@ -125,7 +122,8 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
 
 
 def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
-    """Return whether the coordinator may have applied the commit after the commit in `before`."""
+    """Return whether the coordinator may have applied `commit`, which has a lower offset, after the
+    commit that `before` shows."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
         return False  # a member never commits less than is committed
@@ -138,9 +136,9 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
 
 
 def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
-    """Return whether the answer may come from a coordinator that was replaced before `before`
-    became known, and that did not know that its session had ended.
-    """
+    """Return whether the answer may come from a replaced coordinator that did not know that its
+    ZooKeeper session had ended. It must have been replaced before the offset in `before` became
+    known."""
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(
@@ -153,7 +151,8 @@ def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
 
 
 def committed_was_asked(history: History) -> Iterator[Violation]:
-    """Check that a member had committed every offset before an answer to OffsetFetch showed it."""
+    """Check that each offset in an answer to OffsetFetch is an offset that a member had tried to
+    commit before the answer."""
     commits = _commits(history)
     for place, answers in _answers(history).items():
         first: dict[int, int] = {}
@@ -161,14 +160,13 @@ def committed_was_asked(history: History) -> Iterator[Violation]:
             first.setdefault(commit.offset, commit.begun)
         for answer in answers:
             if answer.offset != UNKNOWN and first.get(answer.offset, math.inf) > answer.answered:
-                text = f"no member of {place[0]} had committed that"
+                text = f"no member of {place[0]} had committed this offset"
                 yield Violation(ASKED, place[1], answer.offset, text, (str(answer),))
 
 
 def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
-    """Check that no commit of an earlier generation succeeds after a member has joined a newer
-    generation.
-    """
+    """Check that no commit of a generation succeeds if it was sent after a member had joined a
+    later generation."""
     highest: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for holding in history.groups.holdings:
         rows = highest[holding.group]
@@ -186,7 +184,8 @@ def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
 
 
 def groups_process_all(history: History) -> Iterator[Violation]:
-    """Check that after the faults each group processes every acknowledged record that exists."""
+    """Check that after the faults each group has processed every acknowledged record that still
+    exists."""
     if history.calm is None:
         return
     done = _first_processed(history)
@@ -230,7 +229,8 @@ def _final(history: History) -> dict[TopicPartition, FinalRead]:
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:
-    """Return (group, partition) -> offset -> the time when a member first processed the record."""
+    """Return, by group and partition and then by offset, the time when a member first processed the
+    record."""
     found: dict[Place, dict[int, int]] = defaultdict(dict)
     for each in history.groups.processed:
         found[each.group, each.partition].setdefault(each.offset, each.at)
@@ -256,9 +256,8 @@ def _answers(history: History) -> dict[Place, list[Committed]]:
 
 
 def _known(history: History) -> dict[Place, list[_Known]]:
-    """Return (group, partition) -> the offsets that clients knew to be committed, in the order of
-    `since`.
-    """
+    """Return, by group and partition, the offsets that clients knew to be committed, in the order
+    in which they became known."""
     found: dict[Place, list[_Known]] = defaultdict(list)
     for place, commits in _commits(history).items():
         for commit in commits:

@@ -37,18 +37,18 @@ from pybroker.testing.history.ops import SUFFIX, Op, read_ops
 from pybroker.testing.history.values import TopicPartition, read_value
 
 _NEVER: Final = 1 << 63
-"""The end time of an interval that has not ended."""
+"""The end time of a time interval that has no end yet."""
 
 
 def load(folder: Path) -> History:
-    """Load all operations that the processes of a run wrote into `folder`."""
+    """Return the history that all processes of a run have logged in the files of `folder`."""
     ops = [op for path in sorted(folder.glob(f"*{SUFFIX}")) for op in read_ops(path)]
     return from_ops(ops)
 
 
 def from_ops(ops: Iterable[Op]) -> History:
-    """Return the history of these operations, which may be in any order. Raises ValueError for an
-    unknown operation."""
+    """Return the history that consists of these operations, which may be in any order. Raises
+    ValueError for an unknown operation."""
     history = History()
     for op in sorted(ops, key=lambda op: op["t"]):
         read = _READERS.get(op["f"])

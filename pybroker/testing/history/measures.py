@@ -12,21 +12,21 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the begin and the end of the fault with that name and number, counted from 0. Raises
-    IndexError if there is no such fault.
-    """
+    """Return when the fault named `what` began and ended. `number` selects one of several such
+    faults, counted from 0. Raises IndexError if the run had no such fault."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at
 
 
 def faults(history: History, what: str) -> list[Fault]:
-    """Return the begin times of all faults of that name."""
+    """Return the beginnings of all faults named `what`, in the order of time."""
     return [each for each in history.faults if each.what == what and each.kind == "invoke"]
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """Return partition -> the longest time without an acknowledgement of a record with acks=all."""
+    """Return, by partition, the longest time from `begin` to `end` in which no record with acks=all
+    was acknowledged, in seconds."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()
@@ -42,9 +42,9 @@ def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartitio
 
 
 def election_delay(history: History, since: int, loser: int) -> dict[TopicPartition, float]:
-    """Return partition -> the time until another broker led, for each partition that `loser` led at
-    `since`. Partitions that got no other leader are missing.
-    """
+    """Return, by partition, the seconds from the time `since` (in ns) until another broker led. The
+    result has the partitions that the broker `loser` led at this time and that got another
+    leader."""
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):
@@ -57,7 +57,8 @@ def election_delay(history: History, since: int, loser: int) -> dict[TopicPartit
 
 
 def answers(history: History, producer: str, begin: int, end: int) -> Counter[str]:
-    """Count the outcomes of the values that a producer sent in that time: "ok", or the error."""
+    """Return how many values that a producer sent from `begin` to `end` had each outcome: "ok", or
+    the error."""
     return Counter(
         "ok" if send.outcome == "ok" else send.error or "nothing"
         for send in history.sends.values()
@@ -66,7 +67,8 @@ def answers(history: History, producer: str, begin: int, end: int) -> Counter[st
 
 
 def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartition]:
-    """Count, by partition, the values that were both sent and acknowledged in that time."""
+    """Return, by partition, how many values were both sent and acknowledged from `begin` to
+    `end`."""
     return Counter(
         send.partition
         for send in history.sends.values()
@@ -75,19 +77,21 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
 
 
 def elections(history: History) -> int:
-    """Return the number of leader epochs after the first one of each partition."""
+    """Return the number of elections: of each partition's leader epochs, all but the first."""
     leaderships = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
     return len(leaderships) - len({partition for partition, _ in leaderships})
 
 
 def summary(history: History) -> str:
-    """Return a summary of the history in one line."""
+    """Return the counts of a history in one line: values, log ends, elections, and the longest
+    pause without an acknowledgement."""
     outcomes = Counter(send.outcome for send in history.sends.values())
     delivered = sum(len(poll.records) for poll in history.polls)
     moments = [send.ended for send in history.sends.values() if send.ended]
     pauses = longest_pauses(history, min(moments), max(moments)) if moments else {}
     return (
         f"{len(history.sends)} values sent ({outcomes['ok']} stored, {outcomes['fail']} refused,"
-        f" {outcomes['info']} unknown), {delivered} delivered, {len(history.latest)} ends told,"
-        f" {elections(history)} elections, longest pause {max(pauses.values(), default=0):.1f} s"
+        f" {outcomes['info']} unknown), {delivered} delivered, {len(history.latest)} log ends"
+        f" returned, {elections(history)} elections,"
+        f" longest pause {max(pauses.values(), default=0):.1f} s"
     )

@@ -1,4 +1,5 @@
-"""A history in memory, and violations of the rules."""
+"""The model of a run's history: the operations of clients and brokers, and violations of the
+rules."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 from pybroker.testing.history.values import Identity, TopicPartition
 
 UNKNOWN: Final = -1
-"""The value of an unknown offset or epoch."""
+"""The value of an offset or epoch that is not known."""
 NANOSECONDS: Final = 1_000_000_000
 
 
@@ -31,7 +32,8 @@ class ProducerFacts:
 
 @dataclass(slots=True)
 class Send:
-    """The send of one value. `ended` is 0 and `outcome` is "info" while there is no answer."""
+    """The send of one value by a producer. While the producer awaits the response, `ended` is 0 and
+    `outcome` is "info"."""
 
     identity: Identity
     partition: TopicPartition
@@ -58,7 +60,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Records of one partition that one poll of a consumer returned."""
+    """The records of one partition that one call of a consumer returned."""
 
     client: str
     partition: TopicPartition
@@ -73,7 +75,8 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The start of a consumer's reads at `offset`, after an assignment or a seek."""
+    """The moment when a consumer starts to read a partition at `offset`, after an assignment or a
+    seek."""
 
     client: str
     partition: TopicPartition
@@ -83,9 +86,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostPosition:
-    """An error of a consumer whose position does not exist any more. `partition` and `offset` are
-    set if known.
-    """
+    """An error of a consumer whose position the log no longer has. `partition` and `offset` are set
+    if known."""
 
     client: str
     at: int
@@ -96,7 +98,8 @@ class LostPosition:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """An answer to ListOffsets latest."""
+    """A client's request of the log end offset (ListOffsets with the timestamp LATEST), and the
+    answer."""
 
     client: str
     partition: TopicPartition
@@ -122,8 +125,8 @@ class FinalRead:
 
 
 class Batch(NamedTuple):
-    """A stored batch. `digest` is a digest of all its bytes; `producer` is the producer's id and
-    epoch."""
+    """A batch in the log of a replica. `digest` is a digest of all its bytes; `producer` is the
+    producer's id and epoch."""
 
     first: int
     last: int
@@ -134,7 +137,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
-    """A partition's content in a broker's files. `producers` is None if it is unknown."""
+    """The content of a partition in a broker's files at the end of the run. `producers` is None if
+    it is unknown."""
 
     partition: TopicPartition
     broker: int
@@ -148,8 +152,7 @@ class ReplicaFiles:
 @dataclass(frozen=True, slots=True)
 class State:
     """One version of a partition's state node. The replicas in `eligible` have left the ISR but
-    hold all committed records.
-    """
+    still have every committed record."""
 
     partition: TopicPartition
     version: int
@@ -159,16 +162,17 @@ class State:
     eligible: tuple[int, ...]
     controller_epoch: int
     at: int
-    """The time when it was first seen, a moment after it was written."""
+    """The time when the test saw this version, a moment after it was written."""
     current_controller_epoch: int = UNKNOWN
-    """The controller epoch in force when it was written, if known."""
+    """The controller epoch in force when the version was written, if known."""
     written: int | None = None
-    """The time when it was written, if ZooKeeper gave it. It may be much earlier than `at`."""
+    """The time when the version was written, if ZooKeeper gave it. It may be much earlier than
+    `at`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
-    """The controller of a controller epoch."""
+    """The begin of a controller epoch: the broker that became the controller."""
 
     epoch: int
     broker: int
@@ -176,7 +180,7 @@ class ControllerTerm:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The begin (`kind` "invoke") or the end ("ok") of a fault."""
+    """The begin of a fault (`kind` "invoke"), or its end ("ok")."""
 
     at: int
     kind: str
@@ -200,8 +204,8 @@ class TopicLife:
 
 @dataclass(slots=True)
 class Loss:
-    """A loss receipt: the partition may have lost records. `given_up` holds the offset ranges
-    (first, next) that replicas have truncated since."""
+    """A loss receipt: the partition may have lost records. `given_up` has the offset ranges (first
+    offset, end offset) that replicas have truncated since."""
 
     partition: TopicPartition
     at: int
@@ -211,9 +215,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """The time after all faults of a run: no fault begins after `since`. The cluster must be
-    healthy `limit` ns later.
-    """
+    """The time after all faults of a run. No fault begins after `since`. The cluster must be
+    healthy `limit` ns after it."""
 
     since: int
     limit: int
@@ -232,9 +235,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """The expiry of a broker's session by a fault at `begin`, before the session timeout, which
-    ZooKeeper never does by itself. The broker was notified at `end`.
-    """
+    """The expiry of a broker's ZooKeeper session that a fault caused at `begin`, before the session
+    timeout. ZooKeeper itself never does this. The broker was notified at `end`."""
 
     broker: int
     begin: int
@@ -277,10 +279,9 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """A member's commit of an offset, which is the offset of the next record to read. While there
-    is no answer, `ended` is 0 and `outcome` is "info". If the member was killed, `ended` is the
-    time of the kill.
-    """
+    """A member's commit of an offset, which is the offset of the next record to read. While the
+    member awaits the response, `ended` is 0 and `outcome` is "info". If the member was killed,
+    `ended` is the time of the kill."""
 
     group: str
     client: str
@@ -300,7 +301,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An answer to OffsetFetch; `offset` is UNKNOWN if no offset is committed."""
+    """A client's request of a group's committed offset (OffsetFetch), and the answer. `offset` is
+    UNKNOWN if the group has committed nothing."""
 
     group: str
     client: str
@@ -318,7 +320,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTerm:
-    """The time from which a broker coordinates the groups of a partition of __consumer_offsets."""
+    """The begin of the time in which a broker coordinates the groups of a partition of
+    __consumer_offsets."""
 
     partition: int
     broker: int
@@ -373,7 +376,7 @@ class History:
     groups: Groups = field(default_factory=Groups)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return the first final read of each partition."""
+        """Return, by partition, the first of its final reads."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)
@@ -386,9 +389,8 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """Yield (partition, time, offset, operation) for each record. From that time on a client
-        knew that the record is committed.
-        """
+        """Yield (partition, time, offset, operation) for each record of which a client knew, from
+        that time on, that it is committed."""
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():
@@ -402,9 +404,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation: the rule, the partition and offset, and the operations that prove the
-    violation.
-    """
+    """A violation of a rule: the rule's name, the partition and the offset, and the operations that
+    prove the violation."""
 
     rule: str
     partition: TopicPartition | None

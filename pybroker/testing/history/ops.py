@@ -71,7 +71,8 @@ class OpsLog:
     def write(
         self, client: str, function: str, kind: str, *, incarnation: int = 1, **more: Any
     ) -> None:
-        """Write one operation with the current time."""
+        """Write one operation with the present time. `client` and `incarnation` name the client,
+        `function` and `kind` are `f` and `type` of the line, `more` has the further keys."""
         with self._lock:
             if self._file.closed:
                 return
@@ -93,9 +94,8 @@ class OpsLog:
 
 
 def read_ops(path: Path) -> Iterator[Op]:
-    """Yield the operations of one file, without an incomplete last line, which a kill may leave.
-    Raises ValueError for any other line that is not JSON.
-    """
+    """Yield the operations that a file of an `OpsLog` has. An incomplete last line, which a kill
+    may leave, is skipped. Raises ValueError for any other line that is not JSON."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:

@@ -18,9 +18,8 @@ _UNCLEAN_ELECTION: Final = "unclean-election"
 
 
 def availability(history: History) -> Iterator[Violation]:
-    """Check that every partition accepts values, and has all replicas in sync, soon after the last
-    fault.
-    """
+    """Check that soon after the last fault every partition acknowledges values and has all replicas
+    in sync."""
     calm = history.calm
     if calm is None:
         return
@@ -58,9 +57,9 @@ def availability(history: History) -> Iterator[Violation]:
 
 
 def refusal(history: History) -> Iterator[Violation]:
-    """Check that no value is acknowledged with acks=all while the partition has too few in-sync
-    replicas or no leader. The rule starts when every former leader must know this state.
-    """
+    """Check that no value is acknowledged with acks=all while the partition has no leader, or fewer
+    in-sync replicas than min.insync.replicas. The rule begins when every former leader must know
+    this state."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -85,9 +84,8 @@ def refusal(history: History) -> Iterator[Violation]:
 
 
 def _closed(states: list[State], required: int) -> list[tuple[State, float, float]]:
-    """Return (first state, begin, end) of each interval in which no leader could acknowledge
-    records with acks=all.
-    """
+    """Return each interval in which no leader could acknowledge records with acks=all, as (first
+    state in it, begin, end). `required` is min.insync.replicas."""
     found: list[tuple[State, float, float]] = []
     first: State | None = None
     for state in states:
@@ -102,17 +100,16 @@ def _closed(states: list[State], required: int) -> list[tuple[State, float, floa
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """Check that no partition has a loss receipt, unless a fault of the run can lose records."""
+    """Check that no partition has a loss receipt, unless a fault of the run may lose records."""
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNKNOWN, loss.reason)
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Check that every acknowledged value lost by an unclean election is in an offset range of a
+    """Check that each acknowledged value that an unclean election lost is in an offset range of a
     loss receipt. Losses by other causes are exempt: a log that a power loss has shortened does not
-    show the lost range.
-    """
+    show the lost range."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up

@@ -1,10 +1,10 @@
-"""Replaced leaders that do not know yet that another broker leads: no message passed between them
-and the controller that replaced them, or a fault ended their session before its timeout. A stale
-leader may still answer ListOffsets with its old log end.
+"""Stale leaders: replaced leaders that do not know yet that another broker leads. Either no message
+passed between them and the controller that replaced them, or a fault ended their session before its
+timeout. A stale leader may still answer ListOffsets with its old log end.
 
 Apache Kafka behaves in the same way: a broker with a session continues to answer as leader until it
 receives the controller's request. `acks=all` stays safe: the followers fetch from the new leader,
-and the old one cannot change the ISR.
+and the old leader cannot change the ISR.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ CONTROLLER_RETRY_NS: Final = 3 * NANOSECONDS
 
 
 class StaleLeaders:
-    """The replaced leaders of a history, which explain answers to ListOffsets latest that are too
-    low.
-    """
+    """The replaced leaders in a history. They may be the reason why an answer to ListOffsets names
+    an offset that is too low."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -35,10 +34,10 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given the answer: the controller could not reach
-        this leader since the replacement, or the leader did not know that a fault had ended its
-        session. The answer must not be below the offsets known at the replacement.
-        """
+        """Return whether a stale leader may have given this answer, which is too low. Either the
+        controller could not reach this leader since the replacement, or the leader did not know
+        that a fault had ended its session. Even a stale leader's answer must not be below the
+        offsets known to be committed at the replacement."""
         return any(
             answer.offset > self._top(answer.partition, state.at - OBSERVATION_DELAY_NS)
             for replaced, state in self._replaced[_named(answer.partition)]
@@ -64,9 +63,8 @@ class StaleLeaders:
         )
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
-        """Return partition -> (replaced leader, first state with another leader). The partition's
-        name has no era: the time of an answer tells to which topic it belongs.
-        """
+        """Return, by partition, each replaced leader with the first state that has another leader.
+        The partition's name has no era: the time of an answer tells to which topic it belongs."""
         found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
         last: dict[TopicPartition, State] = {}
         for state in sorted(self._history.states, key=lambda state: state.at):
@@ -84,7 +82,8 @@ class StaleLeaders:
 
 
 def _named(partition: TopicPartition) -> TopicPartition:
-    """Return the partition with the plain topic name, without the era that `eras` has appended."""
+    """Return the partition with the plain name of its topic: without the suffix that `eras.split`
+    adds to the names of earlier eras."""
     topic, index = partition
     return topic.partition(PAST)[0], index
 

@@ -18,9 +18,8 @@ NO_ERA: Final = f"{PAST}?"
 
 
 class Identity(NamedTuple):
-    """The sender of a value: the producer, its incarnation, and the number of the value within the
-    incarnation.
-    """
+    """The origin of a value: the name of its producer, the producer's incarnation, and the number
+    of the value within the incarnation."""
 
     producer: str
     incarnation: int
@@ -33,9 +32,8 @@ def make_value(identity: Identity, partition: TopicPartition) -> str:
 
 
 def read_value(value: str, partition: TopicPartition) -> Identity:
-    """Return the sender of a value. Raises ValueError for a damaged value, or one of another
-    partition.
-    """
+    """Return the origin of a value that was read from `partition`. Raises ValueError for a damaged
+    value, or a value that was sent to another partition."""
     head, _, given = value.rpartition(":")
     words = head.split(":")
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
@@ -48,14 +46,14 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the era of the operation is unknown, because it overlaps the recreation of its
-    topic or a loss receipt.
-    """
+    """Return whether the partition's name is that of an operation in no known era, because its time
+    overlaps the recreation of its topic or a loss receipt."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether the name belongs to an era that ended before the end of the run."""
+    """Return whether the partition's name is that of an era which ended before the end of the
+    run."""
     return PAST in partition[0]
 
 

@@ -28,11 +28,13 @@ log = logging.getLogger(__name__)
 PORT: Final = 9092
 LISTENER: Final = "PLAINTEXT"
 OFFSETS: Final = "offsets"
-"""The purpose of a broker's second ZooKeeper session."""
+"""The name that distinguishes a broker's second ZooKeeper session, for offsets, from the main
+session."""
 
 
 class SimBroker:
-    """Broker `id` on its own machine. `app` is set while its process starts or serves."""
+    """The broker with the id `id` on its own machine. `app` is set while its process starts or
+    serves."""
 
     def __init__(
         self,
@@ -58,10 +60,11 @@ class SimBroker:
         self.disk = SimDisk.of_machine(machine)
         self.app: BrokerApp | None = None
         self.rooms: Rooms | None = None
-        """The broker's state for the checks, set before the broker accepts connections."""
+        """The running broker's replicas and logs, for the checks. They are set before the broker
+        accepts connections."""
         self.serves = False
         self.reasons: list[str] = []
-        """The reasons of the processes of this broker that ended by themselves."""
+        """For each process of this broker that ended by itself, the reason."""
         self._network = network
         self._zookeeper = zookeeper
         self._end: Callable[[str | None], None] | None = None

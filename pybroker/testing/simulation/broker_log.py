@@ -1,6 +1,5 @@
-"""The error lines that the brokers of a run log. An error that no injected fault explains is a
-violation.
-"""
+"""The error lines that the brokers of a run log. An error line that no fault of the run explains is
+a violation."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _STORAGE: Final = (
     "|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
-"""A follower's line when the leader's batch is corrupt and no other replica can lead."""
+"""The line of a follower whose leader sends a corrupt batch, while no other replica can lead."""
 _EXPLAINED: Final = {
     "disk-full": _STORAGE,
     "sync-error": _STORAGE,
@@ -37,16 +36,15 @@ _EXPLAINED: Final = {
 """Kind of fault -> a pattern of the error lines that the fault explains."""
 _FENCED: Final = "another member has taken over group.instance.id"
 """The error of a static member whose member id was assigned by a coordinator that could no longer
-store the id. The next coordinator rejects the member, and its client process is restarted.
-"""
+store the id. The next coordinator rejects the member, and the simulation restarts the process of
+the member."""
 _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the error lines that these kinds of faults explain, and of the lines that
-    are always allowed. With `is_lossy`, unclean elections are allowed, and so are the loss receipts
-    that brokers log.
-    """
+    """Return a pattern of the log lines that need no further reason: those that faults of these
+    kinds cause, and those that every run may have. With `is_lossy`, the pattern also matches the
+    lines of unclean elections and loss receipts."""
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:
@@ -55,9 +53,8 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """A log handler that collects errors. If the environment keeps its trace as text, every line is
-    added to the trace too.
-    """
+    """A log handler that collects the error lines of brokers. If the environment keeps its trace as
+    text, every line is added to the trace, too."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(logging.ERROR if environment.lines is None else logging.INFO)
@@ -79,9 +76,8 @@ class BrokerLog(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Receive all log lines of the brokers while the block runs; no other handler receives
-        them.
-        """
+        """Return a context manager. While it is open, this handler gets all log lines of the
+        brokers, and no other handler does."""
         loggers = [logging.getLogger(name) for name in _ROOTS]
         before = [(each.level, each.propagate, each.handlers) for each in loggers]
         for each in loggers:

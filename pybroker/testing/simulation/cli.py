@@ -22,7 +22,8 @@ _SHRINK_RUNS_MAX: Final = 400
 
 
 class Simulate(Protocol):
-    """A function that runs a schedule. Worker processes import it by its name."""
+    """A function that runs a schedule and returns the result. Worker processes import it by its
+    name."""
 
     def __call__(
         self, schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False
@@ -45,9 +46,8 @@ class Args:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Return the command. Its exit code is 1 if a seed failed. `bugs` maps the name of each mutant
-    that `simulate` can plant to the rule that the mutant removes.
-    """
+    """Return the simulation's command for the command line. Its exit code is 1 if a seed failed.
+    `bugs` maps the name of each bug that `simulate` can plant to the rule that the bug breaks."""
     known = bugs or {}
 
     @click.command(help="Run clusters under faults in simulated time, one per seed.")
@@ -93,9 +93,8 @@ def _check(args: Args, bugs: Mapping[str, str]) -> None:
 
 
 def _the_one(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
-    """Return the schedule of a single run; None if many seeds are requested. The seed and the bug
-    in a schedule file apply unless options override them.
-    """
+    """Return the schedule that the command line asks for, None if it asks for many seeds. `--seed`
+    and `--planted` override the seed and the bug in a schedule file."""
     if args.schedule is not None:
         try:
             schedule = parse(Path(args.schedule).read_text(encoding="utf-8"))
@@ -132,8 +131,11 @@ def _run_one(simulate: Simulate, schedule: Schedule, args: Args) -> bool:
 
 
 def _shrink(simulate: Simulate, failed: Result) -> None:
-    """Print the smallest schedule found that violates one of the rules that `failed` violates."""
-    click.echo(f"looking for a smaller one that violates {', '.join(sorted(failed.rules))} ...")
+    """Search for a smaller schedule that violates one of the rules that `failed` violates, and
+    print it."""
+    click.echo(
+        f"looking for a smaller schedule that violates {', '.join(sorted(failed.rules))} ..."
+    )
     found = shrink(failed.schedule, partial(_fails, simulate, failed), runs_max=_SHRINK_RUNS_MAX)
     again = simulate(found.schedule)
     click.echo(f"after {found.runs} runs:\n{again.report()}")

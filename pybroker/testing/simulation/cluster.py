@@ -35,7 +35,8 @@ class SimCluster:
         log_dirs: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """`log_dirs` is the number of log directories per broker, all on its machine's disk."""
+        """Create the machines. `log_dirs` is the number of log directories of each broker, all on
+        its machine's disk. `config` are options of all brokers."""
         self.environment = environment
         self.machines: dict[str, Machine] = {}
         self.links = Links(environment)
@@ -65,11 +66,12 @@ class SimCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Return HOST:PORT of all brokers, for clients."""
+        """Return HOST:PORT of each broker, joined by commas, for the bootstrap.servers of
+        clients."""
         return ",".join(broker.address for broker in self.brokers.values())
 
     def machine(self, name: str) -> Machine:
-        """Return the machine of that name, which is created at the first call."""
+        """Return the machine with this name. The first call with a name creates the machine."""
         if name not in self.machines:
             self.machines[name] = Machine(self.environment, name)
         return self.machines[name]
@@ -92,7 +94,7 @@ class SimCluster:
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:
-        """Stop everything, and free the memory of the run."""
+        """Stop all processes, and free the memory of the run."""
         level = logging.root.manager.disable
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         logging.disable()  # tasks that are unwound after their process's death must not log

@@ -26,7 +26,8 @@ _MIN_ISR: Final = "min.insync.replicas"
 
 
 class Change(Protocol):
-    """A node after a transaction; `data` is None if it was deleted. `at` is in virtual seconds."""
+    """A node's content after a transaction; `data` is None if the transaction deleted the node.
+    `at` is in virtual seconds."""
 
     @property
     def zxid(self) -> int: ...
@@ -46,11 +47,12 @@ class Change(Protocol):
 
 class ClusterRecord:
     """The record of a cluster's changes in ZooKeeper. The caller passes every change to
-    `committed`, in order. `states`, `lives` and `topic_ids` are the current state.
-    """
+    `committed`, in order. `states`, `lives` and `topic_ids` are the present states of partitions,
+    topics and topic ids."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
-        """`min_isr` is min.insync.replicas of topics without a value of their own."""
+        """Write the changes into `history`. `min_isr` is min.insync.replicas of a topic that does
+        not set the option."""
         self.history = history
         self.states: dict[TopicPartition, State] = {}
         self.lives: dict[str, TopicLife] = {}
@@ -90,7 +92,7 @@ class ClusterRecord:
                 self._controller_term()
 
     def alive(self) -> list[TopicPartition]:
-        """Return the partitions of all topics without a pending deletion."""
+        """Return the partitions of all topics whose deletion was not requested."""
         return [
             TopicPartition(life.topic, number)
             for life in self.lives.values()
@@ -99,7 +101,8 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions of `alive` whose records are values of a workload."""
+        """Return the partitions of `alive` whose records are values that the simulation's producers
+        sent."""
         return [each for each in self.alive() if not each.topic.startswith(_INTERNAL)]
 
     def required(self, partition: TopicPartition) -> int:
@@ -129,9 +132,8 @@ class ClusterRecord:
             life.doomed = at
 
     def _config(self, name: str, data: bytes | None) -> None:
-        """Record min.insync.replicas of a topic. If it changes, the smallest value applies to the
-        whole history.
-        """
+        """Record min.insync.replicas from the topic's node of options. If the value changes, the
+        smallest value applies to the whole history."""
         config: dict[str, str] = {} if data is None else json.loads(data)["config"]
         min_isr = int(config.get(_MIN_ISR, self._min_isr))
         self._min_isr_of[name] = min_isr
@@ -158,10 +160,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record a loss receipt at its first version; later versions only add the ranges that
-        replicas truncate. Receipts are deleted with their topic, and the recreated topic restarts
-        its leader epochs at 0.
-        """
+        """Record a loss receipt at the first version of its node. Later versions only add the
+        offset ranges that replicas truncate. Receipts are deleted with their topic, and the
+        recreated topic restarts its leader epochs at 0."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition
@@ -177,6 +178,6 @@ class ClusterRecord:
             )
 
     def _controller_term(self) -> None:
-        """Record a controller and its epoch if one transaction wrote both."""
+        """Record the new controller and its epoch if one transaction wrote both."""
         if self._epoch[0] == self._holder[0]:
             self.history.controller_terms.append(ControllerTerm(self._epoch[1], self._holder[1]))

@@ -1,5 +1,5 @@
-"""The limit on the number of brokers whose disks may lose data at a time. Within this limit every
-lost record is a bug.
+"""The limit on the number of brokers whose disks may have lost data at the same time. Within this
+limit every lost record is a bug.
 
 An acknowledged record is on min.insync.replicas brokers, so all of them but one may lose data. A
 broker that lost data counts until it is in sync again with all committed records, and its disk has
@@ -31,9 +31,8 @@ class DataLossBudget:
         self._harmed: set[int] = set()
 
     def allows(self, broker: int) -> bool:
-        """Return whether this broker may lose data now, in addition to the brokers that have lost
-        data.
-        """
+        """Return whether `broker` may lose data now: with it, the number of brokers that have lost
+        data is within the limit."""
         states = stored_states(self._cluster)
         self._harmed = {each for each in self._harmed if not self._is_whole(each, states)}
         return len(self._harmed | {broker}) <= self._most
@@ -47,9 +46,8 @@ class DataLossBudget:
         return all(self._has_all(broker, key, state) for key, state in states.items())
 
     def _has_all(self, broker: int, key: TopicPartition, state: PartitionState) -> bool:
-        """Return whether all replicas of the broker are in sync with all committed records. Every
-        broker has a replica of every partition.
-        """
+        """Return whether the broker's replica of the partition `key`, whose state is `state`, is in
+        sync and has all committed records. Every broker has a replica of every partition."""
         mine = replica(self._cluster, broker, key)
         leaders = replica(self._cluster, state.leader, key)
         if mine is None or leaders is None or not leaders.is_leader or broker not in state.isr:
@@ -62,9 +60,8 @@ class DataLossBudget:
 
 
 def _is_used(path: str) -> bool:
-    """Return whether the broker uses the file. It does not use files that are marked as deleted,
-    stray or damaged.
-    """
+    """Return whether the broker uses the file at this path. It does not use files that are marked
+    as deleted, stray or corrupt."""
     *_, folder, name = path.split("/")
     is_aside = is_stray_directory(folder) or is_deleted_directory(folder)
     return not is_aside and not name.endswith((CORRUPT_SUFFIX, DELETED_SUFFIX))

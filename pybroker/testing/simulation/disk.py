@@ -36,10 +36,10 @@ class SimDisk:
         self._clock = clock
         self.root = DirectoryNode()
         self.capacity: int | None = None
-        """The capacity in bytes of content; None means unlimited."""
+        """The number of bytes that all files together may have; None means unlimited."""
         self.used_bytes = 0
         self.miss_probability = 0.05
-        """The probability that `pread_cached` does not find its bytes in memory."""
+        """The probability that `pread_cached` finds that its bytes are not in memory."""
         self.kinds_of_loss: tuple[str, ...] = KINDS_OF_LOSS
         self.writes_back = True
         """Whether pending changes become durable by themselves after a while."""
@@ -50,16 +50,15 @@ class SimDisk:
         self._flipped: dict[tuple[int, int], tuple[FileNode, int, int]] = {}
         """(file, position) -> the node, the old value and the new value of a flipped byte."""
         self.on_process_end: list[Callable[[], object]] = []
-        """Callbacks that are called once when the current process ends, and then removed."""
+        """Functions that are called once when the present process ends, and are then forgotten."""
         self.luck = environment.rng(f"cache of disk {name}").random
         self._rng = environment.rng(f"disk {name}")
         self._power = environment.rng(f"power of disk {name}")
 
     @classmethod
     def of_machine(cls, machine: Machine) -> SimDisk:
-        """Return a disk of the machine, which is notified when a process of the machine ends and
-        when the machine loses power.
-        """
+        """Return a new disk of the machine. The machine tells the disk when a process ends and when
+        the power is lost."""
         disk = cls(machine.environment, machine.name, clock=machine.clock)
         machine.on_stop.append(lambda heard: disk.process_ended())
         machine.on_power_loss.append(disk.lose_power)
@@ -68,16 +67,16 @@ class SimDisk:
     # processes and power
 
     def process_ended(self) -> None:
-        """Release the locks and remove the crash point of the ended process, which was killed or
-        has ended by itself.
-        """
+        """Release the file locks of the process, which was killed or has ended by itself, and
+        remove its crash point."""
         self.faults.spare()
         ends, self.on_process_end = self.on_process_end, []
         for end in ends:
             end()
 
     def lose_power(self) -> None:
-        """Drop pending changes at random, as a power loss does."""
+        """Keep a random part of each file's pending changes and of the pending changes of names, as
+        a power loss does."""
         self.process_ended()
         files = [node for node in self.root.all_nodes() if isinstance(node, FileNode)]
         kinds = [node.lose_power(self._power, self.kinds_of_loss) for node in files]
@@ -90,9 +89,8 @@ class SimDisk:
         self.environment.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
 
     def delay_s(self) -> float:
-        """Return the delay in seconds of the next call that waits for the disk, for
-        `LoopBlocking.delay_s`.
-        """
+        """Return the duration in seconds of the next call that waits for the disk, as
+        `LoopBlocking.delay_s` needs it."""
         return self._rng.random() * (0.001 + self.slow_s)
 
     # faults
@@ -100,37 +98,36 @@ class SimDisk:
     def kill_at(
         self, when: When, action: Callable[[], object], *, after_bytes: int = 0
     ) -> CrashPoint:
-        """Kill the process at an operation that changes something. `action()` marks the process as
-        dead (`Machine.kill`, `Machine.lose_power`); the operation then raises ProcessKilled. See
-        `CrashPoint`.
-        """
+        """Kill the process at the operation `when` (see `CrashPoint`). At this operation,
+        `action()` marks the process as dead (`Machine.kill`, `Machine.lose_power`), and the
+        operation raises ProcessKilled."""
         return self.faults.kill_at(when, action, after_bytes)
 
     def fail(
         self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
     ) -> None:
-        """Make the next `times` operations of that kind fail on paths that contain `part`. A failed
-        sync loses its pending changes: as on Linux, later syncs treat them as written.
-        """
+        """Make the next `times` operations named `operation` fail with the error number `number`,
+        on paths that contain `part`. After a failed sync the pending changes of the file never
+        become durable: as on Linux, later syncs treat them as written."""
         self.faults.fail(operation, part, times, number)
 
     def mend(self) -> None:
-        """Remove all faults and the capacity limit. Lost data stays lost."""
+        """Remove all faults, the capacity limit and the extra delay. Lost data stays lost."""
         self.faults.forget()
         self.capacity = None
         self.slow_s = 0.0
 
     def replace_medium(self) -> None:
-        """Replace the disk by a new, empty disk. The machine must not run a process."""
+        """Replace the disk by a new, empty disk. No process may run on the machine."""
         self.process_ended()
         self.root = DirectoryNode()
         self.used_bytes = 0
         self.environment.note(f"{self.name} is replaced")
 
     def flip(self, path: str, bit: int) -> None:
-        """Flip one bit of the file, on the disk and in the cache. Raises FileNotFoundError for a
-        missing file, and IndexError for a bit after the end of the file.
-        """
+        """Flip the bit number `bit` of the file at `path`, on the disk and in the cache. Raises
+        FileNotFoundError if no such file exists, and IndexError for a bit after the end of the
+        file."""
         node = self.find(path)
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")
@@ -144,9 +141,9 @@ class SimDisk:
         self.environment.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
-        """Flip a random bit of a file whose name ends with `ending` (`.log`, `.timeindex`,
-        `checkpoint`). Return path and bit, or None if all such files are empty.
-        """
+        """Flip a random bit of a random file whose name ends with `ending` (`.log`, `.timeindex`,
+        `checkpoint`). Return the path and the number of the bit, or None if all such files are
+        empty."""
         paths = [path for path, node in self.files() if path.endswith(ending) and node.data]
         if not paths:
             return None
@@ -158,7 +155,8 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """Return the paths of files that still have a flipped bit."""
+        """Return the paths of the files in which a bit flipped by `flip` still has the wrong
+        value."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()
@@ -169,7 +167,7 @@ class SimDisk:
         return [path for path, found in self.files() if any(found is node for node in there)]
 
     def files(self) -> list[tuple[str, FileNode]]:
-        """Yield path and node of every file, sorted by path."""
+        """Return the path and the node of every file, sorted by path."""
         found: list[tuple[str, FileNode]] = []
         waiting = [("", self.root)]
         while waiting:
@@ -184,14 +182,14 @@ class SimDisk:
     # names
 
     def find(self, path: str) -> FileNode | DirectoryNode | None:
-        """Return the node of that path; None if it does not exist."""
+        """Return the file or directory at `path`, None if it does not exist."""
         try:
             return self.walk(path)
         except OSError:
             return None
 
     def walk(self, path: str) -> FileNode | DirectoryNode:
-        """Return the node of that path. Raises OSError if it does not exist."""
+        """Return the file or directory at `path`. Raises OSError if it does not exist."""
         node: FileNode | DirectoryNode = self.root
         for name in path.split("/"):
             if not name:
@@ -205,9 +203,8 @@ class SimDisk:
         return node
 
     def parent(self, path: str) -> tuple[DirectoryNode, str]:
-        """Return the parent directory of the path, and the last name in the path. Raises OSError if
-        the directory does not exist.
-        """
+        """Return the directory that contains `path`, and the last name in the path. Raises OSError
+        if the directory does not exist."""
         before, _, name = path.rstrip("/").rpartition("/")
         directory = self.walk(before)
         if isinstance(directory, FileNode):
@@ -220,7 +217,9 @@ class SimDisk:
         source: tuple[DirectoryNode, str] | None,
         target: tuple[DirectoryNode, str] | None,
     ) -> None:
-        """Create, move or remove a node."""
+        """Move `node` from the place `source` to the place `target`, each a directory and a name.
+        Create the node if `source` is None, delete it if `target` is None. The change is pending
+        until a sync."""
         self._changes += 1
         displaced = None
         if source is not None:

@@ -1,6 +1,4 @@
-"""Faults of a simulated disk, and the operations at which the process that uses the disk is
-killed.
-"""
+"""Faults of a simulated disk, and the disk operation at which a process is killed."""
 
 from __future__ import annotations
 
@@ -17,21 +15,22 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ProcessKilled(BaseException):
-    """The process was killed, either just now during this operation or earlier."""
+    """The process that uses the disk was killed, either by a crash point at this operation or
+    earlier."""
 
 
 @dataclass(slots=True)
 class CrashPoint:
-    """The operation at which the process is killed: given by its number, counted from 0 since the
-    crash point was set, or by a predicate of (operation, path), whose first match counts.
-    `after_bytes` of the operation's data are written before the kill.
-    """
+    """The disk operation at which the process is killed. `when` is its number, counted from 0 since
+    the crash point was set, or a function of (operation, path) that returns True at the operation.
+    `after_bytes` bytes of the operation's data are written before the kill. `action` marks the
+    process as dead."""
 
     when: When
     action: Callable[[], object]
     after_bytes: int
     passed: int = 0
-    """The number of operations that have passed the crash point."""
+    """The number of operations since the crash point was set."""
 
     def is_here(self, operation: str, path: str) -> bool:
         if isinstance(self.when, int):
@@ -44,7 +43,8 @@ class CrashPoint:
 
 @dataclass(slots=True)
 class Fault:
-    """A fault: the next `times` operations of that kind fail on paths that contain `part`."""
+    """A fault of the disk: the next `times` operations named `operation` fail with the error number
+    `number`, on paths that contain `part`."""
 
     operation: str
     part: str
@@ -53,7 +53,8 @@ class Fault:
 
 
 class DiskFaults:
-    """The faults of one disk. `is_any` is a fast check for the usual case without faults."""
+    """The faults of one disk, and its crash point. `is_any` is a fast check for the usual case that
+    it has none of them."""
 
     def __init__(self) -> None:
         self.is_any = False
@@ -70,7 +71,7 @@ class DiskFaults:
         self.is_any = True
 
     def spare(self) -> None:
-        """Remove the crash point."""
+        """Remove the crash point, so that no operation kills the process."""
         self._crash_point = None
         self.is_any = bool(self._faults)
 
@@ -80,18 +81,20 @@ class DiskFaults:
         self.is_any = self._crash_point is not None
 
     def death(self, operation: str, path: str) -> CrashPoint | None:
-        """Return the crash point if the process must be killed at this operation, else None."""
+        """Return the crash point if it says that the process is killed at this operation, else
+        None."""
         point = self._crash_point
         return point if point is not None and point.is_here(operation, path) else None
 
     def die(self, point: CrashPoint) -> NoReturn:
-        """Kill the process. Raises ProcessKilled."""
+        """Kill the process at the crash point. Raises ProcessKilled."""
         self.spare()
         point.action()
         raise ProcessKilled(f"at operation {point.passed} of the disk")
 
     def meet(self, operation: str, path: str) -> None:
-        """Raise OSError if a fault matches the operation, and count down its `times`."""
+        """Raise OSError if a fault is set for this operation and path, and count down its
+        `times`."""
         for fault in self._faults:
             if fault.operation == operation and fault.part in path:
                 fault.times -= 1
@@ -106,8 +109,7 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """Return the error that a real `Disk` raises for the OSError. Only errors of writes tell
-    whether the disk was full.
-    """
+    """Return the exception that a real `Disk` raises if the system reports `error`. Only errors of
+    writes tell whether the disk was full."""
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

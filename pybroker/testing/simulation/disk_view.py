@@ -1,7 +1,7 @@
-"""The ports `Disk` and `File` as one process of a simulated machine sees them.
+"""A simulated disk as one process of its machine sees it, by the ports `Disk` and `File`.
 
-They behave like the implementations in `storage/files.py`, including the texts of errors; a
-conformance suite runs on both.
+The classes behave like those in `storage/files.py`, including the texts of errors; a conformance
+suite runs on both.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def _reported(operation: str, path: str, *, is_write: bool = False) -> Iterator[
 
 class SimFile:
     """A `File` on a simulated disk. As with a real `File`, the path is looked up at the first use,
-    and every handle caches its own end of the file.
-    """
+    and every handle stores its own end of the file."""
 
     __slots__ = ("_closed", "_disk", "_node", "_path", "_size", "_view")
 
@@ -122,7 +121,7 @@ class SimFile:
 
 
 class DiskView:
-    """A `Disk` for one process, which starts now."""
+    """The `Disk` of one process, which starts now. It ends with the process."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -131,9 +130,8 @@ class DiskView:
         disk.on_process_end.append(self.end)
 
     def end(self) -> None:
-        """End the process: its locks are released, and all its later operations raise
-        ProcessKilled.
-        """
+        """Release the file locks of the process, which has ended, and let all its later operations
+        raise ProcessKilled."""
         self.is_dead = True
         for node in self._locked:
             node.is_locked = False
@@ -142,12 +140,13 @@ class DiskView:
     # steps shared by all operations
 
     def look(self) -> None:
-        """Raise ProcessKilled if the process has ended."""
+        """Raise ProcessKilled if the process that uses this view has ended."""
         if self.is_dead:
             raise ProcessKilled
 
     def begin(self, operation: str, path: str, length: int = 0) -> None:
-        """Check for faults before a change. Raises ProcessKilled, OSError."""
+        """Apply the disk's faults to an operation that is about to change something, and write the
+        operation to the trace. Raises ProcessKilled, OSError."""
         if self.is_dead:
             raise ProcessKilled
         disk = self._disk
@@ -159,9 +158,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write `data` at a position of the file. Raises OSError before anything is written, or
-        ProcessKilled after `CrashPoint.after_bytes`.
-        """
+        """Write `data` at the byte `position` of the file `node`. Raises OSError before any byte is
+        written, or ProcessKilled after `CrashPoint.after_bytes`."""
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)
@@ -180,9 +178,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write as many bytes as fit on a full disk. Return the number of bytes written; 0 if all
-        bytes would fit.
-        """
+        """Write to the file `node` as many bytes of `data` as fit on a full disk. Return their
+        number; write nothing and return 0 if all of `data` fits."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0
@@ -190,16 +187,16 @@ class DiskView:
         return room
 
     def grow(self, node: FileNode, grown: int) -> None:
-        """Record that a file has changed and has grown by this number of bytes."""
+        """Update the used bytes, the file's modification time and the write-back, because the file
+        has changed and has grown by `grown` bytes."""
         if node.is_linked:
             self._disk.used_bytes += grown
         node.modified_ms = self._disk.wall_ms()
         self._disk.await_write_back(node)
 
     def sync(self, node: FileNode, path: str) -> None:
-        """Make pending changes durable. Raises ProcessKilled or OSError; the pending changes are
-        then lost permanently.
-        """
+        """Make the pending changes of the file durable. Raises ProcessKilled or OSError. After an
+        OSError the changes never become durable."""
         try:
             self.begin("sync", path)
         except OSError:
@@ -214,21 +211,21 @@ class DiskView:
             self.end()
 
     def _directory(self, path: str) -> DirectoryNode:
-        """Return the directory of that path. Raises OSError if it is missing or a file."""
+        """Return the directory at `path`. Raises OSError if it is missing or a file."""
         node = self._disk.walk(path)
         if isinstance(node, FileNode):
             raise os_error(errno.ENOTDIR)
         return node
 
     def _file(self, path: str) -> FileNode:
-        """Return the file of that path. Raises OSError if it is missing or a directory."""
+        """Return the file at `path`. Raises OSError if it is missing or a directory."""
         node = self._disk.walk(path)
         if isinstance(node, DirectoryNode):
             raise os_error(errno.EISDIR)
         return node
 
     def _made(self, path: str) -> FileNode:
-        """Return the file node of the path, created if it is missing. Raises OSError."""
+        """Return the file at `path`, and create it if it is missing. Raises OSError."""
         directory, name = self._disk.parent(path)
         node = directory.entries.get(name)
         if node is None:
@@ -240,7 +237,8 @@ class DiskView:
         return node
 
     def _fill(self, path: str, data: bytes) -> FileNode:
-        """Set the content of a file, which is created if it is missing. Raises OSError."""
+        """Replace the content of the file at `path` by `data`, and create the file if it is
+        missing. Return the file. Raises OSError."""
         node = self._made(path)
         if node.data:
             self.begin("truncate", path)
@@ -330,7 +328,7 @@ class DiskView:
             self._remove(path)
 
     def _remove(self, path: str) -> None:
-        """Remove a file or an empty directory. Raises OSError."""
+        """Remove the file or the empty directory at `path`. Raises OSError."""
         directory, name = self._disk.parent(path)
         self.begin("delete", path)
         self._disk.change_names(directory.entries[name], (directory, name), None)
@@ -421,7 +419,8 @@ def _check_rename(
     there: FileNode | DirectoryNode | None,
     directory: DirectoryNode,
 ) -> None:
-    """Raise OSError if `node` must not replace `there` in `directory`."""
+    """Raise OSError if `node` must not be renamed to the name of `there` in `directory`. `there` is
+    None if no file has this name."""
     if isinstance(node, DirectoryNode) and (node is directory or directory in node.nodes()):
         raise os_error(errno.EINVAL)
     if there is None or there is node:

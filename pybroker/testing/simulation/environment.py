@@ -17,14 +17,14 @@ WALL_MS_AT_START: Final = 1_700_000_000_000
 
 
 class Runnable(Protocol):
-    """An event loop of the simulation."""
+    """An event loop that the environment runs."""
 
     def turn(self) -> None:
-        """Run the callbacks that were ready when the turn began."""
+        """Run the callbacks that were ready at the begin of the call."""
 
 
 class Entry:
-    """An event in the calendar, which can be cancelled."""
+    """A future event in the calendar, which can be cancelled."""
 
     __slots__ = ("action", "args", "cancelled")
 
@@ -49,7 +49,8 @@ class Environment:
         self.seed = seed
         self.now = 0.0
         self.steps = 0
-        """The number of turns of event loops and entries of the calendar so far."""
+        """The number of steps so far: runs of an event loop's callbacks, and events of the
+        calendar."""
         self.lines: list[str] | None = [] if keep_lines else None
         self._digest = 0
         self._calendar: list[tuple[float, int, Entry]] = []
@@ -60,33 +61,33 @@ class Environment:
     # randomness and trace
 
     def rng(self, name: str) -> random.Random:
-        """Return the random stream of that name, which is always the same for one seed."""
+        """Return the stream of random numbers with this name. Its numbers depend only on the seed
+        and the name."""
         return random.Random(f"{self.seed}/{name}")
 
     def number(self) -> int:
-        """Return the next number, from 1 on. Objects are named by it, because their addresses
-        differ between runs.
-        """
+        """Return the next number of a counter that starts at 1. Objects are named by such numbers,
+        because their addresses differ between runs."""
         self._numbers += 1
         return self._numbers
 
     def note(self, text: str) -> None:
-        """Add a line to the trace."""
+        """Add a line with this text to the trace."""
         self._digest = zlib.crc32(text.encode(), self._digest)
         if self.lines is not None:
             self.lines.append(f"{self.now:.6f} {text}")
 
     @property
     def digest(self) -> str:
-        """Return the checksum of the trace so far, and the number of steps, as text."""
+        """Return the checksum of the trace so far and the number of steps, as one text. Equal texts
+        mean equal runs."""
         return f"{self._digest:08x}-{self.steps}"
 
     # the calendar
 
     def at(self, when: float, action: Callable[..., object], *args: object) -> Entry:
-        """Schedule `action(*args)` at a virtual time, or now if this time has passed. Entries of
-        the same time run in the order of their creation.
-        """
+        """Schedule `action(*args)` at the virtual time `when`, or now if this time has passed.
+        Events at the same time happen in the order in which they were scheduled."""
         entry = Entry(action, args)
         self._entered += 1
         heapq.heappush(self._calendar, (when, self._entered, entry))
@@ -96,13 +97,14 @@ class Environment:
         return self.at(self.now + seconds, action, *args)
 
     def ready(self, loop: Runnable) -> None:
-        """Queue a loop that has callbacks to run. Call this once until the loop's turn."""
+        """Queue a loop that has callbacks to run. The loop calls this once, and again only after it
+        has run them."""
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all events up to the time `until`. Return True if `stop()`, which is called before
-        every step, has ended the run earlier.
-        """
+        """Run all events up to the virtual time `until`. `stop()` is called before every step: if
+        it returns True, the run ends early, and so does this call, with True. Otherwise return
+        False."""
         while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []

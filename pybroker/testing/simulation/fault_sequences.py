@@ -18,16 +18,16 @@ SHARE: Final = 0.12
 _DIGITS: Final = 3
 _LOST: Final = ("wipe", "power", "kill")
 _INTERRUPTED: Final = 0.5
-"""The share of slow and interrupted moves among the seeds with several log directories."""
+"""The share of seeds whose moves are slow and interrupted, among the seeds with several log
+directories."""
 _INTERRUPTIONS: Final = ("kill", "kill", "crash", "power", "stop", "expire", "expire", "sync-error")
 _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offsets")
 
 
 def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options, with groups if the sequence needs them, and the faults of the seed's
-    sequence; most seeds have no sequence. The sequence has its own random stream, so that
-    everything else in the schedule stays the same.
-    """
+    """Return the faults of the seed's fault sequence, and the options, with consumer groups if the
+    sequence needs them. Most seeds have no sequence. The sequence has its own random stream, so
+    that everything else in the schedule stays the same."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
@@ -40,9 +40,8 @@ def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEven
 
 
 def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options, with a longer time for faults if needed, and faults that lose records by
-    an unclean election. If the options do not allow unclean elections, return no faults.
-    """
+    """Return faults that lose records by an unclean election, and the options, with a longer time
+    for faults if these need it. If the options do not allow unclean elections, return no faults."""
     if not options.lossy:
         return options, ()
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
@@ -51,9 +50,8 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Return faults during moves between log directories. If the options have a single directory,
-    return no faults.
-    """
+    """Return faults that interrupt moves of replicas between log directories. If the options have a
+    single log directory, return no faults."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()
@@ -63,9 +61,8 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     """Yield faults that interrupt moves on one broker. Its disk is slow, so that each move takes
-    long. The broker is isolated, so that it truncates its log after another broker was elected, and
-    its process or session ends meanwhile.
-    """
+    long. The broker is isolated, so that it truncates its log after another broker was elected. Its
+    process or session ends meanwhile."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -87,10 +84,9 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of the brokers one after another, each when the broker killed before may have
-    left the ISR. The broker killed first, which lacks the most records, restarts first; the others
-    restart when this broker may have been elected.
-    """
+    """Yield kills of the brokers one after another, each when the broker killed before it may have
+    left the ISR. The broker that was killed first lacks the most records. It restarts first; the
+    others restart when it may have been elected."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]
@@ -106,8 +102,7 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
     """Yield expiries of the session of a coordinator, controller or leader whose connection to
-    ZooKeeper is slow. Its pending writes arrive after another broker has replaced it.
-    """
+    ZooKeeper is slow. The writes that it has sent arrive after another broker has replaced it."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)
@@ -123,9 +118,9 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield a restart of a follower, perhaps with an empty disk, just after it has caught up, and
-    before its leader receives the answer that ZooKeeper has stored the expanded ISR.
-    """
+    """Yield a restart of a follower, perhaps with an empty disk, just after it has caught up. At
+    this time its leader has not received ZooKeeper's answer to the write that adds the follower to
+    the ISR."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)
@@ -149,7 +144,7 @@ _SEQUENCES: Final[
     (False, _begins_anew),
     (False, _begins_anew),
 )
-"""Rows of (whether the sequence needs consumer groups, the sequence)."""
+"""The fault sequences, each with whether it needs consumer groups."""
 
 
 def _fault(

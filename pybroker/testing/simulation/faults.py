@@ -1,6 +1,5 @@
-"""The implementations of the kinds of faults. Each function causes a fault, and returns a function
-that undoes the fault, or None if there is nothing to undo.
-"""
+"""The implementations of the kinds of faults. Each function causes a fault. It returns a function
+that ends the fault, or None if nothing remains to be ended."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ _LITTLE_ROOM_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The context of a fault. No other fault uses the random stream `rng`."""
+    """The context of one fault: the cluster, the entry in the schedule, and the affected brokers.
+    No other fault uses the random stream `rng`."""
 
     cluster: SimCluster
     event: FaultEvent
@@ -64,9 +64,8 @@ class Scene:
 
     @property
     def directions(self) -> Iterator[tuple[str, str]]:
-        """Yield the affected directions of a pair of machines as (source, target): one direction or
-        both.
-        """
+        """Yield (source, target) for each direction that the fault affects between two machines:
+        one direction or both."""
         first, second = (each.machine.name for each in self.brokers)
         yield first, second
         if ">" not in self.event.target:
@@ -236,10 +235,9 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Expire the sessions of brokers that are connected. A paused or isolated broker is skipped: it
-    would not be notified of the expiry, and may rely on ZooKeeper never ending a session before its
-    timeout.
-    """
+    """Expire the ZooKeeper sessions of the affected brokers that are connected. A paused or
+    isolated broker is skipped: ZooKeeper would not notify it of the expiry, and the broker may rely
+    on ZooKeeper never ending a session before its timeout."""
     client = _session(scene)
     if client is None or client.member is None:
         return
@@ -262,7 +260,8 @@ def expire_at_write(scene: Scene) -> None:
 
 
 def _session(scene: Scene) -> ZooKeeperSession | None:
-    """Return the broker's main session, or its session for offsets."""
+    """Return the ZooKeeper session that the fault affects: the broker's main session, or its
+    session for offsets."""
     purpose = OFFSETS if BY_NAME[scene.event.kind].needs_groups else ""
     return scene.cluster.zookeeper.client(scene.broker.machine.name, purpose)
 
@@ -340,7 +339,8 @@ def flip(scene: Scene) -> Undo:
 
 
 def lose_directory(scene: Scene) -> Undo:
-    """Replace the disk of a log directory by an empty disk."""
+    """Kill the broker, and empty one of its log directories, as if its disk was replaced. Return
+    the function that starts the broker again."""
     broker = scene.broker
     broker.machine.kill()
     path = scene.rng.choice(broker.log_dirs)
@@ -395,11 +395,12 @@ FAULTS: Final[Mapping[str, Callable[[Scene], Undo | None]]] = {
     "lose-directory": lose_directory,
     "moves": move_replicas,
 }
-"""Name of a kind of fault -> its implementation."""
+"""The implementation of each kind of fault, by its name."""
 
 
 def heal(cluster: SimCluster) -> None:
-    """Undo all faults, and start all processes and machines that are down."""
+    """End all faults of links, disks and ZooKeeper, and start all processes and machines that are
+    down."""
     cluster.links.heal_all()
     cluster.network.cut_after.clear()
     cluster.zookeeper.heal()

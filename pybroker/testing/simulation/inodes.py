@@ -1,5 +1,5 @@
-"""The files and directories of a disk and its page cache, both as processes see them and as a power
-loss would leave them.
+"""The files and directories of a simulated disk. Each has two contents: the one that processes see,
+in the page cache, and the durable one, which a power loss leaves.
 
 Every change is pending first. A sync makes the change durable, or the change becomes durable by
 itself after a while. A power loss keeps a random part of the pending changes, but never leaves an
@@ -24,13 +24,14 @@ class Write(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A pending change of a file's length."""
+    """A pending change of a file's length to `size` bytes."""
 
     size: int
 
 
 class FileNode:
-    """A file. Processes read `data`; the disk stores `durable`."""
+    """A file. Processes see `data`; the disk stores `durable`. `pending` has the changes between
+    the two."""
 
     __slots__ = (
         "data",
@@ -50,16 +51,18 @@ class FileNode:
         self.pending: list[Write | Cut] = []
         self.modified_ms = modified_ms
         self.home: tuple[DirectoryNode, str] | None = None
-        """The directory and the name under which the disk stores the file; None if it does not."""
+        """The directory and the name under which the disk stores the file; None if the disk does
+        not store it yet."""
         self.settled_at = 0
-        """The number of the last durable change of the file's name."""
+        """The number of the last change of the file's name that is durable."""
         self.is_linked = True
         self.is_locked = False
         self.is_awaited = False
-        """Whether a write-back of the pending changes is scheduled."""
+        """Whether it is scheduled that the pending changes become durable by themselves."""
 
     def write(self, position: int, data: bytes) -> int:
-        """Write bytes at a position. Return the number of bytes by which the file has grown."""
+        """Write `data` at the byte `position`. Return the number of bytes by which the file has
+        grown."""
         held = self.data
         size = len(held)
         if position == size:
@@ -70,31 +73,29 @@ class FileNode:
         return len(held) - size
 
     def cut(self, size: int) -> int:
-        """Set the file's length, padding the file with zeros. Return the number of bytes by which
-        it has grown.
-        """
+        """Set the file's length to `size` bytes, with zeros as new bytes. Return the number of
+        bytes by which the file has grown, negative if it has shrunk."""
         grown = size - len(self.data)
         _resize(self.data, size)
         self.pending.append(Cut(size))
         return grown
 
     def settle(self) -> None:
-        """Make all changes of the content durable."""
+        """Make all pending changes of the content durable."""
         if self.pending:
             for change in self.pending:
                 _apply(self.durable, change)
             self.pending.clear()
 
     def forget_pending(self) -> None:
-        """Drop the pending changes after a failed sync. The kernel treats them as written, so that
-        they stay visible until the next boot.
-        """
+        """Forget the pending changes after a failed sync, so that they never become durable. As on
+        Linux, processes see them until the next boot."""
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
-        """Keep the durable content and a random part of the pending changes. Return the kind of
-        loss.
-        """
+        """Apply a random part of the pending changes to the durable content, as a power loss does,
+        and drop the others. `kinds` has the possible kinds of loss. Return the kind that was
+        drawn."""
         kind = rng.choice(kinds) if self.pending else "-"
         if kind == "all":
             self.settle()
@@ -109,7 +110,8 @@ class FileNode:
         return kind
 
     def _tear(self, rng: random.Random) -> None:
-        """Keep a prefix of the changes, and the last write in it only up to the end of a sector."""
+        """Make the first changes durable, up to a random number. Of the next write, keep whole
+        sectors up to a random sector."""
         count = rng.randrange(len(self.pending) + 1)
         for change in self.pending[:count]:
             _apply(self.durable, change)
@@ -121,7 +123,8 @@ class FileNode:
                     _apply(self.durable, part)
 
     def _pierce(self, rng: random.Random) -> None:
-        """Keep the length, but only some sectors of the written data."""
+        """Make the lengths of all pending changes durable, but only random sectors of their
+        bytes."""
         for change in self.pending:
             if isinstance(change, Cut):
                 _apply(self.durable, change)
@@ -134,9 +137,8 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Keep or drop each change independently. Truncated data may reappear behind the data that
-        replaced it.
-        """
+        """Make each pending change durable or drop it, independently of the others. Bytes that were
+        cut off may reappear behind the bytes that replaced them."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -148,7 +150,7 @@ class FileNode:
 
 
 def _sectors(change: Write) -> Iterator[Write]:
-    """Yield the write split at sector boundaries."""
+    """Yield the parts of a write, split at the borders of sectors."""
     done, data = 0, change.data
     while done < len(data):
         begin = change.position + done
@@ -178,19 +180,20 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """An atomic change of names: of a new node (no `source`), a deleted node (no `target`) or a
-    moved node.
-    """
+    """An atomic change of names: a node moves from the place `source` to the place `target`, each a
+    directory and a name. A new node has no `source`, a deleted node no `target`. `number` counts
+    all changes of names on the disk."""
 
     number: int
     node: FileNode | DirectoryNode
     source: tuple[DirectoryNode, str] | None
     target: tuple[DirectoryNode, str] | None
     displaced: FileNode | DirectoryNode | None
-    """The node that had the target's name before."""
+    """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make the change durable, unless a later change of the same node is durable already."""
+        """Make the change of names durable, unless a later change of the same node is durable
+        already."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -219,16 +222,17 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of a node whose name another node has now; earlier changes must not
-    restore the name.
-    """
+    """Remove the node's name on disk, because the change `number` gives the name to another node. A
+    change of this node with a smaller number has no effect from now on: it would restore the
+    name."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
 
 
 class DirectoryNode:
-    """A directory. Processes see `entries`; the disk stores `durable`."""
+    """A directory. Processes see `entries`; the disk stores `durable`. `pending` has the changes
+    between the two."""
 
     __slots__ = (
         "durable",
@@ -246,29 +250,29 @@ class DirectoryNode:
         self.durable: dict[str, FileNode | DirectoryNode] = {}
         self.pending: list[Renaming] = []
         self.made: Renaming | None = None
-        """The change that created the directory; None for the root."""
+        """The change that created the directory; None for the root directory."""
         self.home: tuple[DirectoryNode, str] | None = None
         self.settled_at = 0
         self.is_linked = True
         self.is_awaited = False
 
     def settle(self) -> None:
-        """Make all changes of the names in the directory durable."""
+        """Make all pending changes of names in the directory durable."""
         for change in self.pending:
             change.settle()
         self.pending.clear()
 
     def nodes(self) -> Iterator[FileNode | DirectoryNode]:
-        """Yield all nodes in the directory, at any depth."""
+        """Yield all files and directories in this directory that processes see, at any depth."""
         for node in self.entries.values():
             yield node
             if isinstance(node, DirectoryNode):
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and all nodes, at any depth, that processes see in it, that the
-        disk stores in it, or that a pending change names. The order depends only on the run.
-        """
+        """Return this directory and everything in it, at any depth: what processes see, what the
+        disk stores, and what a pending change names. The order of the result is the same in every
+        run of a seed."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -282,7 +286,8 @@ class DirectoryNode:
         return [*found.values()]
 
     def return_to_durable(self) -> None:
-        """Reset the entries to the durable entries, as after a power loss."""
+        """Let processes see what the disk stores, at any depth, and drop the pending changes, as a
+        power loss does."""
         self.pending.clear()
         self.entries = dict(self.durable)
         for node in self.entries.values():
@@ -292,9 +297,9 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Keep a random part of the pending changes of names: either a prefix, as a journaling file
-    system does, or each change independently. Return the choice as text.
-    """
+    """Make a random part of the pending changes of names durable, as a power loss does, and drop
+    the others. The part is either the first changes, as with a journaling file system, or a choice
+    for each change. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

@@ -24,9 +24,8 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT)
 
 
 class ReplicaNow(NamedTuple):
-    """The current state of a replica, or its last state if the broker's process has ended.
-    `process` identifies one run of the broker.
-    """
+    """The present state of a replica, or its last state if the broker's process has ended (`runs`
+    is false). `process` identifies one run of the broker."""
 
     broker: int
     process: str
@@ -40,7 +39,7 @@ class ReplicaNow(NamedTuple):
 
 
 _Life = tuple[str, int]
-"""Topic id and partition."""
+"""The id of a topic and a partition number."""
 
 
 class Invariants:
@@ -53,23 +52,26 @@ class Invariants:
         self._record = record
         self._leaders: dict[tuple[_Life, int], int] = {}
         self._marks: dict[tuple[_Life, int, str], int] = {}
-        """(partition, leader epoch, process) -> the last high watermark of this leader."""
+        """The last high watermark that each leader had, by partition, leader epoch and process."""
         self._committed: dict[_Life, int] = {}
-        """The highest high watermark of any leader."""
+        """The highest high watermark that any leader had, by partition."""
         self._ends: dict[_Life, dict[int, int]] = defaultdict(dict)
-        """Broker id -> the log end offset at the last observation."""
+        """The log end offset of each replica at the last observation, by partition and broker
+        id."""
         self._doubted: dict[tuple[int, TopicPartition], bool] = {}
-        """Whether the doubted replica has left the ISR since its disk was damaged."""
+        """The replicas on disks that may have lost data, each with whether it has left the ISR
+        since."""
         self._losses = 0
         self._lost: set[TopicPartition] = set()
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Doubt all replicas of the broker, because its disk may have lost data now."""
+        """Doubt all replicas of the broker, because its disk may have lost data now. They do not
+        count until they have left the ISR and rejoined it."""
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
     def observe(self, replicas: Sequence[ReplicaNow]) -> None:
-        """Check all replicas of all brokers."""
+        """Check all invariants, with the present states of all replicas of all brokers."""
         self._take_losses()
         self._trust_again({(each.broker, each.partition) for each in replicas if each.runs})
         by_life: dict[_Life, list[ReplicaNow]] = defaultdict(list)
@@ -84,7 +86,8 @@ class Invariants:
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
-        """Check a replica that has truncated its log to the log end offset `end`."""
+        """Check that a replica which counts has not truncated committed records. `end` is its log
+        end offset after the truncation."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
         if end < committed and self._counts(broker, partition):
@@ -105,10 +108,10 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """Trust doubted replicas that have left the ISR and rejoined it. A replica on a stopped
-        broker does not count as having left, because a pending write may still add it to the ISR
-        for its earlier state.
-        """
+        """End the doubt about each replica that has left the ISR since and has rejoined it. A
+        replica on a stopped broker does not count as having left, because a write that is under way
+        may still add it to the ISR for its earlier state. `running` has the replicas on running
+        brokers."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -119,9 +122,8 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _counts(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the cluster relies on that replica: it is in sync or eligible, and not
-        doubted.
-        """
+        """Return whether the cluster relies on the broker's replica of the partition: it is in sync
+        or eligible, and not doubted."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -159,7 +161,7 @@ class Invariants:
         self._committed[life] = max(self._committed.get(life, 0), mark)
 
     def _look_at_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
-        """Check that every electable replica has all records that any leader committed."""
+        """Check that each replica that may be elected has all records that any leader committed."""
         committed = self._committed.get(life, 0)
         for replica in found:
             if replica.log_end < committed and self._counts(replica.broker, replica.partition):
@@ -171,9 +173,9 @@ class Invariants:
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """Check that enough replicas have the committed records. Doubted, closed and deleted
-        replicas are taken to have them, since their log ends are unknown.
-        """
+        """Check that as many replicas as acks=all needs have the records below the leader's high
+        watermark. Replicas that are doubted, closed or deleted count as having them, because their
+        log ends are unknown."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -10,10 +10,9 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """The target of a fault, in the form of a schedule. Brokers are named by their id, or by their
-    role when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`, or
-    `coordinator/0` of the first group.
-    """
+    """The target of a fault, as a schedule writes it. A broker is named by its id, or by its role
+    when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`, or
+    `coordinator/0` of the first group."""
 
     BROKER = "a broker: 1, leader/0, follower/0, controller or coordinator/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"
@@ -37,7 +36,7 @@ def is_target(target: Target, text: str) -> bool:
 
 
 class Harm(enum.Enum):
-    """The effect of a fault on the records that a broker stores."""
+    """The effect of a fault on the records that a broker has stored."""
 
     NONE = "none"
     UNSYNCED = "unsynced data may be lost"
@@ -46,9 +45,8 @@ class Harm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kind of fault. Its value is `usual` if a schedule omits it; a seed draws it
-    from `least` to `most`.
-    """
+    """A parameter of a kind of fault. If a schedule omits it, its value is `usual`. A seed draws it
+    from `least` to `most`."""
 
     name: str
     usual: float
@@ -70,18 +68,16 @@ class Kind:
     parameters: tuple[Parameter, ...] = ()
     harm: Harm = Harm.NONE
     stops: bool = False
-    """Whether the fault ends the broker's process, which is started again at the end of the
-    fault.
-    """
+    """Whether the fault ends the broker's process. The simulation starts the process again at the
+    end of the fault."""
     needs_groups: bool = False
     """Whether the fault needs a group coordinator."""
     needs_directories: bool = False
     """Whether the fault needs brokers with several log directories."""
 
     def usual(self, name: str) -> float:
-        """Return the usual value of a parameter. Raises KeyError if the kind does not have this
-        parameter.
-        """
+        """Return the value of a parameter that a schedule omits. Raises KeyError if the kind does
+        not have this parameter."""
         return {each.name: each.usual for each in self.parameters}[name]
 
 

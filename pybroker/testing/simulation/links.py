@@ -20,9 +20,8 @@ _RETRANSMISSION_S_MAX: Final = 0.2
 
 @dataclass(slots=True)
 class Delay:
-    """The delay of a message: at least `least_s`, usually little more, and up to `most_s` for a
-    share `tail` of the messages.
-    """
+    """The delay of a message, in seconds: `least_s` plus a random time up to `usual_s`, or up to
+    `most_s` for the share `tail` of the messages."""
 
     least_s: float = 0.0001
     usual_s: float = 0.001
@@ -35,7 +34,8 @@ class Delay:
 
 
 class Links:
-    """The state of all directed links between machines, by name."""
+    """The network links between machines, which are known by their names. Each direction of a link
+    can be cut or slow on its own."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -51,13 +51,13 @@ class Links:
         return self._slow.get((source, target), self.usual)
 
     def cut(self, source: str, targets: Iterable[str]) -> None:
-        """Stop the delivery from `source` to the targets. Cut both directions for a partition."""
+        """Stop the delivery of items from `source` to each of `targets`. Call it for both
+        directions to separate the machines."""
         self._cut.update((source, target) for target in targets)
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
-        """Open the link again, and deliver the waiting items, each after a random time, as TCP's
-        retransmissions back off.
-        """
+        """Deliver again from `source` to each of `targets`. Items that wait arrive after a random
+        time, as TCP's retransmissions back off."""
         for target in targets:
             if (source, target) in self._cut:
                 self._cut.remove((source, target))
@@ -65,7 +65,7 @@ class Links:
                     pipe.go_on()
 
     def slow(self, source: str, target: str, delay: Delay | None) -> None:
-        """Set the delay of one direction; None restores the usual delay."""
+        """Set the delay from `source` to `target`. None restores the usual delay."""
         if delay is None:
             self._slow.pop((source, target), None)
         else:
@@ -77,14 +77,13 @@ class Links:
             self.heal(source, [target])
 
     def hold(self, pipe: Pipe) -> None:
-        """Remember the pipe, which continues when its direction is healed."""
+        """Store the pipe, whose direction is cut, so that `heal` lets it continue."""
         self._held.setdefault((pipe.source, pipe.target), []).append(pipe)
 
 
 class Pipe:
-    """One direction of a connection between two machines. `deliver` is called for each item at the
-    target, in order.
-    """
+    """One direction of a connection between two machines. `deliver` is called for each item that
+    arrives at the target, in the order in which the source sent the items."""
 
     __slots__ = (
         "_is_forgotten",
@@ -119,7 +118,7 @@ class Pipe:
         self._is_forgotten = False
 
     def send(self, item: object) -> None:
-        """Send an item, which arrives after all earlier items, unless the pipe is closed first."""
+        """Send an item. It arrives after all earlier items, unless the pipe is closed before."""
         self._items.append(item)
         self._post()
 
@@ -130,14 +129,13 @@ class Pipe:
         links.environment.at(self._last, self._arrive)
 
     def close(self) -> None:
-        """Drop all items in transit. Idempotent."""
+        """Drop all items that have not arrived. Idempotent."""
         self.closed = True
         self._items.clear()
 
     def forget(self) -> None:
-        """Stop retransmissions, because the sender is gone: from now on items that arrive at a cut
-        are lost.
-        """
+        """Retransmit no item from now on, because the sender has ended: an item that arrives at a
+        cut is lost, and so are all later items."""
         self._is_forgotten = True
         if self._is_held:
             self.close()

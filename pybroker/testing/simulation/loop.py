@@ -1,7 +1,7 @@
 """The event loop of one simulated process. asyncio's tasks and futures run on it unchanged.
 
 Within a process callbacks run in the order in which they were scheduled, as in asyncio. The seed
-decides when a process gets its turn, how long the turn takes, and when data arrives. A killed
+decides when a process runs its callbacks, how long this takes, and when data arrives. A killed
 process just stops: none of its code runs again, not even cleanup.
 """
 
@@ -29,19 +29,21 @@ _WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
-    """The network operations that a loop carries out for its process."""
+    """The network operations that a loop carries out for the code of its process."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect to an address. Raises OSError like a real connect."""
+        """Connect to the address, and return the transport and the protocol that `factory` makes.
+        Raises OSError like a real connect."""
 
     async def adopt(
         self, factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever a connection waits to be accepted at that listening socket."""
+        """Call `callback` whenever a connection waits to be accepted at the listening socket with
+        this descriptor."""
 
     def unwatch(self, descriptor: int) -> bool: ...
 
@@ -110,9 +112,8 @@ class _Timer(_Handle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The loop of a process named `name`. `clock_offset` is the value of its monotonic clock at
-    virtual time 0; it differs between machines.
-    """
+    """The event loop of a process named `name`. `clock_offset` is the value of its monotonic clock
+    at virtual time 0; it differs between machines."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.clock_offset = clock_offset
         self.sockets = sockets
         self.failures: list[str] = []
-        """Exceptions that no code caught."""
+        """The exceptions that no code of the process caught, as text."""
         self.is_dead = False
         self.is_paused = False
         self._ready: deque[_Handle] = deque()
@@ -139,16 +140,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # life
 
     def pause(self) -> None:
-        """Stop the process, like SIGSTOP; its events wait until `resume`."""
+        """Stop the process, like SIGSTOP. Its events wait until `resume`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Continue the process, like SIGCONT."""
+        """Let the stopped process continue, like SIGCONT."""
         self.is_paused = False
         self._announce()
 
     def kill(self) -> None:
-        """Kill the process, like SIGKILL. Idempotent."""
+        """End the process at once, like SIGKILL. Idempotent."""
         if not self.is_dead:
             self.is_dead = True
             self._ready.clear()
@@ -157,7 +158,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._buried = [*sorted(found, key=hash)]
 
     def bury(self) -> None:
-        """Release all objects of a killed process. Call this after the run."""
+        """Release all objects of the killed process. Call this after the run."""
         self.kill()
         buried, self._buried = self._buried, []
         previous = events._get_running_loop()
@@ -170,7 +171,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(previous)
 
     def turn(self) -> None:
-        """Run the ready callbacks. Callbacks that they schedule run in the next turn."""
+        """Run the callbacks that are ready now. Callbacks that they schedule run in the next
+        call."""
         self._is_announced = False
         if self.is_dead or self.is_paused or not self._ready:
             return
@@ -260,7 +262,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return cast("TimerHandle", handle)
 
     def _ring(self, handle: _Handle) -> None:
-        """Handle an expired timer. In a stopped process the timer waits like all other events."""
+        """Run the callback of an expired timer. If the process is stopped, the callback waits until
+        `resume`, like all other events."""
         if not self.is_dead:
             self._ready.append(handle)
             self._announce()
@@ -332,9 +335,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Unwind a coroutine of a dead process. The coroutine may await several times while it
-    exits.
-    """
+    """Let a coroutine of a dead process end. It may await several times while it exits."""
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
             coroutine.close()
@@ -343,9 +344,8 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class LoopBlocking:
-    """The `Blocking` of a simulated process. It runs up to `threads` calls at a time; each call
-    takes effect at a random time between its start and its completion.
-    """
+    """The `Blocking` of a simulated process, without threads. It runs up to `threads` calls at a
+    time. Each call takes effect at a random time between its start and its completion."""
 
     def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
         self._loop = loop
@@ -363,10 +363,10 @@ class LoopBlocking:
         return heard
 
     def resize(self, threads: int) -> None:
-        """Do nothing: the number of threads is fixed."""
+        """Do nothing: the number of calls at a time is fixed."""
 
     def close(self) -> None:
-        """Drop calls that have not begun."""
+        """Drop the calls that have not begun."""
         self._waiting.clear()
 
     def _begin(self) -> None:
@@ -383,7 +383,8 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run a call as if in a thread: no event loop runs during the call."""
+        """Run `function` as in a thread, while no event loop runs. `rest_s` seconds later the
+        result arrives in the future `heard`."""
         loop = self._loop
         if loop.is_dead:
             return

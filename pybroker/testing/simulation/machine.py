@@ -1,6 +1,5 @@
-"""A simulated machine: the state that survives its processes (disk, clocks, boot id), and its
-current process.
-"""
+"""A simulated machine: what outlives its processes (disk, clocks, boot id), and its present
+process."""
 
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environmen
 from pybroker.testing.simulation.loop import ProcessLoop, Sockets
 
 _MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLoop)
-"""The type of the loop for asyncio. A cast is needed because the loop lacks unused parts of
-asyncio's interface.
-"""
+"""The loop's type for asyncio's functions. A cast is needed because the loop lacks unused parts of
+asyncio's interface."""
 
 
 class MachineClock:
-    """The `Clock` of a machine. `jump_ms` moves only its wall clock."""
+    """The clock of a machine and of its processes. `jump_ms` moves only its wall clock."""
 
     def __init__(self, environment: Environment, offset_s: float) -> None:
         self._environment = environment
@@ -37,11 +35,11 @@ class MachineClock:
 
 
 class Machine:
-    """A machine, which the links identify by its name. At most one process runs on it at a time.
+    """A machine, which the links know by its name. At most one process runs on it at a time.
 
-    The callbacks in `on_stop` are called when a process has ended. Their argument is whether the
-    machine can notify its peers: connections of a killed process are reset, connections of a
-    machine without power just fall silent.
+    The callbacks in `on_stop` are called when a process has ended. Their argument tells whether the
+    machine notifies its peers: connections of a killed process are reset, connections of a machine
+    without power just fall silent.
     """
 
     def __init__(self, environment: Environment, name: str) -> None:
@@ -60,7 +58,7 @@ class Machine:
         self._boot()
 
     def boot_id(self) -> str:
-        """Return the boot id in the format of the port `Proc`."""
+        """Return the boot id, which a power loss changes, in the format of the port `Proc`."""
         return self._boot_id
 
     def pid(self) -> int:
@@ -74,7 +72,8 @@ class Machine:
     def start(
         self, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]], sockets: Sockets | None
     ) -> ProcessLoop:
-        """Run `main` in a new process. Raises RuntimeError if another process runs."""
+        """Start a process that runs `main` with its event loop, and return the loop. Raises
+        RuntimeError if another process runs."""
         if self.loop is not None:
             raise RuntimeError(f"a process runs on {self.name} already")
         name = f"{self.name}.{self.pid()}"
@@ -94,13 +93,12 @@ class Machine:
         self._main.add_done_callback(lambda main: _tell_failure(loop, main))
 
     def kill(self) -> None:
-        """Kill the process, like SIGKILL, or clean up after its end. Does nothing if no process
-        runs.
-        """
+        """Kill the process, like SIGKILL. Do nothing if no process runs."""
         self._end(heard=True)
 
     def lose_power(self) -> None:
-        """Cut the power: unsynced data may be lost, and the machine gets another boot id."""
+        """Cut the power: the process ends without notice to its peers, unsynced data may be lost,
+        and the machine gets another boot id."""
         self.environment.note(f"power loss {self.name}")
         self.is_up = False
         self._end(heard=False)
@@ -109,7 +107,7 @@ class Machine:
         self._boot()
 
     def bury(self) -> None:
-        """Release the processes' memory at the end of the run."""
+        """Release the memory of all processes at the end of the run."""
         self.kill()
         for loop in self._graves:
             loop.bury()

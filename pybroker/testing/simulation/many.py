@@ -16,15 +16,17 @@ from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.schedule import Schedule
 
 Simulate = Callable[[Schedule], Result]
-"""A function that runs a schedule. It must be importable by its name in another process."""
+"""A function that runs a schedule and returns the result. Another process must be able to import it
+by its name."""
 TELL_S: Final = 10.0
 _RUNS_PER_PROCESS: Final = 400
-"""The number of runs after which a worker process is replaced, which limits memory leaks."""
+"""The number of runs after which a new worker process replaces a worker, so that memory leaks stay
+small."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of runs and failures. `seconds` is processor time."""
+    """The number of runs and the failed runs. `seconds` is their processor time."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -49,9 +51,9 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run all schedules, or as many as start within `minutes`. `tell` receives each failure in
-    full, and a progress line every few seconds even if no run has ended.
-    """
+    """Run all schedules in `processes` worker processes, or as many as start within `minutes`.
+    `tell` gets the report of each failure, and a line about the progress every few seconds even if
+    no run has ended."""
     tally = Tally()
     begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes
@@ -71,7 +73,7 @@ def run_many(
 
 @contextmanager
 def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """Make the call every `seconds` in a thread while the block runs."""
+    """Return a context manager. While it is open, a thread calls `call` every `seconds`."""
     is_over = threading.Event()
 
     def repeat() -> None:
@@ -90,7 +92,8 @@ def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
 def run_each(
     schedules: Iterator[Schedule], simulate: Simulate, *, processes: int
 ) -> Iterator[Result]:
-    """Yield results as runs end; with several processes in any order."""
+    """Yield the result of each schedule when its run ends. With several processes the order is
+    arbitrary."""
     if processes <= 1:
         return map(simulate, schedules)
     return _spread(schedules, simulate, processes)

@@ -38,7 +38,7 @@ _FIRST_SESSION_ID: Final = 0x1000_0000_0000_0001
 
 
 class TreeClient(Protocol):
-    """The interface of a client that is notified of changes."""
+    """A client of the tree that is notified of changes."""
 
     def node_changed(self, event: WatchEvent) -> None: ...
 
@@ -53,11 +53,10 @@ class _Node:
     ephemeral_owner: int = 0
     version: int = 0
     children_created: int = 0
-    """The suffix of the next sequential child, which never decreases."""
+    """The number that the name of the next sequential child ends with. It never decreases."""
     pzxid: int = 0
-    """The zxid of the last creation or deletion of a child. With mzxid it tells whether a watch was
-    missed.
-    """
+    """The zxid of the last creation or deletion of a child. With mzxid it tells whether the node
+    changed after a client's watch was lost."""
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> NodeStat:
@@ -79,9 +78,8 @@ class _Node:
 
 
 class MemoryTree:
-    """The tree of nodes that all clients share. Every change has one `zxid`; a multi is one
-    change.
-    """
+    """The tree of nodes that all clients share. Every change gets the next `zxid`; a multi is one
+    change."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or ManualClock()
@@ -93,16 +91,16 @@ class MemoryTree:
         self._next_session_id = _FIRST_SESSION_ID
         self._clients: dict[int, TreeClient | None] = {}
         self.on_event: Callable[[WatchEvent], object] | None = None
-        """A callback for every change, for services that store their clients' watches
-        themselves.
-        """
+        """A function that is called for every change. A service that stores the watches of its
+        clients itself sets it."""
 
     def paths(self) -> list[str]:
         """Return all node paths, sorted, for assertions."""
         return sorted(self._nodes)
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Return a node, for assertions without a session."""
+        """Return the data and the stat of a node, None if it does not exist. It needs no session
+        and is meant for assertions."""
         found = self._nodes.get(path)
         return None if found is None else (found.data, found.stat())
 
@@ -113,7 +111,8 @@ class MemoryTree:
         return node
 
     def apply(self, ops: Sequence[CoordOp], session_id: int) -> list[OpResult]:
-        """Apply all operations in `ops`, or none of them. Raises MultiFailed."""
+        """Apply all operations in `ops` for the session, or none of them. Return the result of each
+        operation. Raises MultiFailed."""
         self.zxid += 1
         results: list[OpResult] = []
         for index, op in enumerate(ops):
@@ -132,9 +131,8 @@ class MemoryTree:
         return session_id
 
     def end_session(self, session_id: int) -> None:
-        """Remove the session and its ephemeral nodes. Does nothing if the session does not
-        exist.
-        """
+        """Remove the session with this id, and its ephemeral nodes. Do nothing if no such session
+        exists."""
         if session_id not in self._clients:
             return
         del self._clients[session_id]
@@ -144,7 +142,7 @@ class MemoryTree:
         self._publish()
 
     def owned_by(self, session_id: int) -> list[str]:
-        """Return the ephemeral nodes of a session, sorted."""
+        """Return the paths of the session's ephemeral nodes, sorted."""
         return sorted(p for p, node in self._nodes.items() if node.ephemeral_owner == session_id)
 
     def is_alive(self, session_id: int) -> bool:
@@ -239,7 +237,7 @@ def _parent(path: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """Return the path. Raises ValueError if it is not a valid node path."""
+    """Return `path` unchanged. Raises ValueError if it is not a valid node path."""
     if path != "/" and (not path.startswith("/") or any(not part for part in path[1:].split("/"))):
         raise ValueError(f"{path!r} is not a valid node path")
     return path

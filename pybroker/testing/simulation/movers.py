@@ -37,7 +37,7 @@ _MARKS: Final = (MOVED_HERE, MOVING_AWAY, OUTDATED)
 
 
 class _Life(NamedTuple):
-    """The identity of a replica: the run of its broker's process, and the topic id."""
+    """The identity of a replica: the process of its broker, and the topic id."""
 
     process: str
     topic_id: uuid.UUID | None
@@ -45,16 +45,15 @@ class _Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """An accepted request to move a replica to `directory`."""
+    """A request to move a replica to `directory` that the broker has accepted."""
 
     life: _Life
     directory: str
 
 
 class Moves:
-    """All requested moves of a run. `counts` are the answers by kind; `failures` are errors that no
-    client may get.
-    """
+    """All requests to move a replica of a run. `counts` has the number of each kind of answer,
+    `failures` the errors that no client may get."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()
@@ -64,15 +63,14 @@ class Moves:
         self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
         self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
         self._crossed: set[tuple[int, TopicPartition]] = set()
-        """Replicas with several concurrent requests, whose order is unknown."""
+        """The replicas for which several requests are under way, so that their order is unknown."""
         self._unsure: set[tuple[str, TopicPartition]] = set()
-        """Broker processes that may still carry out a request without a received answer, with the
-        replica that the request names."""
+        """The broker processes that may carry out a request although its client received no answer,
+        each with the replica that the request names."""
 
     def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
-        """Send move requests to that broker repeatedly. Return a function that stops the
-        requests.
-        """
+        """Start a client that sends move requests to the broker, about every `each_s` seconds.
+        Return a function that stops the client."""
         requester = _MoveRequester(self, broker, f"mover-{len(self._requesters) + 1}", each_s, rng)
         self._requesters.append(requester)
         requester.start()
@@ -80,7 +78,8 @@ class Moves:
 
     @property
     def are_finished(self) -> bool:
-        """Return whether no client requests moves and no broker has one running or queued."""
+        """Return whether no client sends move requests any more, and no broker has a move that runs
+        or waits."""
         return not any(requester.is_running for requester in self._requesters) and not any(
             broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
             for broker in self.cluster.brokers.values()
@@ -88,7 +87,8 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
-        """Record that a request is sent. Until the answer, the replica's directory is unknown."""
+        """Note that a client sends a request to move the replica. Until the answer its directory is
+        unknown. Return the identity of the replica, for `answered`."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -104,7 +104,8 @@ class Moves:
         before: _Life | None,
         error: object,
     ) -> None:
-        """Record the answer to a request. `before` is the return value of `asked`."""
+        """Note the answer to a request to move a replica to `directory`: `error` is None if the
+        broker accepted it. `before` is the return value of `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _life(broker, partition)
         if error is None:
@@ -125,10 +126,10 @@ class Moves:
     # verdict
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
-        """Yield violations, once the cluster has recovered and `are_finished` is true. `errors` are
-        log lines of the brokers. A replica on a damaged disk may have been recreated in another
-        directory.
-        """
+        """Yield a violation for each accepted move whose replica is not in the requested directory,
+        once the cluster has recovered and `are_finished` is true. `errors` are log lines of the
+        brokers, which excuse failed moves. If disks were harmed, replicas may have been recreated
+        in another directory, so only duplicates count."""
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
@@ -148,19 +149,17 @@ class Moves:
 
 
 def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
-    """Return the identity of the broker's replica; None if the broker does not run or has no
-    replica.
-    """
+    """Return the identity of the broker's replica, None if the broker does not run or has no
+    replica of the partition."""
     rooms, loop = broker.rooms, broker.machine.loop
     replica = None if rooms is None else rooms.replicas.partitions.get(partition)
     return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
-    """Yield a violation for each replica in two directories, or with a marker file of a move. With
-    `spares_copies` an incomplete copy of a move is allowed, because it may be all that a damaged
-    disk has left; the broker keeps it until the next start.
-    """
+    """Yield a violation for each replica that is in two directories, or has a marker file of a
+    move. With `spares_copies` an incomplete copy is no violation, because it may be all that a
+    damaged disk has left; the broker keeps it until the next start."""
     if broker.rooms is None:
         return
     disk = DiskView(broker.disk)
@@ -181,7 +180,7 @@ def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]
 
 
 class _MoveRequester:
-    """A client on its own machine that requests moves from one broker."""
+    """A client on its own machine that sends requests to move replicas of one broker."""
 
     def __init__(
         self, moves: Moves, broker: SimBroker, name: str, each_s: float, rng: random.Random
@@ -233,9 +232,8 @@ class _MoveRequester:
         await admin.close()
 
     async def _move(self, admin: Admin) -> None:
-        """Request moves of some replicas, each to a random directory, which may be the current
-        directory.
-        """
+        """Send one request that moves some replicas, each to a random log directory, which may be
+        its present one."""
         broker, moves, rng = self._broker, self._moves, self._rng
         known = sorted(stored_states(moves.cluster))
         chosen = rng.sample(known, min(rng.randint(1, _AT_ONCE_MOST), len(known)))

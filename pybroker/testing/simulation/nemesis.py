@@ -1,4 +1,5 @@
-"""Applies a schedule of faults to a cluster, and heals all faults at the end.
+"""The nemesis: it applies the faults of a schedule to a cluster, and ends all faults when the
+schedule is over.
 
 The targets of a fault are looked up when it begins. A fault without a target is skipped, and so is
 a fault that would exceed the budget of data loss (`data_loss_budget.py`).
@@ -22,7 +23,7 @@ from pybroker.testing.simulation.view import controller_of, leader_of
 
 
 class Nemesis:
-    """The faults of one run. `begun` counts the faults that were applied, by kind."""
+    """The faults of one run. `begun` has the number of faults that were applied, by kind."""
 
     def __init__(
         self,
@@ -32,10 +33,9 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinated_by: Sequence[int] = (),
     ) -> None:
-        """Create the faults. Targets name partitions of `topic`. `coordinated_by` has, for each
-        group, its partition of __consumer_offsets. `doubt` is called for every broker whose disk
-        may have lost data.
-        """
+        """Prepare the faults of the schedule. Targets such as `leader/0` name partitions of
+        `topic`. `coordinated_by` has, for each group, its partition of __consumer_offsets. `doubt`
+        is called with the id of every broker whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
@@ -49,16 +49,16 @@ class Nemesis:
 
     @property
     def has_harmed(self) -> bool:
-        """Return whether a fault of the run may have lost or damaged data on a disk."""
+        """Return whether any fault of the run may have lost or damaged data on a disk."""
         return any(BY_NAME[kind].harm is not Harm.NONE for kind in self.begun)
 
     def start(self) -> None:
-        """Start the schedule, whose times are relative to now."""
+        """Start the schedule. Its times count from now."""
         for number, event in enumerate(self._schedule.events):
             self._environment.after(event.at, self._begin, number, event)
 
     def heal(self) -> None:
-        """End all faults, and start all processes. Idempotent."""
+        """End all faults, and start all processes that are down. Idempotent."""
         for number in sorted(self._undo):
             self._end(number)
         heal(self._cluster)
@@ -98,7 +98,8 @@ class Nemesis:
         return True
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
-        """Return the brokers that the fault targets; None if a target does not exist."""
+        """Return the brokers that the fault targets, an empty list for a fault of ZooKeeper. Return
+        None if a target does not exist."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:
             return [*self._cluster.brokers.values()]

@@ -25,7 +25,8 @@ from pybroker.testing.simulation.tcp import ConnectedSocket, ListeningSocket
 from pybroker.testing.simulation.transport import StreamTransport
 
 WINDOW_BYTES: Final = 128 * 1024
-"""The maximum number of bytes in transit or unread in one direction of a connection."""
+"""The maximum number of bytes in one direction of a connection that are in transit or that the
+receiver has not read."""
 _PORTS: Final = range(32_768, 61_000)
 _DESCRIPTOR_FIRST: Final = 3
 _HERE: Final = ("localhost", "127.0.0.1")
@@ -33,7 +34,7 @@ _EVERYWHERE: Final = ("", "0.0.0.0")
 
 
 class Host:
-    """A machine's network as its processes see it: the `Sockets` of their loops."""
+    """The network of one machine, as the event loops of its processes see it."""
 
     def __init__(self, network: Network, machine: Machine, address: str) -> None:
         self.machine = machine
@@ -49,14 +50,14 @@ class Host:
 
     @property
     def loop(self) -> ProcessLoop:
-        """Return the loop of the machine's current process."""
+        """Return the event loop of the machine's present process."""
         if self.machine.loop is None:
             raise RuntimeError(f"no process runs on {self.machine.name}")
         return self.machine.loop
 
     @property
     def connected(self) -> list[ConnectedSocket]:
-        """Return the connected sockets, oldest first."""
+        """Return the machine's connected sockets, oldest first."""
         return [*self._connected]
 
     # interface for loops
@@ -64,7 +65,8 @@ class Host:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect a socket to an address. Raises OSError, and waits, like a real connect."""
+        """Connect a new socket to the address. Return the transport and the protocol that `factory`
+        makes. Raises OSError, or waits while the address is cut off, like a real connect."""
         loop = self._running_loop()
         target = self._network.find(host, self)
         if self._network.takes_twice(self, target):
@@ -91,9 +93,8 @@ class Host:
         return await _transport(self._running_loop(), cast("ConnectedSocket", accepted), factory)
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever a connection waits to be accepted. Raises OSError if `sock` is
-        not a listening socket.
-        """
+        """Call `callback` whenever a connection waits to be accepted at the listening socket with
+        this descriptor. Raises OSError if no listening socket has this descriptor."""
         listening = self._by_descriptor.get(descriptor)
         if listening is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -106,9 +107,8 @@ class Host:
         return listening is not None
 
     def _running_loop(self) -> ProcessLoop:
-        """Return the loop of the current process. Raises OSError if the process was killed during
-        the operation.
-        """
+        """Return the event loop of the present process. Raises OSError if the caller belongs to a
+        process that was killed."""
         running = asyncio.get_running_loop()
         if running is not self.machine.loop:
             raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
@@ -121,7 +121,7 @@ class Host:
         return found if found is not None and found.is_listening else None
 
     def take_descriptor(self) -> int:
-        """Return the lowest free descriptor, like a real system."""
+        """Return the lowest free descriptor number of the machine."""
         return heapq.heappop(self._free) if self._free else next(self._descriptors)
 
     def keep(self, sock: ConnectedSocket) -> None:
@@ -151,9 +151,8 @@ class Host:
         return next(self._ports)
 
     def _stopped(self, is_heard: bool) -> None:
-        """Close the sockets of an ended process, as the kernel does, unless the machine has no
-        power.
-        """
+        """Close the sockets of the process that has ended. With `is_heard` the peers are notified,
+        as the kernel does; otherwise the machine has no power, and they are not."""
         for sock in self.connected:
             if is_heard:
                 sock.close(reset=sock.toss())
@@ -166,9 +165,8 @@ class Host:
 async def _transport(
     loop: ProcessLoop, sock: ConnectedSocket, factory: Callable[[], asyncio.BaseProtocol]
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-    """Create the transport of a socket. As in asyncio, the protocol gets its transport before the
-    caller does.
-    """
+    """Return the transport of a socket, and the protocol that `factory` makes. As in asyncio, the
+    protocol gets the transport before the caller does."""
     protocol = factory()
     transport = StreamTransport(loop, sock, protocol)
     try:
@@ -180,17 +178,17 @@ async def _transport(
 
 
 class Network:
-    """All hosts and connections. Methods name machines by their names."""
+    """All hosts and their connections. The methods name machines by their names."""
 
     def __init__(self, links: Links) -> None:
         self.links = links
         self.environment = links.environment
         self.splits = 0.1
-        """The share of writes that arrive in several pieces."""
+        """The share of writes whose bytes arrive in several parts."""
         self.doubles = 0.0
         """The share of connection attempts that are accepted twice: see `double_next`."""
         self.window_bytes = WINDOW_BYTES
-        """The `window_bytes` of new connections."""
+        """The `window_bytes` of connections that are opened from now on."""
         self.cut_after: dict[tuple[str, str], int] = {}
         self._double_next: Counter[tuple[str, str]] = Counter()
         self._hosts: dict[str, Host] = {}
@@ -201,7 +199,7 @@ class Network:
     # hosts
 
     def sockets(self, machine: Machine) -> Sockets:
-        """Return the `Sockets` of the machine, for `Machine.start`."""
+        """Return the network operations of the machine, for `Machine.start`."""
         return self.host(machine)
 
     def host(self, machine: Machine) -> Host:
@@ -212,16 +210,17 @@ class Network:
         return found
 
     def listen(self, machine: Machine, host: str, port: int) -> socket.socket:
-        """Return a bound socket, like `server.listener.bind`; port 0 means any free port. The
-        socket is closed with the current process. Raises OSError like bind.
-        """
+        """Return a socket that is bound to the port, 0 for any free port, like
+        `server.listener.bind`. The end of the machine's present process closes the socket. Raises
+        OSError like bind."""
         here = self.host(machine)
         if host not in (*_EVERYWHERE, *_HERE, machine.name, here.address):
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         return cast("socket.socket", here.bind(port))
 
     def find(self, name: str, seen_from: Host) -> Host:
-        """Find a host by name or address. Raises socket.gaierror."""
+        """Return the host with this name or address. Local names give the host `seen_from`. Raises
+        socket.gaierror."""
         if name in _HERE or name in _EVERYWHERE:
             return seen_from
         for host in self._hosts.values():
@@ -230,7 +229,7 @@ class Network:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     def pair(self, source: Host, target: Host, port: int) -> ConnectedSocket:
-        """Create both ends of a new connection. Return the source's end."""
+        """Create the two sockets of a new connection. Return the socket of `source`."""
         names = (source.machine.name, target.machine.name)
         self._pairs[names] += 1
         stream = f"connection {names[0]} {names[1]} {self._pairs[names]}"
@@ -246,9 +245,8 @@ class Network:
     # faults
 
     def reset(self, first: str, second: str, *, one: bool = False) -> int:
-        """Reset all connections between two machines, or one random connection, on both sides now.
-        Data in transit is lost. Return the number of connections that were reset.
-        """
+        """Reset all connections between two machines, or with `one` a random one of them, on both
+        sides now. Data in transit is lost. Return the number of connections that were reset."""
         host = self._hosts.get(first)
         found = [] if host is None else self._between(host, second)
         if one and found:
@@ -267,16 +265,15 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Break the connection that carries byte number `length`, counted from now, from the source
-        to the target. The target receives the bytes up to this byte, and its answer does not
-        arrive. The source sees a reset at once; the target sees it soon, or when it sends.
-        """
+        """Break one connection from the source to the target: the one that carries byte number
+        `length`, counted from now. The target receives the bytes up to this byte, and its answer
+        does not arrive. The source sees a reset at once; the target sees it soon, or when it
+        sends."""
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
-        """Count arriving bytes. Return the number of bytes that still arrive if the connection must
-        break after them, else None.
-        """
+        """Count `length` bytes that arrive in this direction. If the connection must break within
+        them (see `reset_after`), return the number of bytes that still arrive, else None."""
         left = self.cut_after.get(direction)
         if left is None:
             return None
@@ -287,16 +284,15 @@ class Network:
         return left
 
     def mend(self) -> None:
-        """Cancel all pending faults."""
+        """Cancel all faults that `reset_after`, `double_next` and `doubles` have prepared."""
         self.cut_after.clear()
         self._double_next.clear()
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the target accept the source's next connection while the source does not receive the
-        acceptance. The source tries again, or fails with a reset; the target keeps a silent
-        connection.
-        """
+        """Let the next connection from `source` fail in this way: `target` accepts it, but the
+        acceptance does not reach `source`. The source tries again, or fails with a reset; the
+        target has a connection that stays silent."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

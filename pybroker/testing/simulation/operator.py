@@ -1,8 +1,7 @@
-"""The operator of a simulated cluster. The operator restarts brokers that have ended by themselves,
-and accepts the loss of data that cannot come back: the content of a lost disk, or the part of a log
-after a damaged range. Until the operator accepts the loss, a partition that may need the data has
-no leader, as it must.
-"""
+"""The operator of a simulated cluster, a person in a real one. The operator restarts brokers that
+have ended by themselves, and accepts the loss of data that cannot come back: the content of a lost
+disk, or the part of a log after a damaged range. Until the operator accepts the loss, a partition
+that may need the data has no leader, as it must."""
 
 from __future__ import annotations
 
@@ -18,9 +17,8 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept losses, and start brokers that have ended by themselves, for instance because
-    ZooKeeper did not answer. Call this repeatedly after the last fault.
-    """
+    """Accept all losses that nothing can mend, and start brokers that have ended by themselves, for
+    instance because ZooKeeper did not answer. Call this repeatedly after the last fault."""
     found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _replaced_directories(broker)
@@ -30,10 +28,9 @@ def repair(cluster: SimCluster) -> None:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the log directories of the broker that have a new disk, and its lost directories. The
-    broker does not recreate the replicas of a lost directory in another directory before the
-    operator accepts the loss.
-    """
+    """Return the paths of the broker's log directories that have a new, empty disk, and, if any
+    has, of those that are lost. The broker does not recreate the replicas of a lost directory in
+    another directory before the operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -42,10 +39,9 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 
 
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """Return broker id -> the names of its losses to accept. These are the losses of partitions
-    whose in-sync and eligible replicas have all lost data: no replica can lead, or followers cannot
-    copy the leader.
-    """
+    """Return, by broker id, the names of the losses that the operator must accept: log directories
+    and partitions. These are the losses in partitions whose in-sync and eligible replicas have all
+    lost data, so that no replica can lead, or followers cannot copy the leader."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -60,10 +56,9 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names of a broker's losses in a partition; empty if the broker has the partition,
-    or may have it soon. An incomplete copy counts as lost. A leader with a damaged range stays
-    leader.
-    """
+    """Return the names of a broker's losses in the partition. Return no names if the broker has its
+    replica, or may have it soon. A replica whose copying is incomplete counts as lost. A leader
+    with a damaged range stays leader."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
@@ -77,7 +72,8 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """Accept losses by the file that docs/operations.rst describes; the broker is killed."""
+    """Kill the broker, and accept its losses by the file that docs/operations.rst describes, which
+    the broker reads at its next start."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()

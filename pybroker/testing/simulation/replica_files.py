@@ -22,7 +22,7 @@ _LOG: Final = ".log"
 
 
 class DamagedFile(AssertionError):
-    """The error for a damaged file of a broker. No fault of the run explains the damage."""
+    """A file of a broker is damaged, although no fault of the run damages files."""
 
 
 def replica_files(
@@ -35,11 +35,11 @@ def replica_files(
     start: int = 0,
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
-    """Return the contents of a replica's files. `start` is the log start offset, if it is above the
-    base offset of the first segment. `producers` is the producer state in the broker's memory, None
-    without a running broker. Producer state of records below `start` is ignored, because a replica
-    that was copied later does not have this state. Raises DamagedFile.
-    """
+    """Return the content of a replica's files up to the high watermark. `start` is the log start
+    offset, if it is above the base offset of the first segment. `producers` is the producer state
+    in the broker's memory, None without a running broker. Producer state of records below `start`
+    is ignored, because a replica that was copied later does not have this state. Raises
+    DamagedFile."""
     batches = tuple(
         Batch(
             header.base_offset,
@@ -67,9 +67,8 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return all records below `end` in the replica's files, like a consumer's read from the
-    replica. Raises DamagedFile.
-    """
+    """Return all records from `start` up to, not including, `end` in the replica's files, like a
+    consumer's read from the replica. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(
@@ -122,7 +121,7 @@ def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
 
 
 def _producer_text(entry: ProducerEntry, start: int) -> str:
-    """Return a producer's state as text; "" if all its batches are below `start`."""
+    """Return a producer's state as text; "" if all its batches are below the offset `start`."""
     batches = [
         (batch.last_sequence, batch.last_offset)
         for batch in entry.batches

@@ -14,15 +14,14 @@ BROKER_ERROR: Final = "no-broker-error"
 DAMAGED: Final = "damaged-at-the-end"
 LIVENESS: Final = "liveness"
 RUN_FAILED: Final = "run-failed"
-"""The rule of a run in which the simulation itself failed."""
+"""The name of the violated rule if the simulation itself failed with an exception."""
 _SHOWN_PER_RULE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run. `digest` is the checksum of all events, `seconds` the processor time.
-    `trace` is empty unless it was requested.
-    """
+    """The result of a run: the violations and the counts. `digest` is the checksum of all events,
+    `seconds` the processor time. `trace` is empty unless the caller asked for it."""
 
     schedule: Schedule
     digest: str
@@ -37,11 +36,12 @@ class Result:
 
     @property
     def rules(self) -> frozenset[str]:
-        """Return the names of the violated rules."""
+        """Return the names of the rules that the run violated."""
         return frozenset(violation.rule for violation in self.violations)
 
     def report(self) -> str:
-        """Return the violations and the command that replays them; one line for a clean run."""
+        """Return the violations and the command that runs the seed again, or one line for a run
+        without violations."""
         schedule = self.schedule
         counts = Counter(violation.rule for violation in self.violations)
         found = ", ".join(f"{rule} {count}" for rule, count in counts.items()) or "clean"
@@ -57,12 +57,12 @@ class Result:
 
 
 def replay_line(schedule: Schedule) -> str:
-    """Return the command that replays the schedule of a seed."""
+    """Return the command that runs the seed of the schedule again."""
     if planted := schedule.options.planted:
         return f"python -m unit_tests.simulation run --seed {schedule.seed} --planted {planted}"
     return f"python -m pybroker.testing.simulation --seed {schedule.seed}"
 
 
 def wrong(rule: str, text: str) -> Violation:
-    """Return a violation of a rule about a whole run."""
+    """Return a violation of a rule that concerns the whole run, not one partition."""
     return Violation(rule, None, UNKNOWN, text)

@@ -43,7 +43,8 @@ TOPIC: Final = "load-0"
 _STEADY_S: Final = 0.5
 _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
-"""The maximum time in seconds to recover, in addition to session timeouts and lag times."""
+"""The maximum time in seconds that recovery may take, in addition to session timeouts and lag
+times."""
 _ANSWER_S_MAX: Final = 10.0
 """The time in seconds after which brokers close half-open connections. Until then a replica may be
 out of sync or not have received its role, and clients may wait for their own timeouts.
@@ -70,16 +71,18 @@ _PRODUCERS: Final = (
 
 
 class ConditionFailed(Exception):
-    """A condition of the run did not hold in time, so the rest of the run is meaningless."""
+    """The cluster did not reach a state in time, so the rest of the run would show nothing."""
 
 
 class _ViolationFound(Exception):
-    """The end of a run at its first violated invariant (`stop_early`)."""
+    """An invariant is violated, and the caller asked to end the run at this moment
+    (`stop_early`)."""
 
 
 @contextmanager
 def nothing_planted(bug: str) -> Iterator[None]:
-    """Plant no bug. Raises ScheduleError for a schedule with a planted bug."""
+    """Return a context manager that changes nothing: this package has no bugs to plant. Raises
+    ScheduleError for any name but ""."""
     if bug:
         raise ScheduleError(f"unknown mutant {bug}")
     yield
@@ -92,11 +95,11 @@ def simulate(
     stop_early: bool = False,
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
-    """Run the schedule, and return the result, which is always the same. During the run logging and
-    garbage collection are changed, and `planted` changes the broker's code.
+    """Run the schedule in this process, and return the result. The same schedule always gives the
+    same result. During the run logging and garbage collection are changed, and `planted` returns a
+    context manager that puts the schedule's bug into the broker's code.
 
-    With `stop_early` the run ends at the first violated invariant, and the history is then not
-    checked.
+    With `stop_early` the run ends at the first violated invariant, and the history is not checked.
     """
     begun = time.process_time()
     environment = Environment(schedule.seed, keep_lines=keep_trace)
@@ -131,7 +134,7 @@ def simulate(
 
 @cache
 def _freeze() -> None:
-    """Exclude all existing objects from the garbage collections at the end of runs."""
+    """Exclude all objects that exist now from later garbage collections."""
     gc.collect()
     gc.freeze()
 
@@ -233,9 +236,8 @@ class _Run:
             )
 
     def _accepts_records(self) -> Callable[[], bool]:
-        """Return a condition, which is true once every partition has accepted more records from now
-        on.
-        """
+        """Return a condition. It returns True as soon as every partition has acknowledged a number
+        of new values, counted from this call."""
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(
@@ -265,7 +267,8 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed all records up to the high watermarks."""
+        """Return whether each group has processed all records below the high watermarks of its
+        partitions."""
         states, positions = stored_states(self.cluster), self.workload.positions
         return all(
             (leader := replica(self.cluster, state.leader, key)) is not None
@@ -292,9 +295,8 @@ class _Run:
             raise _ViolationFound
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
-        """Run until the condition holds. The condition is evaluated at intervals only, because it
-        is slow. Raises ConditionFailed after `seconds`.
-        """
+        """Run until `condition()` is true. It is called at intervals only, because it is slow.
+        Raises ConditionFailed with the text `failure` after `seconds`."""
         deadline = self.environment.now + seconds
         while not condition():
             if self.environment.now >= deadline:
@@ -335,7 +337,7 @@ class _Run:
 
     @property
     def failures(self) -> list[str]:
-        """Return the exceptions that no code caught, of all processes."""
+        """Return the exceptions that no code of any process caught, as text."""
         of_brokers = [
             f"{loop.name}: {failure}"
             for broker in self.cluster.brokers.values()
@@ -365,13 +367,13 @@ class _Run:
 _FINAL_READ_RULES: Final = frozenset(
     {"acked-present", "read-implies-durable", "replicas-identical", "losses-named"}
 )
-"""The rules that need the final reads."""
+"""The names of the rules that need the final reads."""
 _NO_DATA_LOSS_RULES: Final = frozenset({"losses-named"})
-"""The rules that hold only if no disk loses data."""
+"""The names of the rules that hold only if no disk loses data."""
 
 
 _RECEIPT_RULES: Final = frozenset({"clean-elections", "admitted-losses"})
-"""The rules about loss receipts."""
+"""The names of the rules about loss receipts."""
 
 
 def _config(options: Options) -> dict[str, object]:

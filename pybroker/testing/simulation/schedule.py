@@ -49,15 +49,15 @@ class Options:
     session_s: float = 3.0
     lag_s: float = 2.0
     fetch_wait_ms: int = 500
-    """Of followers and consumers."""
+    """The maximum wait in ms for data, of a fetch by a follower or consumer."""
     fetch_bytes: int = 65_536
-    """The maximum size in bytes of a fetch per partition."""
+    """The maximum number of bytes that a fetch returns of one partition."""
     producers: int = 2
     """The number of producers. The first is idempotent, the second is not, the third uses acks=1,
     and the fourth acks=0.
     """
     records_per_s: float = 10.0
-    """Of each producer."""
+    """The number of records that each producer sends in a second."""
     batch_bytes: int = 16_384
     linger_ms: int = 5
     readers: int = 1
@@ -66,26 +66,26 @@ class Options:
     crash_mean_s: float = 0.0
     """The mean time until a client is killed; 0: clients are not killed."""
     churn_mean_s: float = 0.0
-    """The mean time between two changes of topics; 0: no changes."""
+    """The mean time between two changes of topics, such as a creation; 0: no changes."""
     election_mean_s: float = 0.0
     """The mean time between two elections of preferred leaders; 0: no elections."""
     groups: int = 0
     """The number of consumer groups. Each group reads all topics of the load."""
     members: int = 3
-    """Of each group."""
+    """The number of members in each group."""
     offsets_in_log: int = 0
     """1: committed offsets are stored in __consumer_offsets. 0: in ZooKeeper."""
     faults_s: float = 10.0
     """The time in seconds during which faults begin."""
     planted: str = ""
-    """The name of the planted bug; "" for no bug."""
+    """The name of the bug that is put into the broker's code; "" for none."""
 
 
 def fits(kind: Kind, options: Options) -> bool:
-    """Return whether the kind of fault fits the options: it must not destroy data that the options
-    promise to keep. The losses of single machines are limited during the run (`nemesis.py`). If all
-    machines lose power at once, they keep exactly their synced data.
-    """
+    """Return whether a seed with these options may have faults of this kind: such a fault must not
+    destroy data that the options promise to keep. The losses of single machines are limited during
+    the run (`nemesis.py`). If all machines lose power at once, they keep only their synced data, so
+    flush must be 1."""
     if kind.needs_groups and not options.groups:
         return False
     if kind.needs_directories and options.log_dirs == 1:
@@ -107,7 +107,8 @@ class FaultEvent:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def parameter(self, name: str) -> float:
-        """Return the given value of a parameter, or the usual value of the kind."""
+        """Return the value of a parameter: the value in the schedule, or else the usual value for
+        the kind of fault."""
         return dict(self.parameters).get(name, BY_NAME[self.kind].usual(name))
 
     def __str__(self) -> str:
@@ -135,7 +136,8 @@ class Schedule:
         return dataclasses.replace(self, options=options)
 
     def __str__(self) -> str:
-        """Return the text form. Options with their default values are omitted."""
+        """Return the schedule as text, which `parse` reads. Options with their default values are
+        omitted."""
         lines = [TITLE, f"seed {self.seed}"]
         usual = Options()
         for each in dataclasses.fields(Options):
@@ -147,10 +149,8 @@ class Schedule:
 
 
 def parse(text: str) -> Schedule:
-    """Return the schedule of this text. Empty lines and text after a # are ignored.
-
-    Raises ScheduleError.
-    """
+    """Return the schedule that the text describes. Empty lines and text after a # are ignored.
+    Raises ScheduleError."""
     seed = ""
     options: dict[str, float | str] = {}
     events = []
@@ -208,7 +208,7 @@ def _check(kind: Kind, given: Mapping[str, float], at: float, until: float) -> N
     if unknown:
         raise ScheduleError(f"unknown parameters of {kind.name}: {', '.join(sorted(unknown))}")
     if not 0 <= at <= until:
-        raise ScheduleError(f"expected 0 <= {at} <= {until}")
+        raise ScheduleError(f"the fault lasts from {at} to {until}, expected 0 <= begin <= end")
 
 
 def _number(value: float) -> str:

@@ -25,23 +25,25 @@ _SMALLER: Final[tuple[tuple[str, float], ...]] = (
     ("records_per_s", 5.0),
     ("records_per_s", 1.0),
 )
-"""Smaller loads to try when no event can be removed any more."""
+"""Names and values of options that make a run smaller. They are tried when no event can be removed
+any more."""
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """The result of shrinking. `runs` is the number of schedules that were run."""
+    """The result of a search for a smaller schedule. `runs` is the number of schedules that were
+    run."""
 
     schedule: Schedule
     runs: int
 
 
 class _Spent(Exception):
-    """The end of the search, because no runs are left."""
+    """The search must end, because it has run the maximum number of schedules."""
 
 
 class _Search:
-    """A search for a smaller schedule. `best` is the smallest schedule so far that fails."""
+    """A search for a smaller schedule that fails. `best` is the smallest such schedule so far."""
 
     def __init__(self, schedule: Schedule, fails: Fails, runs_max: int) -> None:
         self.best = schedule
@@ -51,9 +53,9 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Run the schedule, and keep it as `best` if it fails. Return whether it fails. Schedules
-        that may lose data without a bug are skipped.
-        """
+        """Run the schedule, and store it as `best` if it fails. Return whether it fails. A schedule
+        that was run before, or that may lose data without a bug, is not run: the result is
+        False."""
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
             return False
@@ -73,8 +75,8 @@ def _is_fair(schedule: Schedule) -> bool:
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
     """Return a smaller schedule that still fails. `fails` runs a schedule and returns whether it
-    fails like the given schedule, for which `fails` must be true.
-    """
+    fails in the same way as `schedule`, for which it must return True. At most `runs_max` schedules
+    are run."""
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
     try:
@@ -89,7 +91,8 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Remove events in ever smaller parts (delta debugging)."""
+    """Remove from the best schedule all events whose removal lets it still fail, in ever smaller
+    groups (delta debugging)."""
     parts = 2
     while search.best.events:
         events = search.best.events
@@ -126,7 +129,7 @@ def _plainer_events(search: _Search) -> None:
 
 
 def _plainer(event: FaultEvent) -> Iterator[FaultEvent]:
-    """Yield variants of an event without optional parts and with rounded times."""
+    """Yield simpler variants of an event: without its parameters, and with rounded times."""
     if event.parameters:
         yield dataclasses.replace(event, parameters=())
     for digits in (0, 1):
@@ -144,9 +147,9 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """Return the schedule with another event at `index`. The events must stay in order, or `index`
-    would refer to another event.
-    """
+    """Try the best schedule with `event` in place of the event at `index`. Return whether it still
+    fails. It is not tried if the events would not stay in order, because `index` would refer to
+    another event."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

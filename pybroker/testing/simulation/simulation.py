@@ -33,13 +33,12 @@ _READY_S: Final = 60.0
 
 
 class SimulationError(PybrokerError):
-    """A condition did not hold within the given virtual time, or the simulation cannot carry out
-    the call.
-    """
+    """A condition did not hold within the given virtual time, or the simulation cannot do what the
+    call asks for."""
 
 
 class Application(Generic[T]):
-    """A coroutine that runs as a process on its own machine."""
+    """A coroutine of the test that runs as a process on its own machine."""
 
     def __init__(
         self, machine: Machine, main: Callable[[], Coroutine[Any, Any, T]], simulation: Simulation
@@ -54,7 +53,7 @@ class Application(Generic[T]):
 
     @property
     def name(self) -> str:
-        """Return the name of the application's machine, for `Simulation.cut`."""
+        """Return the name of the application's machine, which `Simulation.cut` takes."""
         return self._machine.name
 
     @property
@@ -63,9 +62,8 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """Return the coroutine's return value. Raises its exception, or SimulationError while it
-        runs.
-        """
+        """Return the value that the coroutine has returned. Raises the exception that ended it, or
+        SimulationError while it runs."""
         if self.error is not None:
             raise self.error
         if not self._result:
@@ -73,7 +71,7 @@ class Application(Generic[T]):
         return self._result[0]
 
     def start(self) -> None:
-        """Run the coroutine again from its beginning, after it ended or was killed."""
+        """Run the coroutine again from its beginning, after it has ended or was killed."""
         self._result.clear()
         self.error = None
         self._machine.start(self._run, self._simulation.cluster.network.sockets(self._machine))
@@ -83,7 +81,7 @@ class Application(Generic[T]):
         self._machine.kill()
 
     def pause(self) -> None:
-        """Pause the application, like SIGSTOP."""
+        """Stop the application for a while, like SIGSTOP."""
         if self._machine.loop is not None:
             self._machine.loop.pause()
 
@@ -101,7 +99,7 @@ class Application(Generic[T]):
 
 
 class Simulation:
-    """A simulated cluster of brokers with the ids 1 to `brokers`, started by a `with` statement.
+    """A simulated cluster of brokers with the ids 1 to `brokers`. A `with` statement starts it.
 
     `config` are options of all brokers. The same seed, code and calls give the same run; equal
     values of `digest` mean equal runs.
@@ -115,7 +113,8 @@ class Simulation:
         config: Mapping[str, object] | None = None,
         keep_trace: bool = False,
     ) -> None:
-        """Create a simulation. With `keep_trace` the trace is kept as lines of text."""
+        """Create a simulation. With `keep_trace` all events are kept as lines of text, which
+        `trace` returns."""
         self.environment = Environment(str(seed), keep_lines=keep_trace)
         self.cluster = SimCluster(self.environment, brokers, config=config)
         self._applications: list[Application[Any]] = []
@@ -138,7 +137,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Stop everything. Idempotent."""
+        """End all processes of the simulation. Idempotent."""
         defaults.make_clock, defaults.make_rng = self._defaults
         self.cluster.close()
 
@@ -146,12 +145,12 @@ class Simulation:
 
     @property
     def bootstrap(self) -> str:
-        """Return HOST:PORT of all brokers, for clients inside the simulation."""
+        """Return HOST:PORT of each broker, joined by commas, for clients inside the simulation."""
         return self.cluster.bootstrap
 
     @property
     def now(self) -> float:
-        """Return the virtual time in seconds since the start."""
+        """Return the virtual time in seconds since the start of the simulation."""
         return self.environment.now
 
     @property
@@ -161,11 +160,11 @@ class Simulation:
 
     @property
     def trace(self) -> list[str]:
-        """Return the events so far as lines of text; empty without `keep_trace`."""
+        """Return all events so far as lines of text; an empty list without `keep_trace`."""
         return list(self.environment.lines or ())
 
     def leader(self, topic: str, partition: int) -> int:
-        """Wait until a running broker leads the partition. Return its id."""
+        """Run until a running broker leads the partition. Return its id."""
         key = TopicPartition(topic, partition)
         found: list[int] = []
 
@@ -188,7 +187,7 @@ class Simulation:
         *args: Any,
         name: str | None = None,
     ) -> Application[T]:
-        """Run `main(*args)` as a separate process."""
+        """Start `main(*args)` as a process on a machine of its own, named `name`."""
         machine = self.cluster.machine(name or f"application-{len(self._applications) + 1}")
         application = Application(machine, lambda: main(*args), self)
         self._applications.append(application)
@@ -197,17 +196,15 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """Start an application like `start`, and run until it has ended. Return its result. Raises
-        its exception.
-        """
+        """Start `main(*args)` like `start`, and run until it has ended. Return its result. Raises
+        its exception, or SimulationError after `seconds` of virtual time."""
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result
 
     def wait(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-        """Run until the condition holds. Raises SimulationError after `seconds` of virtual time;
-        the cause of the error is the exception of a failed application, if any failed.
-        """
+        """Run until `condition()` is true. Raises SimulationError after `seconds` of virtual time;
+        if an application has failed, its exception is the cause of the error."""
         if self.environment.run(self.environment.now + seconds, condition):
             return
         words = [
@@ -219,13 +216,13 @@ class Simulation:
         raise SimulationError("; ".join(words)) from (failed[0].error if failed else None)
 
     def pass_time(self, seconds: float) -> None:
-        """Run for `seconds` of virtual time."""
+        """Run the simulation for `seconds` of virtual time."""
         self.environment.run(self.environment.now + seconds)
 
     # faults
 
     def kill(self, broker: int) -> None:
-        """Send SIGKILL to a broker."""
+        """Send SIGKILL to a broker: its process ends at once, and unsynced data is not lost."""
         self._broker(broker).machine.kill()
 
     def stop(self, broker: int) -> None:
@@ -243,13 +240,14 @@ class Simulation:
         self._broker(broker).machine.lose_power()
 
     def pause(self, broker: int) -> None:
-        """SIGSTOP."""
+        """Stop a broker for a while, like SIGSTOP: its connections stay open, but it sends
+        nothing."""
         loop = self._broker(broker).machine.loop
         if loop is not None:
             loop.pause()
 
     def resume(self, broker: int) -> None:
-        """SIGCONT."""
+        """Let a paused broker continue, like SIGCONT."""
         loop = self._broker(broker).machine.loop
         if loop is not None:
             loop.resume()
@@ -257,10 +255,9 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Drop all packets from a machine to others silently; and in the other direction, unless
-        `both` is False. Machines are brokers by id, applications by name, or `ZOOKEEPER`; None
-        means all other machines.
-        """
+        """Drop all packets from the machine `one` to the machines `others` silently, and with
+        `both` those in the other direction, too. Brokers are named by their id, applications by
+        their name, ZooKeeper by `ZOOKEEPER`. `others` None means all other machines."""
         source = self._names(one)
         targets = (
             [*self.cluster.machines, *self.cluster.zookeeper.members]
@@ -274,13 +271,12 @@ class Simulation:
                 self.cluster.links.cut(target, source)
 
     def heal(self) -> None:
-        """End all cuts, and deliver the delayed data."""
+        """End all cuts, and deliver the packets that they have held back."""
         self.cluster.links.heal_all()
 
     def mend(self, *, seconds: float = _READY_S) -> None:
         """End all cuts, and resume and start all machines and processes. Return when all brokers
-        serve.
-        """
+        serve. Raises SimulationError after `seconds` of virtual time."""
         self.heal()
         for broker in self._brokers:
             self.resume(broker.id)
@@ -305,7 +301,7 @@ class Simulation:
         return list(self.cluster.zookeeper.members) if side == ZOOKEEPER else [side]
 
     def _machine_here(self) -> Machine:
-        """Return the machine of the process whose code runs now."""
+        """Return the machine on which the code that calls this runs."""
         loop = asyncio.get_running_loop()
         return next(each for each in self.cluster.machines.values() if each.loop is loop)
 

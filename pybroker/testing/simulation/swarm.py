@@ -59,7 +59,7 @@ _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("offsets_in_log", (0, 0, 1)),
 )
 _TIMES_COORDINATOR: Final = 4
-"""The weight of a coordinator in `_broker`, compared with the other targets."""
+"""How much more often `_broker` returns a coordinator than another target."""
 _DIRECTORIES: Final = 0.2
 """The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"
@@ -70,7 +70,7 @@ run.
 
 
 def generate(seed: str) -> Schedule:
-    """Return the schedule of that seed, which is always the same."""
+    """Return the schedule of the seed. The same seed always gives the same schedule."""
     options, told = with_sequence(seed, _options(seed))
     options, losing = with_loss(seed, options)
     moving = with_interrupted_moves(seed, options)
@@ -101,7 +101,8 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """Return a few random kinds of faults, and moves if they are possible."""
+    """Yield a few random kinds of faults from `kinds`, and the kind that moves replicas if it is
+    among them."""
     rng = random.Random(f"{seed}/kinds")
     drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))
@@ -130,7 +131,8 @@ def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> Fault
 
 
 def _broker(rng: random.Random, options: Options) -> str:
-    """Return a random broker as a target. Brokers with a special role are more likely."""
+    """Return a random broker as the target of a fault. Brokers with a special role are more
+    likely."""
     partition = rng.randrange(options.partitions)
     choice = [
         f"leader/{partition}",

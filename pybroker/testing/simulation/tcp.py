@@ -1,9 +1,9 @@
-"""The kernel's part of the network: sockets, and the packets between the two sockets of a
+"""The kernel's part of the simulated network: sockets, and the packets between the two sockets of a
 connection.
 
-`Pipe` replaces a real kernel's retransmissions: data and the end of data arrive once the direction
-is healed. A reset is sent once, and is lost at a cut. Data for a closed socket causes further
-resets.
+`Pipe` takes the place of a real kernel's retransmissions: data and the end of data arrive once the
+direction is healed. A reset is sent once, and is lost at a cut. Data for a closed socket causes
+further resets.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pybroker.testing.simulation.machine import Machine
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 3.0
 _TELLING_PIECE_BYTES: Final = 8
-"""The maximum size in bytes of a piece that ends within a frame's length field or just after it,
-where a split may reveal bugs.
-"""
+"""The maximum size in bytes of a part of a split write. Such a part ends within a frame's length
+field or just after it, where it may reveal bugs."""
 
 
 class Sign(enum.Enum):
-    """Packets other than data and window updates."""
+    """The packets that begin and end a connection. All other packets are data, or tell the free
+    space of a receiver."""
 
     SYN = "syn"
     SYN_ACK = "syn-ack"
@@ -41,14 +41,14 @@ class Sign(enum.Enum):
 
 
 class Owner(Protocol):
-    """The interface that a socket needs of its host."""
+    """A socket's view of its host."""
 
     machine: Machine
     address: str
 
     @property
     def loop(self) -> ProcessLoop:
-        """Return the loop of the host's current process."""
+        """Return the event loop of the host's present process."""
 
     def listening(self, port: int) -> ListeningSocket | None: ...
 
@@ -62,7 +62,7 @@ class Owner(Protocol):
 
 
 class Medium(Protocol):
-    """The interface that a connection needs of the network."""
+    """A connection's view of the network."""
 
     links: Links
     splits: float
@@ -73,7 +73,8 @@ class Medium(Protocol):
 
 
 class SocketBase:
-    """The base class of listening and connected sockets. Options can be set but have no effect."""
+    """The base class of listening and connected sockets. Their options can be set but have no
+    effect."""
 
     def __init__(self, host: Owner, port: int) -> None:
         self.host = host
@@ -117,9 +118,8 @@ class ListeningSocket(SocketBase):
         self._backlog = max(1, backlog)
 
     def accept(self) -> tuple[ConnectedSocket, tuple[str, int]]:
-        """Return a waiting connection and its peer's address. Raises BlockingIOError if no
-        connection waits.
-        """
+        """Return a connection that waits to be accepted, and the address of its peer. Raises
+        BlockingIOError if no connection waits."""
         if not self._waiting:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         accepted = self._waiting.popleft()
@@ -127,7 +127,7 @@ class ListeningSocket(SocketBase):
         return accepted, accepted.getpeername()
 
     def close(self) -> None:
-        """Close the socket and reset all waiting connections. Idempotent."""
+        """Close the socket and reset all connections that wait to be accepted. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self.host.forget_listening(self)
@@ -140,7 +140,7 @@ class ListeningSocket(SocketBase):
         self._call()
 
     def connected(self, socket: ConnectedSocket) -> None:
-        """Queue a connection whose handshake is complete."""
+        """Queue a connection whose handshake is complete, until the application accepts it."""
         self._waiting.append(socket)
         self._call()
 
@@ -160,9 +160,8 @@ class ListeningSocket(SocketBase):
 
 
 class ConnectedSocket(SocketBase):
-    """One end of a connection, which exists from the first packet on. The application uses it
-    between `open` and `close`.
-    """
+    """One of the two sockets of a connection. It exists from the first packet on; the application
+    uses it between `open` and `close`."""
 
     def __init__(self, network: Medium, host: Owner, port: int, rng: random.Random) -> None:
         super().__init__(host, port)
@@ -171,16 +170,19 @@ class ConnectedSocket(SocketBase):
         """The socket was closed, or its process or machine has ended."""
         self.error: OSError | None = None
         self.established: asyncio.Future[None] | None = None
-        """A future that the connecting process awaits."""
+        """A future that is done when the handshake is complete. The process that connects awaits
+        it."""
         self.is_lost_on_connect = False
-        """Whether this end is lost silently as soon as the other end is connected."""
+        """Whether this socket vanishes, without a packet to the other one, as soon as the handshake
+        is complete."""
         self.peer: ConnectedSocket
         self._out: Pipe
         self._network = network
         self._environment = network.links.environment
         self._rng = rng
         self._listening: ListeningSocket | None = None
-        """The listening socket; set until the handshake is complete."""
+        """The listening socket that has received the connection attempt; None after the
+        handshake."""
         self._received: deque[bytes] = deque()
         self._has_ended = False
         self._end_sent = False
@@ -195,7 +197,7 @@ class ConnectedSocket(SocketBase):
         self._label = ""
 
     def join(self, peer: ConnectedSocket) -> None:
-        """Connect this end to the other end of the connection. Call this on both ends."""
+        """Connect this socket to `peer`, the other socket of the connection. Call this on both."""
         self.peer = peer
         source, target = self.host.machine.name, peer.host.machine.name
         self._out = Pipe(self._network.links, source, target, self._rng, peer.arrive)
@@ -207,29 +209,29 @@ class ConnectedSocket(SocketBase):
 
     @property
     def is_connecting(self) -> bool:
-        """Return whether a process waits for the connection."""
+        """Return whether a process waits for the handshake of this socket."""
         return self.established is not None and not self.established.done()
 
     # interface for the application
 
     def open(self) -> None:
-        """Take a file descriptor for the application."""
+        """Give the socket a file descriptor, because the application uses it from now on."""
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:
-        """Call `reader` as long as something can be read: data, the end of data, or an error."""
+        """Call `reader` whenever the socket has something to read: data, the end of data, or an
+        error. None ends this."""
         self._reader = reader
         self._call_reader()
 
     def watch_room(self, writer: Callable[[], object]) -> None:
-        """Call `writer` once when bytes can be sent."""
+        """Call `writer` once, as soon as the peer has space for more bytes."""
         self._writer = writer
         self._call_writer()
 
     def send(self, data: bytes) -> int:
-        """Send as many bytes as fit, and return their number. Raises OSError if the connection is
-        lost.
-        """
+        """Send as many bytes of `data` as the peer has space for, and return their number. Raises
+        OSError if the connection is lost."""
         if self.error is not None:
             raise self.error
         if self.is_gone or self._end_sent:
@@ -257,16 +259,15 @@ class ConnectedSocket(SocketBase):
             start = end
 
     def send_end(self) -> None:
-        """Send the end of data. Idempotent."""
+        """Send the end of data: this socket sends nothing after it. Idempotent."""
         if not (self._end_sent or self.is_gone or self.error is not None):
             self._end_sent = True
             self._out.send(Sign.FIN)
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Read data into the buffer. Return the number of bytes; 0 is the end of data. Raises
-        BlockingIOError without data, and OSError if the connection is lost and all arrived data was
-        read.
-        """
+        """Read received data into `buffer`. Return the number of bytes; 0 is the end of data.
+        Raises BlockingIOError without data, and OSError if the connection is lost and all received
+        data was read."""
         received = self._received
         if not received:
             return self._nothing_left()
@@ -286,9 +287,7 @@ class ConnectedSocket(SocketBase):
         return filled
 
     def receive(self) -> bytes:
-        """Return all available data; b"" is the end of data. Raises the errors of
-        `receive_into`.
-        """
+        """Return all received data; b"" is the end of data. Raises the errors of `receive_into`."""
         received = self._received
         if not received:
             self._nothing_left()
@@ -306,18 +305,16 @@ class ConnectedSocket(SocketBase):
         return 0
 
     def _take(self, length: int) -> None:
-        """Count bytes read by the application, and report free space to the sender, like a real
-        kernel, only when there is much of it.
-        """
+        """Note that the application has read `length` bytes. Tell the sender about the free space
+        only when it is large, like a real kernel."""
         self._taken += length
         if self._taken * 2 >= self._window:
             self._out.send(self._taken)
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """Close this end: the sent data is delivered, then the end of data. Instead of the end, a
-        reset is sent if `reset` is set or if data is unread. Idempotent.
-        """
+        """Close this socket. The sent data is delivered, then the end of data. If `reset` is set or
+        received data was not read, a reset is sent instead of the end. Idempotent."""
         if self.is_gone:
             return
         if self.error is None:
@@ -330,11 +327,12 @@ class ConnectedSocket(SocketBase):
         self._go()
 
     def toss(self) -> bool:
-        """Return a random bool from this connection's own stream."""
+        """Return a random bool from this connection's own random stream."""
         return self._rng.random() < 0.5
 
     def vanish(self) -> None:
-        """Drop this end, whose machine has lost power. Unsent data is lost."""
+        """Remove this socket without any packet, because its machine has lost power. Data in
+        transit is lost."""
         self._out.close()
         self._go()
         if self.peer.is_connecting:
@@ -354,7 +352,7 @@ class ConnectedSocket(SocketBase):
         self._out.send(Sign.SYN)
 
     def arrive(self, item: object) -> None:
-        """Handle a packet from the other end."""
+        """Handle a packet that arrives from the other socket."""
         if type(item) is bytes:
             self._arrive_data(item)
         elif type(item) is int:
@@ -411,7 +409,7 @@ class ConnectedSocket(SocketBase):
             self._writer = None
 
     def lose(self) -> None:
-        """Handle a reset from the other end. Data that arrived before can still be read."""
+        """Handle a reset. Data that was received before can still be read."""
         if self.is_gone or self.error is not None:
             return
         self._environment.note(f"{self._label} reset")
@@ -427,7 +425,7 @@ class ConnectedSocket(SocketBase):
         self._call_writer()
 
     def _tell_of_loss(self) -> None:
-        """Answer a packet for a closed socket with a reset."""
+        """Answer a packet for a closed socket with a reset, as soon as the peer can receive it."""
         if not self._is_telling:
             self._is_telling = True
             self._tell(_RETRY_S)
@@ -447,9 +445,8 @@ class ConnectedSocket(SocketBase):
         self._environment.after(delay.draw(self._rng), target.lose)
 
     def _can_exchange(self) -> bool:
-        """Return whether a retransmitted packet reaches this machine and an answer reaches the
-        peer.
-        """
+        """Return whether a packet that the peer sends again reaches this machine, and the answer
+        reaches the peer."""
         here, there = self.host.machine.name, self.peer.host.machine.name
         links = self._network.links
         return self.host.machine.is_up and links.passes(there, here) and links.passes(here, there)
@@ -457,7 +454,8 @@ class ConnectedSocket(SocketBase):
     # handshake
 
     def _asked(self, wait_s: float = _RETRY_S) -> None:
-        """Handle a connection attempt. Without an answer the peer retries."""
+        """Answer a connection attempt of the peer. If no answer is possible, try it again after
+        `wait_s` seconds, as the peer does."""
         if self.peer.is_gone:
             return
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)

@@ -20,7 +20,7 @@ Data = bytes | bytearray | memoryview
 
 
 class StreamTransport(asyncio.Transport):
-    """The transport of one connection, which closes the socket at the end."""
+    """The transport of one simulated connection. At its end it closes the socket."""
 
     def __init__(
         self, loop: ProcessLoop, sock: ConnectedSocket, protocol: asyncio.BaseProtocol
@@ -97,7 +97,8 @@ class StreamTransport(asyncio.Transport):
             self.close()
 
     def _receive_into(self) -> bool:
-        """Receive data into the protocol's buffer. Return True at the end of data."""
+        """Receive data into the buffer that the protocol provides. Return True at the end of
+        data."""
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
@@ -115,9 +116,8 @@ class StreamTransport(asyncio.Transport):
     # writing
 
     def write(self, data: Data) -> None:
-        """Send the data, and buffer the part that does not fit. The buffered part is a copy, so
-        that the caller may reuse `data`.
-        """
+        """Send the data, and buffer the bytes that the socket does not accept now. The buffered
+        bytes are a copy, so that the caller may reuse `data`."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes, bytearray or memoryview, not {type(data)!r}")
         if self._eof:
@@ -228,9 +228,8 @@ class StreamTransport(asyncio.Transport):
             self._loop.call_soon(self._end, None)
 
     def abort(self) -> None:
-        """Close at once, without sending the buffered data. The other side sees the end of data, or
-        a reset; in a real kernel this depends on the data that has arrived by then.
-        """
+        """Close at once, without sending the buffered data. The peer sees the end of data, or a
+        reset; in a real kernel this depends on the data that has arrived by then."""
         self._resets = True
         self._lose(None)
 

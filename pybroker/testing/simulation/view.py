@@ -15,7 +15,7 @@ _STATE: Final = "/state"
 
 
 def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
-    """Return the stored states of all partitions."""
+    """Return the state of each partition as ZooKeeper stores it."""
     zookeeper = cluster.zookeeper
     found = {}
     for path in zookeeper.nodes():
@@ -28,7 +28,8 @@ def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
 
 
 def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition | None:
-    """Return the broker's replica, or None if the broker does not serve."""
+    """Return the broker's replica of the partition, None if the broker does not serve or has no
+    replica."""
     running = cluster.brokers.get(broker)
     if running is None or running.app is None or not running.serves:
         return None
@@ -36,9 +37,8 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 
 def is_healthy(cluster: SimCluster) -> bool:
-    """Return whether every partition has a leader, all brokers are in its ISR and have received
-    this role, and no detected damage remains to be repaired.
-    """
+    """Return whether every partition has a leader that knows its role and all brokers in its ISR,
+    and no broker has a damaged replica that waits for its repair."""
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.damaged_replicas.waiting for app in apps):
         return False
@@ -56,9 +56,8 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
-    """Return the running broker that acts as the leader in the latest leader epoch; None if there
-    is none.
-    """
+    """Return the running broker that acts as the partition's leader, in the latest leader epoch if
+    several do. Return None if no broker does."""
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:
@@ -70,9 +69,8 @@ def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | No
 
 
 def controller_of(cluster: SimCluster) -> SimBroker | None:
-    """Return the running broker that acts as the controller in the latest controller epoch; None if
-    there is none.
-    """
+    """Return the running broker that acts as the controller, in the latest controller epoch if
+    several do. Return None if no broker does."""
     active = [
         broker
         for broker in cluster.brokers.values()

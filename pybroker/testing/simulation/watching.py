@@ -23,10 +23,10 @@ _topic_id = lru_cache(maxsize=256)(encode_uuid)
 
 
 class LiveWatch:
-    """A checker that checks the invariants on all brokers repeatedly after `start`.
+    """A watch that checks the invariants on all brokers repeatedly after `start`.
 
-    Between `__enter__` and `__exit__` it records log truncations of all brokers in this process, so
-    only one `Environment` may run at a time.
+    Between `__enter__` and `__exit__` it notices each log truncation of a broker in this process,
+    so only one `Environment` may run at a time.
     """
 
     def __init__(
@@ -36,12 +36,13 @@ class LiveWatch:
         self._environment = environment
         self._brokers = brokers
         self._seen: dict[int, tuple[str, Mapping[TopicPartition, Partition]]] = {}
-        """Broker id -> its last observed process, and the replicas of this process."""
+        """For each broker id, the name of the last process that the watch has seen, and this
+        process's replicas."""
         self._record = record
         self._last: list[ReplicaNow] = []
         self._last_changes = -1
         self._begins: dict[tuple[str, int], int] = {}
-        """(topic id, partition) -> the highest log start offset of any leader."""
+        """The highest log start offset that any leader had, by topic id and partition number."""
         self._undo = ExitStack()
         for broker in brokers.values():
             broker.machine.on_power_loss.append(partial(self.invariants.doubt, broker.id))
@@ -61,9 +62,8 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Remove records from the final reads that retention had deleted earlier. After a power
-        loss or a change of leader these records may exist again, but no client had to read them.
-        """
+        """Remove from the final reads the records that retention had deleted before. After a power
+        loss or a change of leader such records may exist again, but no client had to read them."""
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition
@@ -73,7 +73,8 @@ class LiveWatch:
                 history.finals[place] = replace(read, start=begin, records=records)
 
     def look(self) -> None:
-        """Check the invariants now, unless nothing has changed since the last check."""
+        """Check the invariants now, unless neither a replica nor ZooKeeper has changed since the
+        last check."""
         seen = [*self._replicas()]
         if seen != self._last or self._record.changes != self._last_changes:
             self._last, self._last_changes = seen, self._record.changes
@@ -116,9 +117,8 @@ class LiveWatch:
 
 
 def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
-    """Add the contents of all replicas' files to the history. Call this once the cluster has
-    recovered and no client writes, when all replicas must be equal. Raises DamagedFile.
-    """
+    """Add to the history of `record` the content of all replicas' files. Call this once the cluster
+    has recovered and no client writes, when all replicas must be equal. Raises DamagedFile."""
     history: History = record.history
     loaded = {*record.loaded()}
     for key in record.alive():

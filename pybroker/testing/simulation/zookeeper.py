@@ -47,7 +47,8 @@ _JOIN_S_MAX: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one node at virtual time `at`. If deleted, `data` is None and `version` -1."""
+    """A change of the node `path` at the virtual time `at`. If the change deleted the node, `data`
+    is None and `version` is -1."""
 
     zxid: int
     path: str
@@ -58,7 +59,8 @@ class Change:
 
 
 class MachineSessionStore:
-    """The `SessionStore` of a machine, which simulates a file that is never synced."""
+    """The `SessionStore` of a machine, which stores the keys of ZooKeeper sessions. It acts like a
+    file that is never synced: a power loss empties it."""
 
     def __init__(self) -> None:
         self._keys: list[SessionKey] = []
@@ -81,16 +83,16 @@ class _Session:
     """The number of the connection that owns the session; 0 after a change of leader."""
 
     def ends_at(self) -> float:
-        """Return the expiry time, rounded up to a tick, because the server checks once per tick."""
+        """Return the virtual time at which the session expires, rounded up to a tick, because the
+        server checks once per tick."""
         ends = self.heard_at + self.timeout_ms / 1000
         return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
 
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """The expiry of a process's session by a test at `at`, of which the process is notified at
-    `heard_at`, in virtual seconds.
-    """
+    """The expiry of a process's session that a test caused at the time `at`. The process was
+    notified at `heard_at`. Times are in virtual seconds."""
 
     machine: str
     at: float
@@ -98,7 +100,8 @@ class EarlyEnd:
 
 
 class ZooKeeper:
-    """The simulated ZooKeeper service. Its members are machines of `links`, by name."""
+    """The simulated ZooKeeper service. Its members are machines of `links`, known by their
+    names."""
 
     def __init__(
         self,
@@ -110,18 +113,18 @@ class ZooKeeper:
         session_ms_max: int = 60_000,
         sync_limit_s: float = 2.0,
     ) -> None:
-        """Limit session timeouts to the given range. `sync_limit_s` is the time after which a
-        member notices the loss of the leader, or the leader the loss of its quorum.
-        """
+        """Create the members and elect a leader. Session timeouts are limited to `session_ms_min`
+        and `session_ms_max`. A member that has lost the leader, or a leader that has lost its
+        quorum, notices this after `sync_limit_s` seconds."""
         self.environment = environment
         self.links = links
         self.session_ms_min = session_ms_min
         self.session_ms_max = session_ms_max
         self.clients_made = 0
         self.on_commit: list[Callable[[Change], object]] = []
-        """Called for every change of a node, in order, before any client is notified."""
+        """Functions that get every change of a node, in order, before any client is notified."""
         self.early_ends: list[EarlyEnd] = []
-        """Expiries of the processes' main sessions by a test."""
+        """The expiries of the processes' main sessions that a test has caused."""
         self._clients: dict[str, ZooKeeperSession] = {}
         self._keys: dict[str, MachineSessionStore] = {}
         self.sync_limit_s = sync_limit_s
@@ -132,7 +135,7 @@ class ZooKeeper:
         self._log: list[Transaction] = []
         self._sessions: dict[int, _Session] = {}
         self._pending: list[Forwarded] = []
-        """The requests that the leader cannot decide without a quorum."""
+        """The requests that the leader cannot decide yet, because it has no quorum."""
         self._leader: Member | None = None
         self._quorum_at = 0.0
         self._elect_at = 0.0
@@ -150,10 +153,9 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a client for the current process of that machine; the caller must start it. It
-        ends the sessions in the machine's session store. A session with a `purpose` exists in
-        addition to the main session.
-        """
+        """Return a ZooKeeper client for the present process of the machine. The caller must start
+        it. It first ends the sessions in the machine's session store. A client with a `purpose`
+        exists in addition to the main client of the process."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -171,21 +173,20 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """Return the client of the machine's current or last process: its main client, or the
-        client with the purpose.
-        """
+        """Return the ZooKeeper client of the machine's present or last process: the main client, or
+        the client with this purpose."""
         return self._clients.get(_name_of(machine, purpose))
 
     # ---- for checks
 
     @property
     def leader(self) -> str | None:
-        """Return the name of the leading member."""
+        """Return the name of the member that leads, None if no member does."""
         return None if self._leader is None else self._leader.name
 
     @property
     def zxid(self) -> int:
-        """Return the number of decided transactions."""
+        """Return the number of transactions that the leaders have decided."""
         return len(self._log)
 
     def nodes(self) -> list[str]:
@@ -193,7 +194,8 @@ class ZooKeeper:
         return self.tree.paths()
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Return a node of the leader's tree."""
+        """Return the data and the stat of a node in the leader's tree, None if it does not
+        exist."""
         return self.tree.node(path)
 
     def session_ids(self) -> list[int]:
@@ -203,7 +205,8 @@ class ZooKeeper:
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill a member. With `silently` its machine loses power, so peers get no reset."""
+        """Kill the member with this name. With `silently` its machine loses power, so that its
+        peers get no reset."""
         member = self.members[name]
         if member.is_up:
             self.environment.note(f"zk {name} down")
@@ -213,7 +216,7 @@ class ZooKeeper:
                 self._depose()
 
     def up(self, name: str) -> None:
-        """Start a member that is down. The member serves once it has found the leader."""
+        """Start the member with this name if it is down. It serves once it has found the leader."""
         member = self.members[name]
         if not member.is_up:
             self.environment.note(f"zk {name} up")
@@ -222,13 +225,12 @@ class ZooKeeper:
             member.is_up = True
 
     def lag(self, name: str, seconds: float) -> None:
-        """Delay the application of transactions at a member by up to `seconds`."""
+        """Let the member with this name apply each transaction up to `seconds` later."""
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if it had timed out. Return False if the session does not exist, or if
-        the service has no quorum now.
-        """
+        """End the session with this id as if it had timed out. Return False if no such session
+        exists, or if the service has no quorum now."""
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)
@@ -248,7 +250,7 @@ class ZooKeeper:
                 end.heard_at = min(end.heard_at, self.environment.now)
 
     def heal(self) -> None:
-        """Restart all members and remove their lags. Links are not changed."""
+        """Start all members and end their lags. Links are not changed."""
         for name, member in self.members.items():
             self.up(name)
             member.lag_s = 0.0
@@ -263,7 +265,7 @@ class ZooKeeper:
             member.to_leader.send(forwarded)
 
     def _receive(self, forwarded: Forwarded) -> None:
-        """Handle a forwarded request at the leader."""
+        """Handle, as the leader, a request that a member has forwarded."""
         leader, request = self._leader, forwarded.request
         if leader is None or not leader.is_up:
             return
@@ -285,9 +287,9 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Handle a session that reconnects on another connection. The answer does not wait for
-        transactions that its member has not applied yet.
-        """
+        """Answer a session that has reconnected on another connection; `session` is None if it has
+        expired. The answer does not wait for transactions that the session's member has not applied
+        yet."""
         if session is None:
             granted = Granted(0, 0)
         else:
@@ -298,9 +300,8 @@ class ZooKeeper:
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
-        """Call `act` at the member that forwarded the request, after the answer has travelled
-        there.
-        """
+        """Call `act(*what)` at the member that forwarded the request, after the time that the
+        leader's answer takes to the member."""
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
@@ -407,7 +408,7 @@ class ZooKeeper:
         return self._leader is not None and self._reaches_quorum(self._leader)
 
     def _look(self) -> None:
-        """Detect failed and recovered members; runs repeatedly."""
+        """Detect members that have failed or recovered, and expire sessions. Repeats itself."""
         now = self.environment.now
         self.environment.after(_LOOK_S, self._look)
         if self._has_quorum():
@@ -446,7 +447,7 @@ class ZooKeeper:
                 self._decide(forwarded)
 
     def _depose(self) -> None:
-        """Remove the leader. No member serves until another is elected."""
+        """Remove the leader from its role. No member serves until the next leader is elected."""
         self.environment.note(f"zk leader {self.leader} gone")
         self._leader = None
         for member in self.members.values():
@@ -475,7 +476,7 @@ class ZooKeeper:
                 self._join(member)
 
     def _join(self, member: Member) -> None:
-        """Let a member follow the leader once it has found it."""
+        """Connect a member to the leader, which it follows from then on."""
         assert self._leader is not None
         member.to_leader = pipe = self._pipe(member, self._leader, self._receive)
         delay_s = self._rng.random() * _JOIN_S_MAX if self._log else 0.0

@@ -35,12 +35,12 @@ from pybroker.testing.simulation.zookeeper_wire import (
 )
 
 _WatchesOf = dict[str, dict[int, None]]
-"""Path -> the numbers of the connections with a watch on it."""
+"""By path, the numbers of the connections that have a watch on the node."""
 
 
 @dataclass(slots=True, eq=False)
 class Forwarded:
-    """A request that a member forwards to the leader."""
+    """A client's request that a member forwards to the leader."""
 
     member: Member
     wire: int
@@ -62,9 +62,8 @@ class Transaction:
 
 
 class TransactionClock:
-    """The clock of a tree: its time is the time at which the leader decided the current
-    transaction.
-    """
+    """The clock of a member's tree. It shows the time at which the leader decided the transaction
+    that the member applies."""
 
     def __init__(self, wall_ms: int) -> None:
         self.now_ms = wall_ms
@@ -79,7 +78,7 @@ class TransactionClock:
 
 
 class _Served:
-    """A connection at the member."""
+    """A client's connection to the member."""
 
     __slots__ = ("queue", "session_id", "wire")
 
@@ -88,13 +87,12 @@ class _Served:
         self.session_id = session_id
         """The session id; 0 until the leader has granted a session."""
         self.queue: deque[Request] = deque()
-        """Unanswered requests, of which the first waits for the leader."""
+        """The requests without an answer. The first of them waits for the leader."""
 
 
 class Member:
-    """A member of the service. `forward` sends a request to the leader. `lag_s` is the maximum
-    delay in seconds before this member applies a transaction.
-    """
+    """A member of the simulated ZooKeeper service. `forward` sends a request to the leader. `lag_s`
+    is the maximum delay in seconds before this member applies a transaction."""
 
     def __init__(
         self,
@@ -111,7 +109,8 @@ class Member:
         self.contact_at = 0.0
         """The time of the last contact with the leader."""
         self.touched: dict[int, None] = {}
-        """Sessions that were active at this member since its last report to the leader."""
+        """The sessions from which this member has received a message since its last report to the
+        leader."""
         self.to_leader: Pipe | None = None
         self.from_leader: Pipe | None = None
         self.clock = TransactionClock(wall_ms)
@@ -130,13 +129,15 @@ class Member:
     # ---- start and stop
 
     def serve(self, log: Sequence[Transaction]) -> None:
-        """Start to serve, with all decided transactions applied."""
+        """Apply all transactions of `log` that this member has not applied yet, and start to
+        serve."""
         for transaction in log[self.tree.zxid :]:
             self._apply(transaction)
         self.is_serving = True
 
     def stop(self, *, silently: bool = False) -> None:
-        """Close all connections. Idempotent."""
+        """Stop serving, and close all connections. With `silently` the clients are not notified.
+        Idempotent."""
         self.is_serving = False
         for served in self._served.values():
             served.wire.close_by_server(silently=silently)
@@ -154,7 +155,7 @@ class Member:
     # ---- clients
 
     def hear(self, wire: Wire, message: Any) -> None:
-        """Handle a message from a client."""
+        """Handle a message that a client has sent on the connection `wire`."""
         served = self._served.get(wire.number)
         if served is None:
             self._greet(wire, message)
@@ -168,9 +169,8 @@ class Member:
             self._take(served, message)
 
     def forget(self, wire: Wire) -> None:
-        """Remove a connection whose client has closed its end. Its earlier requests are still
-        processed.
-        """
+        """Remove a connection whose client has closed it. Requests that the client sent before are
+        still processed."""
         served = self._served.pop(wire.number, None)
         if served is not None:
             for watches in (self._data, self._child):
@@ -201,7 +201,8 @@ class Member:
             self._forward(Forwarded(self, number, served.session_id, request))
 
     def _drain(self, served: _Served) -> None:
-        """Answer all queued requests of a connection that can be answered now."""
+        """Answer the queued requests of a connection in order, up to the first one that waits for
+        the leader."""
         queue = served.queue
         while queue:
             first = queue[0]
@@ -254,9 +255,8 @@ class Member:
                     tell(WatchEvent(missed, path))
 
     def _missed(self, path: str, kind: WatchKind, zxid: int) -> WatchKind | None:
-        """Return the event that a watch of this kind would have fired since `zxid`; None if it
-        would not have fired.
-        """
+        """Return the event that a watch of this kind, set at `zxid`, would have caused since then.
+        Return None if it would have caused none."""
         try:
             node = self.tree.lookup(path)
         except NoNode:
@@ -280,9 +280,8 @@ class Member:
     # ---- messages from the leader
 
     def learn(self, item: Transaction | tuple[int, Sync]) -> None:
-        """Handle a transaction that the leader has decided, or a sync that it has confirmed (the
-        number of the connection, and the request).
-        """
+        """Handle a message from the leader: a transaction to apply, or the answer to a Sync (the
+        number of the client's connection, and the request)."""
         if self.lag_s == 0 and not self._inbox:
             self._do(item)
             return
@@ -331,7 +330,8 @@ class Member:
             self._end_session(transaction.session_id)
 
     def grant(self, number: int, granted: Granted) -> None:
-        """Handle the leader's answer to a Connect on the connection of that number."""
+        """Send the leader's answer to a Connect to the client on the connection with this
+        number."""
         served = self._served.get(number)
         if served is None:
             return
@@ -341,9 +341,8 @@ class Member:
             self.forget(served.wire)
 
     def send_away(self, number: int) -> None:
-        """Close the connection of that number, because its session has moved to another
-        connection.
-        """
+        """Close the connection with this number, because its session has moved to another
+        connection."""
         served = self._served.get(number)
         if served is not None:
             self.forget(served.wire)

@@ -70,9 +70,8 @@ class _Asked:
 
 
 class ZooKeeperSession:
-    """The `Coord` of `loop`'s process on `machine`; call `start` first. `members` are the members
-    to which it connects, by default all.
-    """
+    """The ZooKeeper client (port `Coord`) of the process of `loop` on `machine`; call `start`
+    first. `members` are the members to which it connects, by default all."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class ZooKeeperSession:
     # ---- start and close
 
     async def start(self, timeout_s: float = 10.0) -> None:
-        """Open the first session. Raises StartupError if that fails within `timeout_s`."""
+        """Open the first session. Raises StartupError if no session begins within `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.close_previous_session()
@@ -123,17 +122,18 @@ class ZooKeeperSession:
                 await self._first.wait()
         except TimeoutError:
             await self.close()
-            raise StartupError(f"no ZooKeeper answers {self.machine} in {timeout_s} s") from None
+            raise StartupError(f"no member answers {self.machine} in {timeout_s} s") from None
 
     async def close_previous_session(self) -> None:
-        """End the sessions whose keys are in the store. Their ids stay in `earlier_session_ids`."""
+        """End the sessions whose keys are in the session store, because earlier processes have left
+        them open. Their ids stay in `earlier_session_ids`."""
         for key in self._store.load():
             if key not in self._earlier:
                 await end_session(self._service, self.loop, self.machine, key.id, self._members)
                 self._earlier.append(key)
 
     async def close(self) -> None:
-        """Close the session properly: its ephemeral nodes are deleted. Idempotent."""
+        """End the session, so that ZooKeeper deletes its ephemeral nodes. Idempotent."""
         wire, key = self._wire, self._key
         told = False
         if not self._is_closed and self._is_connected and wire is not None:
@@ -161,9 +161,8 @@ class ZooKeeperSession:
     # ---- faults
 
     def break_connection(self, *, arrives: bool | None = None) -> None:
-        """Break the connection now; it is opened again automatically. `arrives` is whether data in
-        transit reaches the service; None means a random choice.
-        """
+        """Break the connection now; the client connects again by itself. `arrives` tells whether
+        data in transit still reaches the service; None means a random choice."""
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
             self._environment.note(f"zk {self.loop.name} connection breaks")
@@ -172,14 +171,13 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write is sent, so that its result is unknown;
-        without `applied`, right before. With `expires` the session expires too. Each call affects
-        one write.
-        """
+        """Break the connection right after the next write is sent, so that its result is unknown.
+        Without `applied`, break it right before. With `expires` the session expires, too. Each call
+        affects one write."""
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
-        """Expire this session at the service, if the service has a quorum."""
+        """Let the service expire this session, if it has a quorum."""
         self._service.expire(self.session_id)
 
     # ---- state
@@ -194,23 +192,24 @@ class ZooKeeperSession:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """Return the ended sessions of this process, and of earlier processes in the store."""
+        """Return the ids of the sessions of earlier processes, and of this process, that have
+        ended."""
         return frozenset(key.id for key in self._earlier)
 
     @property
     def session_timeout_ms(self) -> int:
-        """Return the granted session timeout; before `start` the requested timeout."""
+        """Return the session timeout that the service has granted, before `start` the requested
+        one."""
         return self._session_timeout_ms
 
     @property
     def member(self) -> str | None:
-        """Return the name of the connected member, or of the member to which it connects."""
+        """Return the name of the member to which the client is connected or connects, or None."""
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Return the seconds since the newest answered write or sync was sent. Reads do not count:
-        a member answers them without the leader.
-        """
+        """Return the seconds since the client has sent the last write or sync that was answered.
+        Reads do not count, because a member answers them without the leader."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -314,7 +313,7 @@ class ZooKeeperSession:
     # ---- private: what arrives
 
     def _arrive(self, wire: Wire, message: Any) -> None:
-        """Handle a message at the process, whatever state its loop is in."""
+        """Handle a message that has arrived, even if the process is stopped."""
         if message is Signal.PONG:
             wire.unanswered_ping = False
         else:
@@ -451,7 +450,8 @@ class ZooKeeperSession:
     # ---- private: heartbeats
 
     def _later(self, name: str, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Start a timer of that name, replacing an earlier one; does nothing after `close`."""
+        """Call `action(*args)` after `seconds`, in place of an earlier call with this name that has
+        not happened yet. Do nothing after `close`."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
             earlier.cancel()
@@ -464,9 +464,8 @@ class ZooKeeperSession:
         self._timers.clear()
 
     def _beat(self, wire: Wire) -> None:
-        """Send a ping after a quiet interval, and break the connection if the last ping is still
-        unanswered. Runs outside of the event loop.
-        """
+        """Send a ping if nothing was sent for an interval, and break the connection if the last
+        ping has no answer yet. Like kazoo's thread, this runs outside of the event loop."""
         if wire is not self._wire or self.loop.is_dead:
             return
         now = self._environment.now
@@ -484,9 +483,9 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader every sixth of the session timeout, and break a connection that has
-        been silent for too long. Silence before a fresh connection does not count.
-        """
+        """Sync with the leader every sixth of the session timeout, and break a connection on which
+        no answer has come for too long. `is_fresh` is true for a new connection, to which earlier
+        silence does not count."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

@@ -1,4 +1,4 @@
-"""Ends a session that an earlier process has left open at the simulated ZooKeeper."""
+"""The end of a session that an earlier process has left open at the simulated ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ _TIMEOUT_S: Final = 2.0
 async def end_session(
     service: Service, loop: ProcessLoop, machine: str, session_id: int, members: Sequence[str]
 ) -> bool:
-    """Take over the session and close it, so that its ephemeral nodes are deleted now. Try the
-    members in turn. Return whether a member has answered.
-    """
+    """Take over the session, and close it, so that its ephemeral nodes are deleted now. Try the
+    members one after another. Return whether any member has answered."""
     rng = service.environment.rng(f"zookeeper takeover {loop.name} {session_id:x}")
     for name in rng.sample(members, len(members)):
         heard: asyncio.Future[bool] = loop.create_future()
@@ -44,9 +43,8 @@ async def end_session(
 
 
 def _close_when_granted(heard: asyncio.Future[bool], wire: Wire, message: object) -> None:
-    """Close the session once it is granted. `heard` gets True if the session has ended, and False
-    if this member does not serve.
-    """
+    """Handle a message of the member: close the session when the member grants it. The future
+    `heard` gets True when the session has ended, and False if this member does not serve."""
     if isinstance(message, Granted) and message.session_id:
         wire.send(CloseSession())
     elif not heard.done():

@@ -1,4 +1,5 @@
-"""The messages between a client of the simulated ZooKeeper and a member, and their connection."""
+"""The messages between a client of the simulated ZooKeeper and a member, and the connection that
+carries them."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ _FORGET_S: Final = 0.01
 
 
 class Signal(enum.Enum):
-    """Messages without content."""
+    """The messages that have no content."""
 
     PING = "ping"
     PONG = "pong"
     END = "end"
-    """The other side has closed the connection."""
+    """The peer has closed the connection."""
 
 
 class ReadKind(enum.Enum):
@@ -34,9 +35,8 @@ class ReadKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """An answer to a request. `zxid` is the last transaction that the member had applied when it
-    answered.
-    """
+    """An answer to a request. `zxid` is the number of the last transaction that the member had
+    applied at the time of the answer."""
 
     zxid: int
     value: Any = None
@@ -52,9 +52,8 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class SetWatches:
-    """Watches that the client had on another connection. Watches on nodes that changed after `zxid`
-    fire at once.
-    """
+    """A request to set watches that the client had on another connection. A watch on a node that
+    has changed after `zxid` causes its event at once."""
 
     zxid: int
     data: Sequence[str]
@@ -64,9 +63,8 @@ class SetWatches:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A write. With `alone` it is a single operation instead of a multi, and the answer is the
-    operation's own error or result.
-    """
+    """A request to write. With `alone` it is one operation instead of a multi, and the answer is
+    the operation's own error or result."""
 
     ops: Sequence[CoordOp]
     alone: bool
@@ -96,7 +94,8 @@ class Connect:
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """The answer to a Connect. `session_id` 0 means that the session has expired."""
+    """The answer to a Connect: the session id and the session timeout. `session_id` 0 means that
+    the session has expired."""
 
     session_id: int
     timeout_ms: int
@@ -107,7 +106,7 @@ Request = Read | SetWatches | Forwardable
 
 
 class Server(Protocol):
-    """The interface of the member at the other end of a connection."""
+    """The client's view of the member at the other end of a connection."""
 
     name: str
 
@@ -117,7 +116,7 @@ class Server(Protocol):
 
 
 class Service(Protocol):
-    """The interface of the whole service for a client."""
+    """The client's view of the whole service."""
 
     environment: Environment
     links: Links
@@ -126,16 +125,15 @@ class Service(Protocol):
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """Return the members by name."""
+        """Return the members of the service, by their names."""
 
     def expire(self, session_id: int) -> bool:
-        """End the session. Return False if the session does not exist, or if the service has no
-        quorum now.
-        """
+        """Expire the session. Return False if the session does not exist, or if the service has no
+        quorum now."""
 
 
 class Wire:
-    """One connection, opened by a client. Both ends identify it by its number."""
+    """One connection, which a client has opened. Both sides know it by its number."""
 
     __slots__ = (
         "_links",
@@ -156,7 +154,8 @@ class Wire:
         rng: random.Random,
         hear: Callable[[Wire, Any], object],
     ) -> None:
-        """Open a connection. `hear` is called for each message that arrives at the client."""
+        """Open a connection from `machine` to the member `server`. `hear` is called for each
+        message that arrives at the client."""
         self._links = links
         self.number = links.environment.number()
         self.machine = machine
@@ -171,9 +170,8 @@ class Wire:
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """Close the client's end. With `lose` the data in transit is lost; otherwise it still
-        arrives at the member, but answers are dropped. Idempotent.
-        """
+        """Close the connection as the client. With `lose` the data in transit is lost. Otherwise it
+        still arrives at the member, but the member's answers are dropped. Idempotent."""
         if self.down.closed:
             return
         self.down.close()
@@ -184,9 +182,8 @@ class Wire:
             self.up.send(Signal.END)
 
     def close_by_server(self, *, silently: bool) -> None:
-        """Close the connection after the server's earlier messages have arrived. With `silently`
-        the client is not notified.
-        """
+        """Close the connection as the member, after the member's earlier messages have arrived.
+        With `silently` the client is not notified."""
         self.up.close()
         if silently:
             self.down.close()
@@ -194,6 +191,6 @@ class Wire:
             self.down.send(Signal.END)
 
     def tell(self, message: object) -> None:
-        """Send a message to the client."""
+        """Send a message from the member to the client."""
         if not self.down.closed:
             self.down.send(message)

@@ -32,7 +32,7 @@ class DescribeAclsRequest(Message):
 
 @message
 class AclDescription(Message):
-    """One element of `DescribeAclsResource.acls`."""
+    """An ACL of a resource: an element of `DescribeAclsResource.acls`."""
 
     principal: str = string("The principal, for example User:alice.")
     host: str = string("The host; * for any host.")
@@ -42,7 +42,8 @@ class AclDescription(Message):
 
 @message
 class DescribeAclsResource(Message):
-    """One element of `DescribeAclsResponse.resources`."""
+    """A resource with the ACLs that match the filter: an element of
+    `DescribeAclsResponse.resources`."""
 
     resource_type: int = int8("The resource type.")
     resource_name: str = string("The resource name.")
@@ -72,7 +73,7 @@ class DescribeAclsResponse(Message):
 
 @message
 class AclCreation(Message):
-    """One element of `CreateAclsRequest.creations`."""
+    """An ACL to create: an element of `CreateAclsRequest.creations`."""
 
     resource_type: int = int8("The resource type.")
     resource_name: str = string("The resource name.")
@@ -96,7 +97,7 @@ class CreateAclsRequest(Message):
 
 @message
 class AclCreationResult(Message):
-    """One element of `CreateAclsResponse.results`."""
+    """The result of creating one ACL: an element of `CreateAclsResponse.results`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
@@ -118,7 +119,7 @@ class CreateAclsResponse(Message):
 
 @message
 class DeleteAclsFilter(Message):
-    """One element of `DeleteAclsRequest.filters`."""
+    """A filter; the ACLs that match it are deleted: an element of `DeleteAclsRequest.filters`."""
 
     resource_type_filter: int = int8("The resource type; 1 for any type.")
     resource_name_filter: str | None = string(
@@ -146,7 +147,8 @@ class DeleteAclsRequest(Message):
 
 @message
 class DeleteAclsMatchingAcl(Message):
-    """One element of `DeleteAclsFilterResult.matching_acls`."""
+    """An ACL that matched the filter, and the result of its deletion: an element of
+    `DeleteAclsFilterResult.matching_acls`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
@@ -167,7 +169,7 @@ class DeleteAclsMatchingAcl(Message):
 
 @message
 class DeleteAclsFilterResult(Message):
-    """One element of `DeleteAclsResponse.filter_results`."""
+    """The result for one filter: an element of `DeleteAclsResponse.filter_results`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(

@@ -43,7 +43,8 @@ class ApiVersionsRequest(Message):
 
 @message
 class ApiVersion(Message):
-    """One element of `ApiVersionsResponse.api_keys`."""
+    """The versions of one API that the broker supports: an element of
+    `ApiVersionsResponse.api_keys`."""
 
     api_key: int = int16("The API key.")
     min_version: int = int16("The lowest supported version.")
@@ -52,7 +53,8 @@ class ApiVersion(Message):
 
 @message
 class SupportedFeatureKey(Message):
-    """One element of `ApiVersionsResponse.supported_features`."""
+    """A feature, and its levels that the broker supports: an element of
+    `ApiVersionsResponse.supported_features`."""
 
     name: str = string("The feature name.")
     min_version: int = int16("The lowest feature level that the broker supports.")
@@ -61,7 +63,8 @@ class SupportedFeatureKey(Message):
 
 @message
 class FinalizedFeatureKey(Message):
-    """One element of `ApiVersionsResponse.finalized_features`."""
+    """A feature, and its levels that are finalized for the cluster: an element of
+    `ApiVersionsResponse.finalized_features`."""
 
     name: str = string("The feature name.")
     max_version_level: int = int16("The highest finalized feature level.")
@@ -120,7 +123,7 @@ class DescribeClusterRequest(Message):
 
 @message
 class DescribeClusterBroker(Message):
-    """One element of `DescribeClusterResponse.brokers`."""
+    """A live broker: an element of `DescribeClusterResponse.brokers`."""
 
     broker_id: int = int32("The broker id.")
     host: str = string("The host on which the broker listens.")

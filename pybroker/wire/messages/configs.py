@@ -26,7 +26,8 @@ from pybroker.wire.schema import (
 
 @message
 class DescribeConfigsResource(Message):
-    """One element of `DescribeConfigsRequest.resources`."""
+    """A resource to describe, and the names of the options: an element of
+    `DescribeConfigsRequest.resources`."""
 
     resource_type: int = int8("The resource type.")
     resource_name: str = string("The resource name.")
@@ -54,7 +55,8 @@ class DescribeConfigsRequest(Message):
 
 @message
 class DescribeConfigsSynonym(Message):
-    """One element of `DescribeConfigsResourceResult.synonyms`."""
+    """A source that sets an option, and its value there: an element of
+    `DescribeConfigsResourceResult.synonyms`."""
 
     name: str = string("The name of the option at this source.")
     value: str | None = string("The value at this source.", nullable_since=0, default=None)
@@ -63,7 +65,7 @@ class DescribeConfigsSynonym(Message):
 
 @message
 class DescribeConfigsResourceResult(Message):
-    """One element of `DescribeConfigsResult.configs`."""
+    """An option with its value: an element of `DescribeConfigsResult.configs`."""
 
     name: str = string("The name of the option.")
     value: str | None = string(
@@ -98,7 +100,7 @@ class DescribeConfigsResourceResult(Message):
 
 @message
 class DescribeConfigsResult(Message):
-    """One element of `DescribeConfigsResponse.results`."""
+    """The options of one resource: an element of `DescribeConfigsResponse.results`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
@@ -125,7 +127,7 @@ class DescribeConfigsResponse(Message):
 
 @message
 class AlterableConfig(Message):
-    """One element of `AlterConfigsResource.configs`."""
+    """An option and its new value: an element of `AlterConfigsResource.configs`."""
 
     name: str = string("The name of the option.")
     value: str | None = string("The value; null for the default.", nullable_since=0, default=None)
@@ -133,7 +135,7 @@ class AlterableConfig(Message):
 
 @message
 class AlterConfigsResource(Message):
-    """One element of `AlterConfigsRequest.resources`."""
+    """A resource and all its new options: an element of `AlterConfigsRequest.resources`."""
 
     resource_type: int = int8("The resource type.")
     resource_name: str = string("The resource name.")
@@ -154,7 +156,7 @@ class AlterConfigsRequest(Message):
 
 @message
 class AlterConfigsResourceResponse(Message):
-    """One element of `AlterConfigsResponse.responses`."""
+    """The result for one resource: an element of `AlterConfigsResponse.responses`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
@@ -166,7 +168,7 @@ class AlterConfigsResourceResponse(Message):
 
 @message
 class AlterConfigsResponse(Message):
-    """The result for each resource."""
+    """The result for each resource whose configuration the request replaces."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -178,7 +180,7 @@ class AlterConfigsResponse(Message):
 
 @message
 class IncrementalAlterableConfig(Message):
-    """One element of `IncrementalAlterConfigsResource.configs`."""
+    """A change of one option: an element of `IncrementalAlterConfigsResource.configs`."""
 
     name: str = string("The name of the option.")
     config_operation: int = int8("The operation: 0 set, 1 delete, 2 append, 3 subtract.")
@@ -189,7 +191,8 @@ class IncrementalAlterableConfig(Message):
 
 @message
 class IncrementalAlterConfigsResource(Message):
-    """One element of `IncrementalAlterConfigsRequest.resources`."""
+    """A resource and the changes of its options: an element of
+    `IncrementalAlterConfigsRequest.resources`."""
 
     resource_type: int = int8("The resource type.")
     resource_name: str = string("The resource name.")
@@ -212,7 +215,7 @@ class IncrementalAlterConfigsRequest(Message):
 
 @message
 class IncrementalAlterConfigsResourceResponse(Message):
-    """One element of `IncrementalAlterConfigsResponse.responses`."""
+    """The result for one resource: an element of `IncrementalAlterConfigsResponse.responses`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
@@ -224,7 +227,7 @@ class IncrementalAlterConfigsResourceResponse(Message):
 
 @message
 class IncrementalAlterConfigsResponse(Message):
-    """The result for each resource."""
+    """The result for each resource whose options the request changes."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -41,7 +41,7 @@ FULL_TYPE: Final = 2
 
 @message
 class LeaderAndIsrPartitionState(Message):
-    """One element of `LeaderAndIsrTopicState.partition_states`."""
+    """The state of one partition: an element of `LeaderAndIsrTopicState.partition_states`."""
 
     partition_index: int = int32("The partition number.")
     controller_epoch: int = int32("The epoch of the controller that wrote the partition state.")
@@ -63,7 +63,8 @@ class LeaderAndIsrPartitionState(Message):
 
 @message
 class LeaderAndIsrTopicState(Message):
-    """One element of `LeaderAndIsrRequest.topic_states`."""
+    """A topic with the states of its partitions: an element of
+    `LeaderAndIsrRequest.topic_states`."""
 
     topic_name: str = string("The topic name.")
     topic_id: uuid.UUID = identifier("The topic id.")
@@ -74,7 +75,8 @@ class LeaderAndIsrTopicState(Message):
 
 @message
 class LeaderAndIsrLiveLeader(Message):
-    """One element of `LeaderAndIsrRequest.live_leaders`."""
+    """The address of a broker that leads a partition of the request: an element of
+    `LeaderAndIsrRequest.live_leaders`."""
 
     broker_id: int = int32("The broker id.")
     host_name: str = string("The host on which other brokers reach the broker.")
@@ -109,7 +111,7 @@ class LeaderAndIsrRequest(Message):
 
 @message
 class LeaderAndIsrPartitionError(Message):
-    """One element of `LeaderAndIsrTopicError.partition_errors`."""
+    """The result for one partition: an element of `LeaderAndIsrTopicError.partition_errors`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -117,7 +119,7 @@ class LeaderAndIsrPartitionError(Message):
 
 @message
 class LeaderAndIsrTopicError(Message):
-    """One element of `LeaderAndIsrResponse.topics`."""
+    """A topic with the results for its partitions: an element of `LeaderAndIsrResponse.topics`."""
 
     topic_id: uuid.UUID = identifier("The topic id.")
     partition_errors: list[LeaderAndIsrPartitionError] = array(
@@ -127,7 +129,7 @@ class LeaderAndIsrTopicError(Message):
 
 @message
 class LeaderAndIsrResponse(Message):
-    """The result for each replica."""
+    """The result for each replica of the request."""
 
     error_code: int = int16("The error of the whole request, or 0.")
     topics: list[LeaderAndIsrTopicError] = array(LeaderAndIsrTopicError, "The results, by topic.")
@@ -135,7 +137,8 @@ class LeaderAndIsrResponse(Message):
 
 @message
 class StopReplicaPartitionState(Message):
-    """One element of `StopReplicaTopicState.partition_states`."""
+    """A partition whose replica the broker stops: an element of
+    `StopReplicaTopicState.partition_states`."""
 
     partition_index: int = int32("The partition number.")
     leader_epoch: int = int32("The leader epoch; -2 if the topic is being deleted.", default=-1)
@@ -144,7 +147,8 @@ class StopReplicaPartitionState(Message):
 
 @message
 class StopReplicaTopicState(Message):
-    """One element of `StopReplicaRequest.topic_states`."""
+    """A topic with the partitions whose replicas the broker stops: an element of
+    `StopReplicaRequest.topic_states`."""
 
     topic_name: str = string("The topic name.")
     partition_states: list[StopReplicaPartitionState] = array(
@@ -166,7 +170,7 @@ class StopReplicaRequest(Message):
 
 @message
 class StopReplicaPartitionError(Message):
-    """One element of `StopReplicaResponse.partition_errors`."""
+    """The result for one partition: an element of `StopReplicaResponse.partition_errors`."""
 
     topic_name: str = string("The topic name.")
     partition_index: int = int32("The partition number.")
@@ -185,7 +189,7 @@ class StopReplicaResponse(Message):
 
 @message
 class UpdateMetadataPartitionState(Message):
-    """One element of `UpdateMetadataTopicState.partition_states`."""
+    """The state of one partition: an element of `UpdateMetadataTopicState.partition_states`."""
 
     partition_index: int = int32("The partition number.")
     controller_epoch: int = int32("The epoch of the controller that wrote the partition state.")
@@ -201,7 +205,8 @@ class UpdateMetadataPartitionState(Message):
 
 @message
 class UpdateMetadataTopicState(Message):
-    """One element of `UpdateMetadataRequest.topic_states`."""
+    """A topic with the states of its partitions: an element of
+    `UpdateMetadataRequest.topic_states`."""
 
     topic_name: str = string("The topic name.")
     topic_id: uuid.UUID = identifier("The topic id.")
@@ -212,7 +217,7 @@ class UpdateMetadataTopicState(Message):
 
 @message
 class UpdateMetadataEndpoint(Message):
-    """One element of `UpdateMetadataBroker.endpoints`."""
+    """The address of a broker on one listener: an element of `UpdateMetadataBroker.endpoints`."""
 
     port: int = int32("The port of the endpoint.")
     host: str = string("The host of the endpoint.")
@@ -224,7 +229,7 @@ class UpdateMetadataEndpoint(Message):
 
 @message
 class UpdateMetadataBroker(Message):
-    """One element of `UpdateMetadataRequest.live_brokers`."""
+    """A live broker with its addresses: an element of `UpdateMetadataRequest.live_brokers`."""
 
     id: int = int32("The broker id.")
     endpoints: list[UpdateMetadataEndpoint] = array(
@@ -258,7 +263,7 @@ class UpdateMetadataRequest(Message):
 
 @message
 class UpdateMetadataResponse(Message):
-    """The result of the update."""
+    """The result of an UpdateMetadata request."""
 
     error_code: int = int16("The error, or 0.")
 
@@ -273,7 +278,8 @@ class ControlledShutdownRequest(Message):
 
 @message
 class RemainingPartition(Message):
-    """One element of `ControlledShutdownResponse.remaining_partitions`."""
+    """A partition that the stopping broker still leads: an element of
+    `ControlledShutdownResponse.remaining_partitions`."""
 
     topic_name: str = string("The topic name.")
     partition_index: int = int32("The partition number.")

@@ -31,7 +31,8 @@ REPLICA_INCARNATION_TAG: Final = 10_000
 
 @message
 class FetchPartition(Message):
-    """One element of `FetchTopic.partitions`."""
+    """A partition to fetch, and the offset from which to fetch: an element of
+    `FetchTopic.partitions`."""
 
     partition: int = int32("The partition number.")
     current_leader_epoch: int = int32(
@@ -55,7 +56,7 @@ class FetchPartition(Message):
 
 @message
 class FetchTopic(Message):
-    """One element of `FetchRequest.topics`."""
+    """A topic with its partitions to fetch: an element of `FetchRequest.topics`."""
 
     topic: str = string("The topic name.")
     partitions: list[FetchPartition] = array(FetchPartition, "The partitions to fetch.")
@@ -63,7 +64,8 @@ class FetchTopic(Message):
 
 @message
 class ForgottenTopic(Message):
-    """One element of `FetchRequest.forgotten_topics_data`."""
+    """A topic with its partitions to remove from the fetch session: an element of
+    `FetchRequest.forgotten_topics_data`."""
 
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partitions to remove from the fetch session.")
@@ -114,7 +116,8 @@ class FetchRequest(Message):
 
 @message
 class DivergingEpoch(Message):
-    """The content of `PartitionData.diverging_epoch`."""
+    """The end of the common part of the follower's and the leader's logs: the value of
+    `PartitionData.diverging_epoch`."""
 
     epoch: int = int32(
         "The largest leader epoch in the leader's log up to the follower's last epoch.",
@@ -125,7 +128,7 @@ class DivergingEpoch(Message):
 
 @message
 class LeaderIdAndEpoch(Message):
-    """The content of `PartitionData.current_leader`."""
+    """The leader of the partition: the value of `PartitionData.current_leader`."""
 
     leader_id: int = int32("The broker id of the leader; -1 if the leader is unknown.", default=-1)
     leader_epoch: int = int32("The leader epoch; -1 if unknown.", default=-1)
@@ -133,7 +136,7 @@ class LeaderIdAndEpoch(Message):
 
 @message
 class SnapshotId(Message):
-    """The content of `PartitionData.snapshot_id`."""
+    """The snapshot that a follower of KRaft fetches: the value of `PartitionData.snapshot_id`."""
 
     end_offset: int = int64("The end offset of the snapshot.", default=-1)
     epoch: int = int32("The epoch of the snapshot.", default=-1)
@@ -141,7 +144,7 @@ class SnapshotId(Message):
 
 @message
 class AbortedTransaction(Message):
-    """One element of `PartitionData.aborted_transactions`."""
+    """A transaction that was aborted: an element of `PartitionData.aborted_transactions`."""
 
     producer_id: int = int64("The producer id of the aborted transaction.")
     first_offset: int = int64("The first offset of the transaction.")
@@ -149,7 +152,8 @@ class AbortedTransaction(Message):
 
 @message
 class PartitionData(Message):
-    """One element of `FetchableTopicResponse.partitions`."""
+    """The result for one partition, with its record batches: an element of
+    `FetchableTopicResponse.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -191,7 +195,7 @@ class PartitionData(Message):
 
 @message
 class FetchableTopicResponse(Message):
-    """One element of `FetchResponse.responses`."""
+    """A topic with the results for its partitions: an element of `FetchResponse.responses`."""
 
     topic: str = string("The topic name.")
     partitions: list[PartitionData] = array(PartitionData, "The results, by partition.")

@@ -40,7 +40,7 @@ class DescribeGroupsRequest(Message):
 
 @message
 class DescribedGroupMember(Message):
-    """One element of `DescribedGroup.members`."""
+    """A member of the group: an element of `DescribedGroup.members`."""
 
     member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
@@ -58,7 +58,7 @@ class DescribedGroupMember(Message):
 
 @message
 class DescribedGroup(Message):
-    """One element of `DescribeGroupsResponse.groups`."""
+    """The description of one group: an element of `DescribeGroupsResponse.groups`."""
 
     error_code: int = int16("The error, or 0.")
     group_id: str = string("The group id.")
@@ -96,7 +96,7 @@ class ListGroupsRequest(Message):
 
 @message
 class ListedGroup(Message):
-    """One element of `ListGroupsResponse.groups`."""
+    """A group that the broker coordinates: an element of `ListGroupsResponse.groups`."""
 
     group_id: str = string("The group id.")
     protocol_type: str = string('The protocol type of the group; consumers use "consumer".')
@@ -125,7 +125,7 @@ class DeleteGroupsRequest(Message):
 
 @message
 class DeletableGroupResult(Message):
-    """One element of `DeleteGroupsResponse.results`."""
+    """The result for one group: an element of `DeleteGroupsResponse.results`."""
 
     group_id: str = string("The group id.")
     error_code: int = int16("The error, or 0.")

@@ -41,7 +41,7 @@ class FindCoordinatorRequest(Message):
 
 @message
 class Coordinator(Message):
-    """One element of `FindCoordinatorResponse.coordinators`."""
+    """The coordinator of one key: an element of `FindCoordinatorResponse.coordinators`."""
 
     key: str = string("The group id or the transactional id.")
     node_id: int = int32("The broker id.")
@@ -81,7 +81,8 @@ class FindCoordinatorResponse(Message):
 
 @message
 class JoinGroupRequestProtocol(Message):
-    """One element of `JoinGroupRequest.protocols`."""
+    """An assignor that the member supports, and the member's data for it: an element of
+    `JoinGroupRequest.protocols`."""
 
     name: str = string("The name of the assignor.")
     metadata: bytes = octets("The metadata that the member sends to the assignor.")
@@ -121,7 +122,7 @@ class JoinGroupRequest(Message):
 
 @message
 class JoinGroupResponseMember(Message):
-    """One element of `JoinGroupResponse.members`."""
+    """A member of the new generation: an element of `JoinGroupResponse.members`."""
 
     member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(
@@ -170,7 +171,7 @@ class JoinGroupResponse(Message):
 
 @message
 class SyncGroupRequestAssignment(Message):
-    """One element of `SyncGroupRequest.assignments`."""
+    """The assignment of one member: an element of `SyncGroupRequest.assignments`."""
 
     member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     assignment: bytes = octets("The assignment of the member.")
@@ -258,7 +259,7 @@ class HeartbeatResponse(Message):
 
 @message
 class MemberIdentity(Message):
-    """One element of `LeaveGroupRequest.members`."""
+    """A member to remove: an element of `LeaveGroupRequest.members`."""
 
     member_id: str = string("The member id; may be empty for a static member.")
     group_instance_id: str | None = string(
@@ -281,7 +282,7 @@ class LeaveGroupRequest(Message):
 
 @message
 class MemberResponse(Message):
-    """One element of `LeaveGroupResponse.members`."""
+    """The result for one member: an element of `LeaveGroupResponse.members`."""
 
     member_id: str = string("The member id; empty until the coordinator assigns a member id.")
     group_instance_id: str | None = string(

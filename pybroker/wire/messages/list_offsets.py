@@ -24,7 +24,7 @@ from pybroker.wire.schema import (
 
 @message
 class ListOffsetsPartition(Message):
-    """One element of `ListOffsetsTopic.partitions`."""
+    """A partition, and the timestamp to look up: an element of `ListOffsetsTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     current_leader_epoch: int = int32(
@@ -41,7 +41,7 @@ class ListOffsetsPartition(Message):
 
 @message
 class ListOffsetsTopic(Message):
-    """One element of `ListOffsetsRequest.topics`."""
+    """A topic with the partitions to look up: an element of `ListOffsetsRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[ListOffsetsPartition] = array(
@@ -62,7 +62,7 @@ class ListOffsetsRequest(Message):
 
 @message
 class ListOffsetsPartitionResponse(Message):
-    """One element of `ListOffsetsTopicResponse.partitions`."""
+    """The offset for one partition: an element of `ListOffsetsTopicResponse.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -78,7 +78,7 @@ class ListOffsetsPartitionResponse(Message):
 
 @message
 class ListOffsetsTopicResponse(Message):
-    """One element of `ListOffsetsResponse.topics`."""
+    """A topic with the offsets for its partitions: an element of `ListOffsetsResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[ListOffsetsPartitionResponse] = array(
@@ -102,7 +102,8 @@ class ListOffsetsResponse(Message):
 
 @message
 class OffsetForLeaderPartition(Message):
-    """One element of `OffsetForLeaderTopic.partitions`."""
+    """A partition, and the leader epoch to look up: an element of
+    `OffsetForLeaderTopic.partitions`."""
 
     partition: int = int32("The partition number.")
     current_leader_epoch: int = int32(
@@ -116,7 +117,8 @@ class OffsetForLeaderPartition(Message):
 
 @message
 class OffsetForLeaderTopic(Message):
-    """One element of `OffsetForLeaderEpochRequest.topics`."""
+    """A topic with the partitions to look up: an element of
+    `OffsetForLeaderEpochRequest.topics`."""
 
     topic: str = string("The topic name.")
     partitions: list[OffsetForLeaderPartition] = array(
@@ -141,7 +143,7 @@ class OffsetForLeaderEpochRequest(Message):
 
 @message
 class EpochEndOffset(Message):
-    """One element of `OffsetForLeaderTopicResult.partitions`."""
+    """The result for one partition: an element of `OffsetForLeaderTopicResult.partitions`."""
 
     error_code: int = int16("The error, or 0.")
     partition: int = int32("The partition number.")
@@ -156,7 +158,8 @@ class EpochEndOffset(Message):
 
 @message
 class OffsetForLeaderTopicResult(Message):
-    """One element of `OffsetForLeaderEpochResponse.topics`."""
+    """A topic with the results for its partitions: an element of
+    `OffsetForLeaderEpochResponse.topics`."""
 
     topic: str = string("The topic name.")
     partitions: list[EpochEndOffset] = array(EpochEndOffset, "The results, by partition.")

@@ -20,7 +20,8 @@ from pybroker.wire.schema import (
 
 @message
 class AlterReplicaLogDirTopic(Message):
-    """One element of `AlterReplicaLogDir.topics`."""
+    """A topic with the partitions whose replicas move to the directory: an element of
+    `AlterReplicaLogDir.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
@@ -28,7 +29,8 @@ class AlterReplicaLogDirTopic(Message):
 
 @message
 class AlterReplicaLogDir(Message):
-    """One element of `AlterReplicaLogDirsRequest.dirs`."""
+    """A log directory, and the replicas to move to it: an element of
+    `AlterReplicaLogDirsRequest.dirs`."""
 
     path: str = string("The path of the log directory.")
     topics: list[AlterReplicaLogDirTopic] = array(
@@ -47,7 +49,7 @@ class AlterReplicaLogDirsRequest(Message):
 
 @message
 class AlterReplicaLogDirPartitionResult(Message):
-    """One element of `AlterReplicaLogDirTopicResult.partitions`."""
+    """The result for one partition: an element of `AlterReplicaLogDirTopicResult.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -55,7 +57,8 @@ class AlterReplicaLogDirPartitionResult(Message):
 
 @message
 class AlterReplicaLogDirTopicResult(Message):
-    """One element of `AlterReplicaLogDirsResponse.results`."""
+    """A topic with the results for its partitions: an element of
+    `AlterReplicaLogDirsResponse.results`."""
 
     topic_name: str = string("The topic name.")
     partitions: list[AlterReplicaLogDirPartitionResult] = array(
@@ -65,7 +68,7 @@ class AlterReplicaLogDirTopicResult(Message):
 
 @message
 class AlterReplicaLogDirsResponse(Message):
-    """The result for each move."""
+    """The result for each move of a replica."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -77,7 +80,7 @@ class AlterReplicaLogDirsResponse(Message):
 
 @message
 class DescribableLogDirTopic(Message):
-    """One element of `DescribeLogDirsRequest.topics`."""
+    """A topic with the partitions to describe: an element of `DescribeLogDirsRequest.topics`."""
 
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
@@ -97,7 +100,7 @@ class DescribeLogDirsRequest(Message):
 
 @message
 class DescribeLogDirsPartition(Message):
-    """One element of `DescribeLogDirsTopic.partitions`."""
+    """A replica in the log directory: an element of `DescribeLogDirsTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     partition_size: int = int64("The size of the log, in bytes.")
@@ -107,7 +110,8 @@ class DescribeLogDirsPartition(Message):
 
 @message
 class DescribeLogDirsTopic(Message):
-    """One element of `DescribeLogDirsResult.topics`."""
+    """A topic with its replicas in the log directory: an element of
+    `DescribeLogDirsResult.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[DescribeLogDirsPartition] = array(
@@ -117,7 +121,7 @@ class DescribeLogDirsTopic(Message):
 
 @message
 class DescribeLogDirsResult(Message):
-    """One element of `DescribeLogDirsResponse.results`."""
+    """One log directory with its replicas: an element of `DescribeLogDirsResponse.results`."""
 
     error_code: int = int16("The error, or 0.")
     log_dir: str = string("The path of the log directory.")

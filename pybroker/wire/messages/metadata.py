@@ -28,7 +28,7 @@ OPERATIONS_NOT_ASKED: Final = -(2**31)  # the bit field if the client did not re
 
 @message
 class MetadataRequestTopic(Message):
-    """One element of `MetadataRequest.topics`."""
+    """A topic to describe: an element of `MetadataRequest.topics`."""
 
     topic_id: uuid.UUID = identifier(
         "The topic id; the zero UUID if the topic has none.", since=10, ignorable=True
@@ -40,7 +40,7 @@ class MetadataRequestTopic(Message):
 
 @message
 class MetadataRequest(Message):
-    """Requests brokers and topics."""
+    """Requests the brokers of the cluster, and the leaders and replicas of topics."""
 
     topics: list[MetadataRequestTopic] | None = array(
         MetadataRequestTopic,
@@ -63,7 +63,7 @@ class MetadataRequest(Message):
 
 @message
 class MetadataResponseBroker(Message):
-    """One element of `MetadataResponse.brokers`."""
+    """A live broker: an element of `MetadataResponse.brokers`."""
 
     node_id: int = int32("The broker id.")
     host: str = string("The host on which the broker listens.")
@@ -75,7 +75,8 @@ class MetadataResponseBroker(Message):
 
 @message
 class MetadataResponsePartition(Message):
-    """One element of `MetadataResponseTopic.partitions`."""
+    """The leader and the replicas of one partition: an element of
+    `MetadataResponseTopic.partitions`."""
 
     error_code: int = int16("The error, or 0.")
     partition_index: int = int32("The partition number.")
@@ -90,7 +91,7 @@ class MetadataResponsePartition(Message):
 
 @message
 class MetadataResponseTopic(Message):
-    """One element of `MetadataResponse.topics`."""
+    """A topic with its partitions: an element of `MetadataResponse.topics`."""
 
     error_code: int = int16("The error, or 0.")
     name: str | None = string("The topic name; null if the topic id is unknown.", nullable_since=12)

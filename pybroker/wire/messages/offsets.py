@@ -27,7 +27,8 @@ from pybroker.wire.schema import (
 
 @message
 class OffsetCommitRequestPartition(Message):
-    """One element of `OffsetCommitRequestTopic.partitions`."""
+    """A partition, and the offset to commit: an element of
+    `OffsetCommitRequestTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The offset of the next record to consume.")
@@ -47,7 +48,7 @@ class OffsetCommitRequestPartition(Message):
 
 @message
 class OffsetCommitRequestTopic(Message):
-    """One element of `OffsetCommitRequest.topics`."""
+    """A topic with the offsets to commit: an element of `OffsetCommitRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OffsetCommitRequestPartition] = array(
@@ -89,7 +90,7 @@ class OffsetCommitRequest(Message):
 
 @message
 class OffsetCommitResponsePartition(Message):
-    """One element of `OffsetCommitResponseTopic.partitions`."""
+    """The result for one partition: an element of `OffsetCommitResponseTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -97,7 +98,7 @@ class OffsetCommitResponsePartition(Message):
 
 @message
 class OffsetCommitResponseTopic(Message):
-    """One element of `OffsetCommitResponse.topics`."""
+    """A topic with the results for its partitions: an element of `OffsetCommitResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OffsetCommitResponsePartition] = array(
@@ -121,7 +122,8 @@ class OffsetCommitResponse(Message):
 
 @message
 class OffsetFetchRequestTopic(Message):
-    """One element of `OffsetFetchRequest.topics`."""
+    """A topic with the partitions to look up (before version 8): an element of
+    `OffsetFetchRequest.topics`."""
 
     name: str = string("The topic name.")
     partition_indexes: list[int] = int32_array("The partition numbers.")
@@ -129,7 +131,7 @@ class OffsetFetchRequestTopic(Message):
 
 @message
 class OffsetFetchRequestTopics(Message):
-    """One element of `OffsetFetchRequestGroup.topics`."""
+    """A topic with the partitions to look up: an element of `OffsetFetchRequestGroup.topics`."""
 
     name: str = string("The topic name.")
     partition_indexes: list[int] = int32_array("The partition numbers.")
@@ -137,7 +139,7 @@ class OffsetFetchRequestTopics(Message):
 
 @message
 class OffsetFetchRequestGroup(Message):
-    """One element of `OffsetFetchRequest.groups`."""
+    """A group with the partitions to look up: an element of `OffsetFetchRequest.groups`."""
 
     group_id: str = string("The group id.")
     topics: list[OffsetFetchRequestTopics] | None = array(
@@ -170,7 +172,8 @@ class OffsetFetchRequest(Message):
 
 @message
 class OffsetFetchResponsePartition(Message):
-    """One element of `OffsetFetchResponseTopic.partitions`."""
+    """The committed offset of one partition (before version 8): an element of
+    `OffsetFetchResponseTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The committed offset, or -1.")
@@ -183,7 +186,8 @@ class OffsetFetchResponsePartition(Message):
 
 @message
 class OffsetFetchResponseTopic(Message):
-    """One element of `OffsetFetchResponse.topics`."""
+    """A topic with the committed offsets of its partitions (before version 8): an element of
+    `OffsetFetchResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OffsetFetchResponsePartition] = array(
@@ -193,7 +197,8 @@ class OffsetFetchResponseTopic(Message):
 
 @message
 class OffsetFetchResponsePartitions(Message):
-    """One element of `OffsetFetchResponseTopics.partitions`."""
+    """The committed offset of one partition: an element of
+    `OffsetFetchResponseTopics.partitions`."""
 
     partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The committed offset, or -1.")
@@ -206,7 +211,8 @@ class OffsetFetchResponsePartitions(Message):
 
 @message
 class OffsetFetchResponseTopics(Message):
-    """One element of `OffsetFetchResponseGroup.topics`."""
+    """A topic with the committed offsets of its partitions: an element of
+    `OffsetFetchResponseGroup.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OffsetFetchResponsePartitions] = array(
@@ -216,7 +222,7 @@ class OffsetFetchResponseTopics(Message):
 
 @message
 class OffsetFetchResponseGroup(Message):
-    """One element of `OffsetFetchResponse.groups`."""
+    """A group with its committed offsets: an element of `OffsetFetchResponse.groups`."""
 
     group_id: str = string("The group id.")
     topics: list[OffsetFetchResponseTopics] = array(
@@ -245,14 +251,16 @@ class OffsetFetchResponse(Message):
 
 @message
 class OffsetDeleteRequestPartition(Message):
-    """One element of `OffsetDeleteRequestTopic.partitions`."""
+    """A partition whose committed offset is deleted: an element of
+    `OffsetDeleteRequestTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
 
 
 @message
 class OffsetDeleteRequestTopic(Message):
-    """One element of `OffsetDeleteRequest.topics`."""
+    """A topic with the partitions whose committed offsets are deleted: an element of
+    `OffsetDeleteRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OffsetDeleteRequestPartition] = array(
@@ -272,7 +280,7 @@ class OffsetDeleteRequest(Message):
 
 @message
 class OffsetDeleteResponsePartition(Message):
-    """One element of `OffsetDeleteResponseTopic.partitions`."""
+    """The result for one partition: an element of `OffsetDeleteResponseTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -280,7 +288,7 @@ class OffsetDeleteResponsePartition(Message):
 
 @message
 class OffsetDeleteResponseTopic(Message):
-    """One element of `OffsetDeleteResponse.topics`."""
+    """A topic with the results for its partitions: an element of `OffsetDeleteResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OffsetDeleteResponsePartition] = array(

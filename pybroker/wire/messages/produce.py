@@ -17,7 +17,7 @@ from pybroker.wire.schema import Message, array, int16, int32, int64, message, r
 
 @message
 class PartitionProduceData(Message):
-    """One element of `TopicProduceData.partition_data`."""
+    """The records to append to one partition: an element of `TopicProduceData.partition_data`."""
 
     index: int = int32("The partition number.")
     records: Buffer | None = records(
@@ -27,7 +27,8 @@ class PartitionProduceData(Message):
 
 @message
 class TopicProduceData(Message):
-    """One element of `ProduceRequest.topic_data`."""
+    """A topic with the records to append to its partitions: an element of
+    `ProduceRequest.topic_data`."""
 
     name: str = string("The topic name.")
     partition_data: list[PartitionProduceData] = array(
@@ -54,7 +55,8 @@ class ProduceRequest(Message):
 
 @message
 class BatchIndexAndErrorMessage(Message):
-    """One element of `PartitionProduceResponse.record_errors`."""
+    """An invalid record of the batch, and its error: an element of
+    `PartitionProduceResponse.record_errors`."""
 
     batch_index: int = int32("The index of the record in the batch, from 0.")
     batch_index_error_message: str | None = string(
@@ -64,7 +66,7 @@ class BatchIndexAndErrorMessage(Message):
 
 @message
 class PartitionProduceResponse(Message):
-    """One element of `TopicProduceResponse.partition_responses`."""
+    """The result for one partition: an element of `TopicProduceResponse.partition_responses`."""
 
     index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -93,7 +95,7 @@ class PartitionProduceResponse(Message):
 
 @message
 class TopicProduceResponse(Message):
-    """One element of `ProduceResponse.responses`."""
+    """A topic with the results for its partitions: an element of `ProduceResponse.responses`."""
 
     name: str = string("The topic name.")
     partition_responses: list[PartitionProduceResponse] = array(

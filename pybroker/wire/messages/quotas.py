@@ -20,7 +20,8 @@ from pybroker.wire.schema import (
 
 @message
 class ComponentData(Message):
-    """One element of `DescribeClientQuotasRequest.components`."""
+    """A condition that an entity must match: an element of
+    `DescribeClientQuotasRequest.components`."""
 
     entity_type: str = string("The entity type: user, client-id or ip.")
     match_type: int = int8("The match type: 0 exact name, 1 default entity, 2 any name.")
@@ -43,7 +44,8 @@ class DescribeClientQuotasRequest(Message):
 
 @message
 class EntityData(Message):
-    """One element of `DescribedQuotaEntry.entity`."""
+    """A part of the name of an entity: its type and its name: an element of
+    `DescribedQuotaEntry.entity`."""
 
     entity_type: str = string("The entity type: user, client-id or ip.")
     entity_name: str | None = string(
@@ -53,7 +55,7 @@ class EntityData(Message):
 
 @message
 class ValueData(Message):
-    """One element of `DescribedQuotaEntry.values`."""
+    """A quota and its value: an element of `DescribedQuotaEntry.values`."""
 
     key: str = string("The quota name, for example producer_byte_rate.")
     value: float = float64("The quota value.")
@@ -61,7 +63,7 @@ class ValueData(Message):
 
 @message
 class DescribedQuotaEntry(Message):
-    """One element of `DescribeClientQuotasResponse.entries`."""
+    """An entity with its quotas: an element of `DescribeClientQuotasResponse.entries`."""
 
     entity: list[EntityData] = array(EntityData, "The entity to which the quota applies.")
     values: list[ValueData] = array(ValueData, "The quotas of the entity.")
@@ -88,7 +90,7 @@ class DescribeClientQuotasResponse(Message):
 
 @message
 class OpData(Message):
-    """One element of `AlteredQuotaEntry.ops`."""
+    """A change of one quota: an element of `AlteredQuotaEntry.ops`."""
 
     key: str = string("The quota name, for example producer_byte_rate.")
     value: float = float64("The quota value; ignored if the quota is removed.")
@@ -97,7 +99,8 @@ class OpData(Message):
 
 @message
 class AlteredQuotaEntry(Message):
-    """One element of `AlterClientQuotasRequest.entries`."""
+    """An entity with the changes of its quotas: an element of
+    `AlterClientQuotasRequest.entries`."""
 
     entity: list[EntityData] = array(EntityData, "The entity to which the quota applies.")
     ops: list[OpData] = array(OpData, "The quotas to change.")
@@ -115,7 +118,7 @@ class AlterClientQuotasRequest(Message):
 
 @message
 class AlterClientQuotasResult(Message):
-    """One element of `AlterClientQuotasResponse.entries`."""
+    """The result for one entity: an element of `AlterClientQuotasResponse.entries`."""
 
     error_code: int = int16("The error, or 0.")
     error_message: str | None = string(
@@ -126,7 +129,7 @@ class AlterClientQuotasResult(Message):
 
 @message
 class AlterClientQuotasResponse(Message):
-    """The result for each entity."""
+    """The result for each entity whose quotas the request changes."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -12,7 +12,8 @@ from pybroker.wire.schema import Message, array, int8, int16, int32, int32_array
 
 @message
 class TopicPartitions(Message):
-    """One element of `ElectLeadersRequest.topic_partitions`."""
+    """A topic with the partitions that get a leader: an element of
+    `ElectLeadersRequest.topic_partitions`."""
 
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
@@ -37,7 +38,7 @@ class ElectLeadersRequest(Message):
 
 @message
 class PartitionResult(Message):
-    """One element of `ReplicaElectionResult.partition_result`."""
+    """The result for one partition: an element of `ReplicaElectionResult.partition_result`."""
 
     partition_id: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -48,7 +49,8 @@ class PartitionResult(Message):
 
 @message
 class ReplicaElectionResult(Message):
-    """One element of `ElectLeadersResponse.replica_election_results`."""
+    """A topic with the results for its partitions: an element of
+    `ElectLeadersResponse.replica_election_results`."""
 
     topic: str = string("The topic name.")
     partition_result: list[PartitionResult] = array(PartitionResult, "The results, by partition.")
@@ -56,7 +58,7 @@ class ReplicaElectionResult(Message):
 
 @message
 class ElectLeadersResponse(Message):
-    """The result of each election."""
+    """The result of the election in each partition."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -69,7 +71,7 @@ class ElectLeadersResponse(Message):
 
 @message
 class ReassignablePartition(Message):
-    """One element of `ReassignableTopic.partitions`."""
+    """A partition, and its new replicas: an element of `ReassignableTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     replicas: list[int] | None = int32_array(
@@ -81,7 +83,8 @@ class ReassignablePartition(Message):
 
 @message
 class ReassignableTopic(Message):
-    """One element of `AlterPartitionReassignmentsRequest.topics`."""
+    """A topic with the partitions to reassign: an element of
+    `AlterPartitionReassignmentsRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[ReassignablePartition] = array(
@@ -104,7 +107,7 @@ class AlterPartitionReassignmentsRequest(Message):
 
 @message
 class ReassignablePartitionResponse(Message):
-    """One element of `ReassignableTopicResponse.partitions`."""
+    """The result for one partition: an element of `ReassignableTopicResponse.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -115,7 +118,8 @@ class ReassignablePartitionResponse(Message):
 
 @message
 class ReassignableTopicResponse(Message):
-    """One element of `AlterPartitionReassignmentsResponse.responses`."""
+    """A topic with the results for its partitions: an element of
+    `AlterPartitionReassignmentsResponse.responses`."""
 
     name: str = string("The topic name.")
     partitions: list[ReassignablePartitionResponse] = array(
@@ -125,7 +129,7 @@ class ReassignableTopicResponse(Message):
 
 @message
 class AlterPartitionReassignmentsResponse(Message):
-    """The result for each move."""
+    """The result for each partition to reassign."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -141,7 +145,8 @@ class AlterPartitionReassignmentsResponse(Message):
 
 @message
 class ListPartitionReassignmentsTopics(Message):
-    """One element of `ListPartitionReassignmentsRequest.topics`."""
+    """A topic with the partitions to describe: an element of
+    `ListPartitionReassignmentsRequest.topics`."""
 
     name: str = string("The topic name.")
     partition_indexes: list[int] = int32_array("The partition numbers.")
@@ -149,7 +154,7 @@ class ListPartitionReassignmentsTopics(Message):
 
 @message
 class ListPartitionReassignmentsRequest(Message):
-    """Requests the current reassignments (KIP-455)."""
+    """Requests the reassignments that are not finished (KIP-455)."""
 
     timeout_ms: int = int32(
         "The time after which the broker answers with error 7 (REQUEST_TIMED_OUT), in ms.",
@@ -165,7 +170,7 @@ class ListPartitionReassignmentsRequest(Message):
 
 @message
 class OngoingPartitionReassignment(Message):
-    """One element of `OngoingTopicReassignment.partitions`."""
+    """The reassignment of one partition: an element of `OngoingTopicReassignment.partitions`."""
 
     partition_index: int = int32("The partition number.")
     replicas: list[int] = int32_array(
@@ -177,7 +182,8 @@ class OngoingPartitionReassignment(Message):
 
 @message
 class OngoingTopicReassignment(Message):
-    """One element of `ListPartitionReassignmentsResponse.topics`."""
+    """A topic with the reassignments of its partitions: an element of
+    `ListPartitionReassignmentsResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[OngoingPartitionReassignment] = array(
@@ -187,7 +193,7 @@ class OngoingTopicReassignment(Message):
 
 @message
 class ListPartitionReassignmentsResponse(Message):
-    """The current reassignments."""
+    """The reassignments that are not finished."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

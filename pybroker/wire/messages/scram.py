@@ -9,7 +9,7 @@ from pybroker.wire.schema import Message, array, int8, int16, int32, message, oc
 
 @message
 class UserName(Message):
-    """One element of `DescribeUserScramCredentialsRequest.users`."""
+    """A user to describe: an element of `DescribeUserScramCredentialsRequest.users`."""
 
     name: str = string("The user name.")
 
@@ -28,7 +28,8 @@ class DescribeUserScramCredentialsRequest(Message):
 
 @message
 class CredentialInfo(Message):
-    """One element of `DescribeUserScramCredentialsResult.credential_infos`."""
+    """A credential of the user, without secrets: an element of
+    `DescribeUserScramCredentialsResult.credential_infos`."""
 
     mechanism: int = int8("The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
     iterations: int = int32("The number of hash iterations.")
@@ -36,7 +37,7 @@ class CredentialInfo(Message):
 
 @message
 class DescribeUserScramCredentialsResult(Message):
-    """One element of `DescribeUserScramCredentialsResponse.results`."""
+    """A user with the credentials: an element of `DescribeUserScramCredentialsResponse.results`."""
 
     user: str = string("The user name.")
     error_code: int = int16("The error, or 0.")
@@ -66,7 +67,7 @@ class DescribeUserScramCredentialsResponse(Message):
 
 @message
 class ScramCredentialDeletion(Message):
-    """One element of `AlterUserScramCredentialsRequest.deletions`."""
+    """A credential to remove: an element of `AlterUserScramCredentialsRequest.deletions`."""
 
     name: str = string("The user name.")
     mechanism: int = int8("The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
@@ -74,7 +75,8 @@ class ScramCredentialDeletion(Message):
 
 @message
 class ScramCredentialUpsertion(Message):
-    """One element of `AlterUserScramCredentialsRequest.upsertions`."""
+    """A credential to add or replace: an element of
+    `AlterUserScramCredentialsRequest.upsertions`."""
 
     name: str = string("The user name.")
     mechanism: int = int8("The mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.")
@@ -97,7 +99,7 @@ class AlterUserScramCredentialsRequest(Message):
 
 @message
 class AlterUserScramCredentialsResult(Message):
-    """One element of `AlterUserScramCredentialsResponse.results`."""
+    """The result for one user: an element of `AlterUserScramCredentialsResponse.results`."""
 
     user: str = string("The user name.")
     error_code: int = int16("The error, or 0.")
@@ -108,7 +110,7 @@ class AlterUserScramCredentialsResult(Message):
 
 @message
 class AlterUserScramCredentialsResponse(Message):
-    """The result for each user."""
+    """The result for each user whose credentials the request changes."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

@@ -33,7 +33,7 @@ from pybroker.wire.schema import (
 
 @message
 class CreatableReplicaAssignment(Message):
-    """One element of `CreatableTopic.assignments`."""
+    """A partition, and the brokers of its replicas: an element of `CreatableTopic.assignments`."""
 
     partition_index: int = int32("The partition number.")
     broker_ids: list[int] = int32_array(
@@ -43,7 +43,7 @@ class CreatableReplicaAssignment(Message):
 
 @message
 class CreatableTopicConfig(Message):
-    """One element of `CreatableTopic.configs`."""
+    """An option of the topic, and its value: an element of `CreatableTopic.configs`."""
 
     name: str = string("The name of the option.")
     value: str | None = string("The value of the option.", nullable_since=0, default=None)
@@ -51,7 +51,7 @@ class CreatableTopicConfig(Message):
 
 @message
 class CreatableTopic(Message):
-    """One element of `CreateTopicsRequest.topics`."""
+    """A topic to create: an element of `CreateTopicsRequest.topics`."""
 
     name: str = string("The topic name.")
     num_partitions: int = int32(
@@ -85,7 +85,8 @@ class CreateTopicsRequest(Message):
 
 @message
 class CreatableTopicConfigs(Message):
-    """One element of `CreatableTopicResult.configs`."""
+    """An option of the created topic, and its value: an element of
+    `CreatableTopicResult.configs`."""
 
     name: str = string("The name of the option.")
     value: str | None = string(
@@ -100,7 +101,7 @@ class CreatableTopicConfigs(Message):
 
 @message
 class CreatableTopicResult(Message):
-    """One element of `CreateTopicsResponse.topics`."""
+    """The result for one topic: an element of `CreateTopicsResponse.topics`."""
 
     name: str = string("The topic name.")
     topic_id: uuid.UUID = identifier(
@@ -147,7 +148,7 @@ class CreateTopicsResponse(Message):
 
 @message
 class DeleteTopicState(Message):
-    """One element of `DeleteTopicsRequest.topics`."""
+    """A topic to delete: an element of `DeleteTopicsRequest.topics`."""
 
     name: str | None = string(
         "The topic name; null if the request names the topic by id.", nullable_since=0, default=None
@@ -170,7 +171,7 @@ class DeleteTopicsRequest(Message):
 
 @message
 class DeletableTopicResult(Message):
-    """One element of `DeleteTopicsResponse.responses`."""
+    """The result for one topic: an element of `DeleteTopicsResponse.responses`."""
 
     name: str | None = string("The topic name; null if the topic id is unknown.", nullable_since=6)
     topic_id: uuid.UUID = identifier(
@@ -198,7 +199,8 @@ class DeleteTopicsResponse(Message):
 
 @message
 class DeleteRecordsPartition(Message):
-    """One element of `DeleteRecordsTopic.partitions`."""
+    """A partition, and the offset below which to delete its records: an element of
+    `DeleteRecordsTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     offset: int = int64("The new log start offset; -1 for the high watermark.")
@@ -206,7 +208,8 @@ class DeleteRecordsPartition(Message):
 
 @message
 class DeleteRecordsTopic(Message):
-    """One element of `DeleteRecordsRequest.topics`."""
+    """A topic with the partitions whose records are deleted: an element of
+    `DeleteRecordsRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[DeleteRecordsPartition] = array(
@@ -228,7 +231,7 @@ class DeleteRecordsRequest(Message):
 
 @message
 class DeleteRecordsPartitionResult(Message):
-    """One element of `DeleteRecordsTopicResult.partitions`."""
+    """The result for one partition: an element of `DeleteRecordsTopicResult.partitions`."""
 
     partition_index: int = int32("The partition number.")
     low_watermark: int = int64(
@@ -239,7 +242,7 @@ class DeleteRecordsPartitionResult(Message):
 
 @message
 class DeleteRecordsTopicResult(Message):
-    """One element of `DeleteRecordsResponse.topics`."""
+    """A topic with the results for its partitions: an element of `DeleteRecordsResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[DeleteRecordsPartitionResult] = array(
@@ -261,7 +264,8 @@ class DeleteRecordsResponse(Message):
 
 @message
 class CreatePartitionsAssignment(Message):
-    """One element of `CreatePartitionsTopic.assignments`."""
+    """The brokers of the replicas of one new partition: an element of
+    `CreatePartitionsTopic.assignments`."""
 
     broker_ids: list[int] = int32_array(
         "The broker ids of the replicas, the preferred leader first."
@@ -270,7 +274,7 @@ class CreatePartitionsAssignment(Message):
 
 @message
 class CreatePartitionsTopic(Message):
-    """One element of `CreatePartitionsRequest.topics`."""
+    """A topic that gets more partitions: an element of `CreatePartitionsRequest.topics`."""
 
     name: str = string("The topic name.")
     count: int = int32("The new number of partitions.")
@@ -299,7 +303,7 @@ class CreatePartitionsRequest(Message):
 
 @message
 class CreatePartitionsTopicResult(Message):
-    """One element of `CreatePartitionsResponse.results`."""
+    """The result for one topic: an element of `CreatePartitionsResponse.results`."""
 
     name: str = string("The topic name.")
     error_code: int = int16("The error, or 0.")
@@ -310,7 +314,7 @@ class CreatePartitionsTopicResult(Message):
 
 @message
 class CreatePartitionsResponse(Message):
-    """The result for each topic."""
+    """The result for each topic that gets more partitions."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."

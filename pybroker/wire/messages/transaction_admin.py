@@ -20,7 +20,7 @@ from pybroker.wire.schema import (
 
 @message
 class DescribeProducersTopic(Message):
-    """One element of `DescribeProducersRequest.topics`."""
+    """A topic with the partitions to describe: an element of `DescribeProducersRequest.topics`."""
 
     name: str = string("The topic name.")
     partition_indexes: list[int] = int32_array("The partition numbers.")
@@ -37,7 +37,8 @@ class DescribeProducersRequest(Message):
 
 @message
 class ProducerState(Message):
-    """One element of `DescribeProducersPartitionResponse.active_producers`."""
+    """The state of one active producer: an element of
+    `DescribeProducersPartitionResponse.active_producers`."""
 
     producer_id: int = int64("The producer id.")
     producer_epoch: int = int32("The producer epoch.")
@@ -55,7 +56,8 @@ class ProducerState(Message):
 
 @message
 class DescribeProducersPartitionResponse(Message):
-    """One element of `DescribeProducersTopicResponse.partitions`."""
+    """The active producers of one partition: an element of
+    `DescribeProducersTopicResponse.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -69,7 +71,8 @@ class DescribeProducersPartitionResponse(Message):
 
 @message
 class DescribeProducersTopicResponse(Message):
-    """One element of `DescribeProducersResponse.topics`."""
+    """A topic with the active producers of its partitions: an element of
+    `DescribeProducersResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[DescribeProducersPartitionResponse] = array(
@@ -98,7 +101,8 @@ class DescribeTransactionsRequest(Message):
 
 @message
 class TransactionTopicData(Message):
-    """One element of `DescribedTransaction.topics`."""
+    """A topic with its partitions in the transaction: an element of
+    `DescribedTransaction.topics`."""
 
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
@@ -106,7 +110,8 @@ class TransactionTopicData(Message):
 
 @message
 class DescribedTransaction(Message):
-    """One element of `DescribeTransactionsResponse.transaction_states`."""
+    """The state of one transaction: an element of
+    `DescribeTransactionsResponse.transaction_states`."""
 
     error_code: int = int16("The error, or 0.")
     transactional_id: str = string("The transactional id.")
@@ -148,7 +153,8 @@ class ListTransactionsRequest(Message):
 
 @message
 class ListedTransaction(Message):
-    """One element of `ListTransactionsResponse.transaction_states`."""
+    """A transaction that the broker coordinates: an element of
+    `ListTransactionsResponse.transaction_states`."""
 
     transactional_id: str = string("The transactional id.")
     producer_id: int = int64("The producer id.")

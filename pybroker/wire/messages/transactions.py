@@ -59,7 +59,8 @@ class InitProducerIdResponse(Message):
 
 @message
 class AddPartitionsToTxnTopic(Message):
-    """One element of `AddPartitionsToTxnRequest.topics`."""
+    """A topic with the partitions to add to the transaction: an element of
+    `AddPartitionsToTxnRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
@@ -79,7 +80,7 @@ class AddPartitionsToTxnRequest(Message):
 
 @message
 class AddPartitionsToTxnPartitionResult(Message):
-    """One element of `AddPartitionsToTxnTopicResult.results`."""
+    """The result for one partition: an element of `AddPartitionsToTxnTopicResult.results`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -87,7 +88,8 @@ class AddPartitionsToTxnPartitionResult(Message):
 
 @message
 class AddPartitionsToTxnTopicResult(Message):
-    """One element of `AddPartitionsToTxnResponse.results`."""
+    """A topic with the results for its partitions: an element of
+    `AddPartitionsToTxnResponse.results`."""
 
     name: str = string("The topic name.")
     results: list[AddPartitionsToTxnPartitionResult] = array(
@@ -119,7 +121,7 @@ class AddOffsetsToTxnRequest(Message):
 
 @message
 class AddOffsetsToTxnResponse(Message):
-    """The result of the addition."""
+    """The result of adding a group's offsets to a transaction."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -139,7 +141,7 @@ class EndTxnRequest(Message):
 
 @message
 class EndTxnResponse(Message):
-    """The result of the commit or abort."""
+    """The result of committing or aborting a transaction."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
@@ -149,7 +151,7 @@ class EndTxnResponse(Message):
 
 @message
 class WritableTxnMarkerTopic(Message):
-    """One element of `WritableTxnMarker.topics`."""
+    """A topic with the partitions that get the marker: an element of `WritableTxnMarker.topics`."""
 
     name: str = string("The topic name.")
     partition_indexes: list[int] = int32_array("The partition numbers.")
@@ -157,7 +159,8 @@ class WritableTxnMarkerTopic(Message):
 
 @message
 class WritableTxnMarker(Message):
-    """One element of `WriteTxnMarkersRequest.markers`."""
+    """A transaction marker, and the partitions that get it: an element of
+    `WriteTxnMarkersRequest.markers`."""
 
     producer_id: int = int64("The producer id.")
     producer_epoch: int = int16("The producer epoch.")
@@ -180,7 +183,7 @@ class WriteTxnMarkersRequest(Message):
 
 @message
 class WritableTxnMarkerPartitionResult(Message):
-    """One element of `WritableTxnMarkerTopicResult.partitions`."""
+    """The result for one partition: an element of `WritableTxnMarkerTopicResult.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -188,7 +191,8 @@ class WritableTxnMarkerPartitionResult(Message):
 
 @message
 class WritableTxnMarkerTopicResult(Message):
-    """One element of `WritableTxnMarkerResult.topics`."""
+    """A topic with the results for its partitions: an element of
+    `WritableTxnMarkerResult.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[WritableTxnMarkerPartitionResult] = array(
@@ -198,7 +202,7 @@ class WritableTxnMarkerTopicResult(Message):
 
 @message
 class WritableTxnMarkerResult(Message):
-    """One element of `WriteTxnMarkersResponse.markers`."""
+    """The results for one marker: an element of `WriteTxnMarkersResponse.markers`."""
 
     producer_id: int = int64("The producer id.")
     topics: list[WritableTxnMarkerTopicResult] = array(
@@ -217,7 +221,8 @@ class WriteTxnMarkersResponse(Message):
 
 @message
 class TxnOffsetCommitRequestPartition(Message):
-    """One element of `TxnOffsetCommitRequestTopic.partitions`."""
+    """A partition, and the offset to commit: an element of
+    `TxnOffsetCommitRequestTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     committed_offset: int = int64("The offset of the next record to consume.")
@@ -231,7 +236,7 @@ class TxnOffsetCommitRequestPartition(Message):
 
 @message
 class TxnOffsetCommitRequestTopic(Message):
-    """One element of `TxnOffsetCommitRequest.topics`."""
+    """A topic with the offsets to commit: an element of `TxnOffsetCommitRequest.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[TxnOffsetCommitRequestPartition] = array(
@@ -266,7 +271,7 @@ class TxnOffsetCommitRequest(Message):
 
 @message
 class TxnOffsetCommitResponsePartition(Message):
-    """One element of `TxnOffsetCommitResponseTopic.partitions`."""
+    """The result for one partition: an element of `TxnOffsetCommitResponseTopic.partitions`."""
 
     partition_index: int = int32("The partition number.")
     error_code: int = int16("The error, or 0.")
@@ -274,7 +279,8 @@ class TxnOffsetCommitResponsePartition(Message):
 
 @message
 class TxnOffsetCommitResponseTopic(Message):
-    """One element of `TxnOffsetCommitResponse.topics`."""
+    """A topic with the results for its partitions: an element of
+    `TxnOffsetCommitResponse.topics`."""
 
     name: str = string("The topic name.")
     partitions: list[TxnOffsetCommitResponsePartition] = array(

@@ -229,8 +229,8 @@ def damaged(log: Partition, number: int, position: int, change: int = 1) -> None
         (16, "magic is 3"),
         (11, "cut off|checksum|batch header"),
         (8, "cut off|length"),
-        (7, "has the offsets 0 to 4, and the one behind it begins at 4"),
-        (2, "where 5 was due and 15 is the end"),
+        (7, "has the offsets 0 to 4, but the next batch begins at 4"),
+        (2, "expected ascending offsets below the high watermark 15"),
     ],
 )
 async def test_a_batch_that_stays_damaged_ends_the_reading(position: int, text: str) -> None:

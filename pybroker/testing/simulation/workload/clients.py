@@ -29,12 +29,12 @@ OpenableT = TypeVar("OpenableT", bound=Openable)
 
 @dataclass(slots=True)
 class Catalog:
-    """The topics that exist according to the answers to the admin client."""
+    """The topics that exist, as far as the answers to the workload's admin client show."""
 
     topics: dict[str, int] = field(default_factory=dict)
-    """Topic -> its number of partitions."""
+    """The partition count of each topic."""
     lives: dict[str, int] = field(default_factory=dict)
-    """Topic name -> the number of its creations."""
+    """The number of times that each topic was created."""
     doomed: set[str] = field(default_factory=set)
     """Topics whose deletion may be incomplete. The creation of such a topic may get the answer
     "already exists".
@@ -64,7 +64,8 @@ class Catalog:
 
 @dataclass(slots=True)
 class Shared:
-    """The state that all clients of a workload share."""
+    """The state that all clients of a workload share: options, topics, the recorder, and whether
+    they must stop."""
 
     environment: Environment
     machine: Callable[[str], Machine]
@@ -77,25 +78,25 @@ class Shared:
     """Errors that no client may get: all errors that are not a `ClientError`."""
     is_stopping: bool = False
     is_even: bool = False
-    """Whether topics and group members stay unchanged, and every partition gets its share of
-    values.
-    """
+    """Whether topics and group members stay unchanged from now on, and every partition gets its
+    share of values."""
     groups_are_stopping: bool = False
 
 
 class Client:
-    """A client process. `run` must return soon after `shared.is_stopping` becomes true."""
+    """A client of the workload, as a process. `run` must return soon after `shared.is_stopping`
+    becomes true."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
         self.name = name
         self.incarnation = 0
         self.has_ended = False
-        """Whether the client has ended and will not start again."""
+        """Whether the client's last process has ended and will not start again."""
         self.machine = shared.machine(name)
         self._fate = shared.environment.rng(f"fate of {name}")
         self.rng = self._fate
-        """The random stream of this incarnation."""
+        """The random stream of the client's present process."""
 
     @property
     def options(self) -> WorkloadOptions:
@@ -114,7 +115,8 @@ class Client:
         return self.shared.is_stopping
 
     def start(self) -> None:
-        """Start an incarnation. Does nothing once the workload is stopping."""
+        """Start the client's next process. Do nothing if a process runs or the workload is
+        stopping."""
         if self.machine.loop is not None:
             return
         if self.is_stopping:
@@ -134,7 +136,8 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """Handle the kill of the process: the answers to pending requests will never be known."""
+        """Note that the process was killed: the answers to its pending requests will never be
+        known."""
 
     def _come_back(self) -> None:
         self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
@@ -157,12 +160,11 @@ class Client:
             self._come_back()
 
     async def run(self) -> None:
-        raise AssertionError("a client has something to do")
+        raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Start a client until it has reached the cluster, and return it; None if the workload
-        stops first.
-        """
+        """Create a Kafka client with `make` and connect it, until it has reached the cluster.
+        Return it, or None if the workload stops before that."""
         while not self.is_stopping:
             client = make()
             try:
@@ -175,7 +177,7 @@ class Client:
         return None
 
     async def rest(self, mean_s: float) -> None:
-        """Sleep for about `mean_s` seconds, and sometimes much longer."""
+        """Sleep for about `mean_s` seconds, and sometimes up to the workload's maximum pause."""
         options = self.options
         if options.pause_mean_s and self.rng.random() < mean_s / options.pause_mean_s:
             await asyncio.sleep(self.rng.random() * options.pause_s_max)

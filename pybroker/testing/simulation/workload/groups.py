@@ -26,15 +26,15 @@ from pybroker.testing.simulation.workload.options import (
 )
 
 TOPIC: Final = "load-0"
-"""The topic that every group must read completely. Other topics are created and deleted during the
-run.
-"""
+"""The topic that every group must read completely. Other topics may be created and deleted during
+the run."""
 _EVERYTHING: Final = "(load|churned)-.*"
 _POLL_MS: Final = 100
 _RECORDS_MAX: Final = (1, 5, 500)
 _WORK_MEAN_S: Final = 0.01
 _SLOW: Final = 0.004
-"""The share of record batches whose processing takes longer than the group's timeout."""
+"""The share of record batches whose processing takes longer than the consumer's
+max.poll.interval.ms."""
 _SLOW_S: Final = (1.0, 5.0)
 _SILENT_S: Final = (0.1, 6.0)
 _COMMITS: Final = ("sync", "async", "each", "automatic")
@@ -52,15 +52,14 @@ _NO_TOPIC_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The parameters of a group, which all its members share."""
+    """The parameters of a consumer group, which all its members share."""
 
     name: str
     assignors: tuple[str, ...]
     is_static: bool
     reads_everything: bool
-    """Whether the group subscribes to a pattern; its topics are created and deleted during the
-    run.
-    """
+    """Whether the members subscribe to a pattern. Topics that match it are created and deleted
+    during the run."""
 
     @classmethod
     def drawn(cls, name: str, rng: random.Random, options: WorkloadOptions) -> GroupPlan:
@@ -78,9 +77,8 @@ class _GroupClient(Client):
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the groups are stopping, which is after they have read all values of the
-        producers.
-        """
+        """Return whether the groups must stop. They stop after they have read all values of the
+        producers."""
         return self.shared.groups_are_stopping
 
     def make(self, **more: object) -> Consumer:
@@ -107,14 +105,14 @@ class MemberClient(_GroupClient):
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)
         self._open: list[Commit] = []
-        """Commits of this incarnation without an outcome."""
+        """The commits of the present process whose outcome is not known."""
 
     @property
     def _who(self) -> str:
         return f"{self.name}/{self.incarnation}"
 
     def start(self) -> None:
-        """Start the member once the topic exists."""
+        """Start the member's next process, once the topic of the groups exists."""
         if TOPIC not in self.shared.catalog.topics and not self.is_stopping:
             self.shared.environment.after(_NO_TOPIC_S, self.start)
             return
@@ -225,7 +223,7 @@ class MemberClient(_GroupClient):
     # outcomes of commits
 
     def _follow_commits(self, consumer: Consumer) -> None:
-        """Record all commits, including automatic commits."""
+        """Record all commits that the consumer sends, including automatic ones."""
         group = consumer._group
         assert group is not None
         offsets, self._open = group._offsets, []
@@ -272,7 +270,8 @@ class MemberClient(_GroupClient):
 
 
 class CommittedOffsetClient(_GroupClient):
-    """A client that requests committed offsets, one at a time, without being a member."""
+    """A client that requests the committed offsets of a group, one request at a time, without being
+    a member."""
 
     async def run(self) -> None:
         consumer = await self.opened(lambda: self.make(enable_auto_commit=False))
@@ -303,7 +302,8 @@ def _identity(consumer: Consumer) -> Identity:
 
 
 def clients_of_groups(shared: Shared, name: str) -> list[Client]:
-    """Return all members of all groups, and the clients that request their offsets."""
+    """Return the clients of all groups: the members, and for each group a client that requests its
+    committed offsets."""
     options, found = shared.options, list[Client]()
     for number in range(options.groups):
         group = f"{name}-group-{number}"

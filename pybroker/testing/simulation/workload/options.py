@@ -35,7 +35,8 @@ GROUP_OPTIONS: Final[Mapping[str, int]] = {
 
 
 class ProducerKind(enum.Enum):
-    """The kind of a producer by acks and idempotence, which decides how its values are checked."""
+    """The guarantees of a producer, by acks and idempotence. They decide which rules its values
+    must follow."""
 
     IDEMPOTENT = "idempotent"
     PLAIN = "plain"
@@ -55,18 +56,16 @@ class ProducerKind(enum.Enum):
 
     @property
     def keeps_order(self) -> bool:
-        """Return whether values are stored in the order in which they were sent.
+        """Return whether the producer's values are stored in the order in which it sent them.
         `pybroker.client.Producer` guarantees the order even without idempotence, because it has one
-        pending batch per partition.
-        """
+        batch in flight for each partition."""
         return self.acks == -1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """The options of a workload. Times are in virtual seconds. Each mean is the mean of an
-    exponential distribution; 0: never.
-    """
+    """The options of a workload. Times are in virtual seconds. A time named `mean` is the mean of
+    an exponential distribution; 0 means never."""
 
     topics: int = 1
     partitions: int = 2
@@ -74,7 +73,7 @@ class WorkloadOptions:
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     producers: tuple[ProducerKind, ...] = (ProducerKind.IDEMPOTENT, ProducerKind.PLAIN)
     records_per_s: float = 20.0
-    """Of each producer."""
+    """The number of values that each producer sends in a second."""
     burst_max: int = 4
     linger_ms: int = 5
     batch_bytes: int = 16_384
@@ -83,13 +82,13 @@ class WorkloadOptions:
     padding_bytes_max: int = 200
     """The maximum size in bytes of the padding in a record's key."""
     unanswered_max: int = 100
-    """The maximum number of pending sends of a producer."""
+    """The maximum number of sends of a producer that await a response."""
     readers: int = 1
     askers: int = 1
     groups: int = 0
     """The number of consumer groups. Each group reads all of the first topic."""
     members: int = 3
-    """Of each group."""
+    """The number of members in each group."""
     member_life_mean_s: float = 4.0
     """The mean time until a member leaves, is killed, or pauses."""
     offsets_partitions: int = 3
@@ -110,5 +109,6 @@ class WorkloadOptions:
     """The mean time between two unclean elections, which may lose records."""
 
     def partition_choice(self, rng: random.Random, partitions: int) -> int:
-        """Return a random partition of the list; some partitions are more likely than others."""
+        """Return a random partition number below `partitions`. Some numbers are more likely than
+        others."""
         return min(rng.randrange(partitions), rng.randrange(partitions))

@@ -17,15 +17,13 @@ from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS, Produ
 
 _NO_TOPIC_S: Final = 0.1
 _EVEN_PER_S_MIN: Final = 10.0
-"""The minimum rate in values per second of a producer with even load, so that each of many
-partitions gets some values soon.
-"""
+"""The minimum rate, in values per second, of a producer that sends to all partitions equally, so
+that each of many partitions gets some values soon."""
 
 
 class ProducerClient(Client):
-    """A client that sends values to all partitions of the catalog. If it is killed, the outcome of
-    its pending values is unknown.
-    """
+    """A client that sends values to all topics of the workload. If its process is killed, the
+    outcome of the sends that await a response is unknown."""
 
     def __init__(self, shared: Shared, name: str, kind: ProducerKind) -> None:
         super().__init__(shared, name)

@@ -35,7 +35,8 @@ class _Consuming(Client):
 
 
 class ReaderClient(_Consuming):
-    """A consumer that reads all partitions of the catalog from offset 0 in every incarnation."""
+    """A consumer that reads all partitions of the workload. Each of its processes begins at offset
+    0."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)
@@ -57,7 +58,8 @@ class ReaderClient(_Consuming):
                 await consumer.close()
 
     async def _read(self, consumer: Consumer) -> None:
-        """Read until the workload stops. Raises ClientError if this consumer cannot continue."""
+        """Read with `consumer` until the workload stops. Raises ClientError if this consumer cannot
+        continue."""
         self._version = -1
         while not self.is_stopping:
             self._follow_catalog(consumer)
@@ -98,9 +100,8 @@ class ReaderClient(_Consuming):
         self.recorder.assigned(self.name, partition, offset)
 
     async def _begin_again(self, consumer: Consumer, partition: TopicPartition, error: str) -> None:
-        """Continue at the log start offset, because the log has no record at the consumer's
-        position.
-        """
+        """Continue to read the partition at its log start offset, because `error` says that the log
+        has no record at the consumer's position."""
         if self.shared.catalog.version != self._version:
             return  # the partition may be deleted
         self.recorder.lost(self.name, partition, self._positions[partition], error)
@@ -134,9 +135,8 @@ class LogEndClient(_Consuming):
 
 
 class FinalReader(_Consuming):
-    """A client that reads all records of these partitions once the cluster has recovered. It
-    retries until it has all records.
-    """
+    """A client that reads all records of the given partitions once the cluster has recovered. It
+    tries again until it has all records."""
 
     def __init__(self, shared: Shared, name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(shared, name)

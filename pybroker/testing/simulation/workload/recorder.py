@@ -28,14 +28,14 @@ from pybroker.testing.simulation.environment import Environment
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a virtual time in ns for a history. The result is never 0, which means "never" in a
-    history.
-    """
+    """Return the virtual time `seconds` in ns, as histories need it. The result is never 0, because
+    0 means "never" in a history."""
     return round(seconds * NANOSECONDS) + 1
 
 
 class Recorder:
-    """The recorder of one run: its history, and the progress of its clients."""
+    """The recorder of one run: the history of its operations, and counts that show the progress of
+    its clients."""
 
     def __init__(self, environment: Environment) -> None:
         self.history = History()
@@ -46,7 +46,7 @@ class Recorder:
         self.positions: Counter[tuple[str, TopicPartition]] = Counter()
         """The offset after the last record that a group has processed, by group and partition."""
         self.refused: Counter[str] = Counter()
-        """The number of errors that clients got, by kind."""
+        """The number of errors that clients got, by the name of the error."""
         self.managed: Counter[str] = Counter()
         """The number of successful admin operations, by kind: topics created, partitions elected
         and so on.
@@ -62,7 +62,7 @@ class Recorder:
         self.history.producers[name, incarnation] = facts
 
     def begun(self, identity: Identity, partition: TopicPartition) -> Send:
-        """Record the send of a value before it is sent, and return the value."""
+        """Record that a producer is about to send a value. Return the send, which has the value."""
         value = make_value(identity, partition)
         send = Send(identity, partition, value, self.now())
         self.history.sends[value] = send
@@ -107,9 +107,8 @@ class Recorder:
     # groups
 
     def group(self, name: str, topics: Sequence[str], partition: int) -> None:
-        """Record a group that reads these topics. The leader of `partition` of __consumer_offsets
-        coordinates the group.
-        """
+        """Record that the group `name` reads these topics. The leader of `partition` of
+        __consumer_offsets coordinates the group."""
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.topics[name] = frozenset(topics)
 

@@ -1,6 +1,5 @@
-"""The admin client of a workload. It creates topics, changes them at intervals, and requests
-elections.
-"""
+"""The admin client of a workload. It creates the topics, changes them at intervals, and requests
+elections."""
 
 from __future__ import annotations
 
@@ -106,9 +105,9 @@ class AdminClient(Client):
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
-        """Retry until the operation has succeeded, perhaps in an earlier attempt without an
-        answer.
-        """
+        """Repeat an admin operation until it has succeeded, and return True. The error code
+        `done_before` means that an earlier attempt, whose answer was lost, has succeeded. Return
+        False after a number of attempts once the workload is stopping."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -45,9 +45,9 @@ class Workload:
         *,
         name: str = "client",
     ) -> None:
-        """Create the clients. `machine` returns the machine of a name; all names begin with `name`.
-        `sockets` returns the network interface for the processes of a machine.
-        """
+        """Create the clients. `machine` returns the machine with a given name; the names of all
+        machines of the workload begin with `name`. `sockets` returns the network operations of a
+        machine."""
         options = options or WorkloadOptions()
         recorder = Recorder(environment)
         shared = Shared(environment, machine, sockets, bootstrap, options, recorder)
@@ -73,34 +73,34 @@ class Workload:
 
     @property
     def catalog(self) -> Catalog:
-        """Return the topics of the load."""
+        """Return the topics that exist, as far as the answers to the workload's admin client
+        show."""
         return self._shared.catalog
 
     @property
     def acked(self) -> Counter[TopicPartition]:
-        """Return partition -> the number of values acknowledged by all in-sync replicas."""
+        """Return the number of values that all in-sync replicas have acknowledged, by partition."""
         return self._shared.recorder.acked
 
     @property
     def delivered(self) -> Counter[TopicPartition]:
-        """Return partition -> the number of records delivered to consumers."""
+        """Return the number of records that consumers have received, by partition."""
         return self._shared.recorder.delivered
 
     @property
     def positions(self) -> Counter[tuple[str, TopicPartition]]:
-        """Return (group, partition) -> the offset after the last record that the group has
-        processed.
-        """
+        """Return the offset after the last record that a group has processed, by group and
+        partition."""
         return self._shared.recorder.positions
 
     @property
     def refused(self) -> Counter[str]:
-        """Return kind of error -> the number of these errors that clients received."""
+        """Return the number of errors that clients received, by the name of the error."""
         return self._shared.recorder.refused
 
     @property
     def managed(self) -> Counter[str]:
-        """Return kind of admin operation -> the number of successful operations."""
+        """Return the number of successful admin operations, by kind."""
         return self._shared.recorder.managed
 
     @property
@@ -116,24 +116,23 @@ class Workload:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the topics of the load exist."""
+        """Return whether the topics of the workload exist."""
         return len(self.catalog.topics) >= self._shared.options.topics
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether, after `stop`, every send has an outcome and only group clients
-        continue.
-        """
+        """Return whether, after `stop`, every send has an outcome and only the clients of groups
+        continue."""
         return all(client.has_ended for client in self._clients)
 
     @property
     def are_groups_quiet(self) -> bool:
-        """Return whether, after `stop_groups`, all members have left."""
+        """Return whether, after `stop_groups`, all members have left their groups."""
         return all(client.has_ended for client in self._of_groups)
 
     @property
     def is_read(self) -> bool:
-        """Return whether the reads of `read_all` are complete."""
+        """Return whether all reads that `read_all` has started are complete."""
         return all(reader.has_ended for reader in self._final)
 
     @property
@@ -147,23 +146,21 @@ class Workload:
             client.start()
 
     def spread(self) -> None:
-        """Stop changing topics and groups, and send to all partitions equally."""
+        """Change no topics and groups from now on, and send values to all partitions equally."""
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Stop sending and reading. Pending sends get an outcome within 15 s. Groups continue to
-        read.
-        """
+        """Let producers and consumers end. The sends that await a response get an outcome within 15
+        s. Groups continue to read."""
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
-        """Let all members leave."""
+        """Let all members leave their groups."""
         self._shared.groups_are_stopping = True
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
-        """Read all records of these partitions again (None: of the whole catalog), with separate
-        clients. The reads may never complete unless the cluster has recovered.
-        """
+        """Read all records of these partitions (None: of all topics) from their beginning, with new
+        clients. The reads may never complete unless the cluster has recovered."""
         chosen = self.catalog.partitions() if partitions is None else [*partitions]
         begun = len(self._final)
         fresh = [
