@@ -276,7 +276,9 @@ def test_an_error_is_reported_in_one_line(load: Load, broker: Broker, topic: str
     some = told(topic, {0: 1})
     assert f"{topic}-1 is missing" in fault_of(lambda: load(subscribe=topic, startingOffsets=some))
     future = told(topic, {0: 1, 1: 51})
-    assert f"{topic}-1 ends at 50" in fault_of(lambda: load(subscribe=topic, endingOffsets=future))
+    assert f"{topic}-1 ends at offset 50" in fault_of(
+        lambda: load(subscribe=topic, endingOffsets=future)
+    )
     assert fault_of(lambda: load(subscribe=topic, subcsribe=topic)) == (
         "unknown option subcsribe; did you mean subscribe?"
     )
