@@ -125,8 +125,8 @@ class Cluster:
 
     @property
     def zookeeper(self) -> str:
-        """Return HOST:PORT/chroot of the cluster's ZooKeeper, at its own port: no `cut` or `delay`
-        affects a client at this address."""
+        """Return HOST:PORT/chroot of the cluster's ZooKeeper. The port is ZooKeeper's own, not a
+        proxy's, so no `cut` or `delay` affects a client at this address."""
         if self._given_zookeeper is not None:
             return self._given_zookeeper
         if self._embedded is None:
@@ -329,8 +329,8 @@ class Cluster:
     def controller(
         self, *, other_than: int | None = None, seconds: float = WAIT_SECONDS_MAX
     ) -> int:
-        """Wait until a running broker is the controller, other than the broker `other_than`. Return
-        its id. Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` is the controller. Return its id.
+        Raises ClusterError after `seconds`."""
         return self._loop.run(self._waits.controller(other_than, seconds))
 
     def leader(
@@ -341,8 +341,8 @@ class Cluster:
         other_than: int | None = None,
         seconds: float = WAIT_SECONDS_MAX,
     ) -> int:
-        """Wait until a running broker leads the partition, other than the broker `other_than`.
-        Return its id. Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` leads the partition. Return its id.
+        Raises ClusterError after `seconds`."""
         return self._loop.run(
             self._waits.leader(TopicPartition(topic, partition), other_than, seconds)
         )

@@ -49,7 +49,7 @@ def _anybody(port: int) -> str:
 
 
 class Links:
-    """The proxies on all links of a cluster, between `start` and `close`."""
+    """The proxies on all links of a cluster. They run from `start` to `close`."""
 
     def __init__(self, brokers: Mapping[int, BrokerProcess], zookeeper: ConnectString) -> None:
         self._brokers = brokers
@@ -67,7 +67,7 @@ class Links:
                     who=self._name_of if name == BROKERS else _anybody,
                 )
         self.cut_off: Collection[int] = frozenset()
-        """The ids of the brokers that are cut off."""
+        """The ids of the brokers for which `cut` was called since the last `heal`."""
 
     async def start(self) -> None:
         """Start all relays. Raises OSError if another process has bound one of the ports."""
@@ -126,7 +126,8 @@ class Links:
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
         """Pass the data between a broker and `other`, `"zookeeper"` or `"clients"`, through the tap
-        that `make` returns for each new connection. None ends this."""
+        that `make` returns for each new connection. If `make` is None, no tap gets the data any
+        more."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:

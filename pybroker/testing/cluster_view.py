@@ -49,8 +49,8 @@ async def metadata(host: str, port: int, topic: str | None = None) -> MetadataRe
 
 
 def lagging(answer: MetadataResponse) -> list[str]:
-    """Return the names of the partitions in a Metadata response that have no leader or a replica
-    out of sync."""
+    """Return the names of the partitions in a Metadata response that have no leader, or that have a
+    replica out of sync."""
     found = []
     for topic in answer.topics:
         if topic.error_code:
@@ -76,7 +76,7 @@ class ZooKeeperView:
 
     async def controller(self) -> int | None:
         """Return the id of the broker that ZooKeeper names as the controller, None if there is no
-        controller. Raises an exception of UNREACHABLE."""
+        controller. Raises one of the exceptions in UNREACHABLE."""
         coord = await self._session()
         with suppress(NoNode, MalformedNode):
             return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])
@@ -84,7 +84,7 @@ class ZooKeeperView:
 
     async def state(self, key: TopicPartition) -> PartitionState | None:
         """Return the leader, the epochs and the ISR of a partition as ZooKeeper stores them, None
-        if the partition does not exist. Raises an exception of UNREACHABLE."""
+        if the partition does not exist. Raises one of the exceptions in UNREACHABLE."""
         coord = await self._session()
         path = partition_state(key)
         with suppress(NoNode, MalformedNode):
@@ -92,8 +92,8 @@ class ZooKeeperView:
         return None
 
     async def lagging(self, topic: str | None) -> list[str]:
-        """Return the names of the partitions, of one topic or with None of all topics, that have no
-        leader or a replica out of sync. Raises an exception of UNREACHABLE."""
+        """Return the names of the partitions that have no leader, or that have a replica out of
+        sync. `topic` None means all topics. Raises one of the exceptions in UNREACHABLE."""
         coord = await self._session()
         names = await read_topic_names(coord) if topic is None else {topic}
         topics, _ = await read_topics(coord, names)

@@ -76,8 +76,8 @@ class Waits:
         await self._until(missing, seconds)
 
     async def controller(self, other_than: int | None, seconds: float) -> int:
-        """Wait until a running broker is the controller, other than the broker `other_than`. Return
-        its id. Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` is the controller. Return its id.
+        Raises ClusterError after `seconds`."""
 
         async def named() -> int | None:
             return await self.view.controller()
@@ -85,8 +85,8 @@ class Waits:
         return await self._running(named, "the controller", other_than, seconds)
 
     async def leader(self, key: TopicPartition, other_than: int | None, seconds: float) -> int:
-        """Wait until a running broker leads the partition, other than the broker `other_than`.
-        Return its id. Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` leads the partition. Return its id.
+        Raises ClusterError after `seconds`."""
 
         async def named() -> int | None:
             state = await self.view.state(key)
@@ -115,8 +115,8 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until `missing()`, which names what is still missing, returns an empty text. Raises
-        ClusterError with its last text after `seconds`."""
+        """`missing()` returns a text that names what is still missing. Wait until the text is
+        empty. Raises ClusterError with the last text after `seconds`."""
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

@@ -58,7 +58,8 @@ class TcpProxy:
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
         """Reset the existing connections. Pass the data of each new connection through a tap that
-        `make` returns; None ends this. A tap may reset its connection (see `relay.Tap`)."""
+        `make` returns, or through no tap if `make` is None. A tap may reset its connection (see
+        `relay.Tap`)."""
         self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:

@@ -70,12 +70,12 @@ class _Connection:
 
 
 class Relay:
-    """A proxy that listens between `start` and `close` and forwards all data between a peer and the
+    """A proxy that listens from `start` to `close` and forwards all data between a peer and the
     target.
 
     `who` gets the port of a peer that connects, and returns the name of the peer, so that a fault
     can affect one peer only. `who` may be slow, because the kernel lists all connections of the
-    machine. The relay calls it at most once for each connection, and only if there is a fault of a
+    machine. The relay calls it at most once for each connection, and only if a fault affects a
     single peer.
     """
 
@@ -138,8 +138,8 @@ class Relay:
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections. Pass the data of each new connection through a tap that
-        `make` returns, from the first byte on. None ends this."""
+        """Reset the existing connections. Pass the data of each new connection, from its first byte
+        on, through a tap that `make` returns, or through no tap if `make` is None."""
         self._make_tap = make
         self.reset()
 
@@ -163,7 +163,7 @@ class Relay:
     # private
 
     def _concerns(self, peers: Collection[str], connection: _Connection) -> bool:
-        """Return whether a fault of the peers with these names affects the connection."""
+        """Return whether a fault that affects the peers with these names affects the connection."""
         if not peers or ANYBODY in peers:
             return bool(peers)
         if connection.peer is None:

@@ -45,8 +45,8 @@ _SHOWN_PER_RULE: Final = 5
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
     """Return the violations of the rules with these names in a history, rule by rule."""
     judged = split(history)
-    # A loss receipt must name records that were acknowledged before it, so eras end only with the
-    # topic for that rule.
+    # A loss receipt must name records that were acknowledged before it. The rule that checks this
+    # needs the records from both sides of a receipt, so for it only a topic's deletion ends an era.
     across = split(history, at_losses=False)
     return [
         violation
@@ -69,8 +69,8 @@ def report(violations: Sequence[Violation]) -> str:
 
 
 def repeated(history: History) -> int:
-    """Return how many stored values are duplicates of values of producers without idempotence. No
-    rule forbids them."""
+    """Return the number of duplicates of values that producers without idempotence sent. No rule
+    forbids these duplicates."""
     return sum(
         len(offsets) - 1
         for places in client_rules.offsets_of_values(history).values()

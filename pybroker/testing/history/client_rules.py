@@ -203,8 +203,7 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 def consumer_order(history: History) -> Iterator[Violation]:
     """Check that a consumer of an assigned partition gets ascending offsets, skips no existing
-    record, and never gets an error that the log no longer has its position.
-    """
+    record, and never gets the error that the log no longer has the consumer's position."""
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:
@@ -213,7 +212,7 @@ def consumer_order(history: History) -> Iterator[Violation]:
             continue
         is_unknown = read is None or (lost.partition is not None and is_past(lost.partition))
         if history.expires and lost.partition is not None and is_unknown:
-            continue  # its log start is unknown: it was deleted, or is not read at the end
+            continue  # log start unknown: the topic was deleted, or has no final read
         text = f"the position of consumer {lost.client} does not exist any more: {lost.error}"
         yield Violation(rule, lost.partition, lost.offset, text)
     offsets = {key: sorted(record.offset for record in read.records) for key, read in final.items()}

@@ -21,9 +21,10 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the answers to ListOffsets with the timestamp LATEST (-1). For one client they never
-    decrease. Each is above every record that a client had read, or had acknowledged, before the
-    request. `stale_leaders.py` defines the exceptions."""
+    """Check the offsets in the answers to ListOffsets with the timestamp LATEST (-1). The offsets
+    that one client gets never decrease. Each is above the offset of every record that any client
+    had read, or that had been acknowledged to any client, before the request. `stale_leaders.py`
+    defines the exceptions."""
     rule = "monotone-watermarks"
     stale_leaders = StaleLeaders(history)
     highest: dict[tuple[str, TopicPartition], Latest] = {}

@@ -29,8 +29,9 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history with the partition names of their eras, or the same history if each
-    partition has only one era. Without `at_losses`, only the deletion of a topic ends an era."""
+    """Return the history with partition names that tell the era of each operation, or the same
+    history if each partition has only one era. Without `at_losses`, only the deletion of a topic
+    ends an era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -88,7 +89,8 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with its name in its first era, or None for None."""
+        """Return the partition with its name in its first era. Return None if `partition` is
+        None."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -112,8 +114,8 @@ class _Eras:
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition with its name for a change in ZooKeeper at the time `at`. Here only
-        recreations of the topic begin another name, not losses."""
+        """Return the partition with the name for a change of its state in ZooKeeper at the time
+        `at`. These names change only when the topic is recreated, not at a loss receipt."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -126,7 +126,7 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
     commit that `before` shows."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
-        return False  # a member never commits less than is committed
+        return False  # no member commits less than it knows to be committed
     if commit.outcome == "ok":
         return ended > before.begun
     number = history.groups.coordinated_by[commit.group]

@@ -12,15 +12,15 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return when the fault named `what` began and ended. `number` selects one of several such
-    faults, counted from 0. Raises IndexError if the run had no such fault."""
+    """Return the times in ns when the fault named `what` began and ended. `number` selects one of
+    several such faults, counted from 0. Raises IndexError if the run had no such fault."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at
 
 
 def faults(history: History, what: str) -> list[Fault]:
-    """Return the beginnings of all faults named `what`, in the order of time."""
+    """Return the start of each fault named `what`, in the order of time."""
     return [each for each in history.faults if each.what == what and each.kind == "invoke"]
 
 
@@ -57,8 +57,8 @@ def election_delay(history: History, since: int, loser: int) -> dict[TopicPartit
 
 
 def answers(history: History, producer: str, begin: int, end: int) -> Counter[str]:
-    """Return how many values that a producer sent from `begin` to `end` had each outcome: "ok", or
-    the error."""
+    """Return, by outcome, the number of the values that a producer sent from `begin` to `end`. An
+    outcome is "ok" or the error."""
     return Counter(
         "ok" if send.outcome == "ok" else send.error or "nothing"
         for send in history.sends.values()
@@ -77,7 +77,8 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
 
 
 def elections(history: History) -> int:
-    """Return the number of elections: of each partition's leader epochs, all but the first."""
+    """Return the number of elections. Each leader epoch counts as one, except the first of each
+    partition."""
     leaderships = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
     return len(leaderships) - len({partition for partition, _ in leaderships})
 

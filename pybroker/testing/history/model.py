@@ -19,10 +19,9 @@ NANOSECONDS: Final = 1_000_000_000
 class ProducerFacts:
     """The guarantees of a producer. `keeps_order`: acknowledged values are stored in the order in
     which they were sent (idempotence, or one request in flight). `starts_anew`: after an error in
-    one partition, the producer starts the next producer epoch and resends values that other
-    partitions may already have (#4953 in librdkafka's tracker). No broker can detect these
-    duplicates.
-    """
+    one partition, the producer starts the next producer epoch and resends values of the other
+    partitions, which may have stored them already (#4953 in librdkafka's tracker). No broker can
+    detect these duplicates."""
 
     acks: int
     idempotent: bool
@@ -116,7 +115,8 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """All records of a partition at the end of the run, as read from `source`."""
+    """All records of a partition at the end of the run. `source` names the client or the files that
+    they were read from."""
 
     partition: TopicPartition
     source: str
@@ -172,7 +172,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
-    """The begin of a controller epoch: the broker that became the controller."""
+    """The start of a controller epoch: the broker that became the controller."""
 
     epoch: int
     broker: int
@@ -180,7 +180,7 @@ class ControllerTerm:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The begin of a fault (`kind` "invoke"), or its end ("ok")."""
+    """The start of a fault (`kind` "invoke"), or its end ("ok")."""
 
     at: int
     kind: str
@@ -204,8 +204,8 @@ class TopicLife:
 
 @dataclass(slots=True)
 class Loss:
-    """A loss receipt: the partition may have lost records. `given_up` has the offset ranges (first
-    offset, end offset) that replicas have truncated since."""
+    """A loss receipt: the partition may have lost records. `given_up` has the offset ranges that
+    replicas have truncated since, each as its first offset and the offset after its last one."""
 
     partition: TopicPartition
     at: int
@@ -216,7 +216,7 @@ class Loss:
 @dataclass(frozen=True, slots=True)
 class Calm:
     """The time after all faults of a run. No fault begins after `since`. The cluster must be
-    healthy `limit` ns after it."""
+    healthy `limit` ns after `since`."""
 
     since: int
     limit: int
@@ -320,7 +320,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTerm:
-    """The begin of the time in which a broker coordinates the groups of a partition of
+    """The start of the time in which a broker coordinates the groups of a partition of
     __consumer_offsets."""
 
     partition: int
@@ -359,7 +359,8 @@ class History:
     controller_terms: list[ControllerTerm] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lives: list[TopicLife] = field(default_factory=list)
-    """In the order of time; empty if no topic is deleted, or if deletions are unknown."""
+    """The lives of all topics in the order of time. The list is empty if no topic is deleted, or if
+    deletions are unknown."""
     losses: list[Loss] = field(default_factory=list)
     expires: bool = False
     """Whether retention deletes old records."""

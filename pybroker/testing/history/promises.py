@@ -18,8 +18,8 @@ _UNCLEAN_ELECTION: Final = "unclean-election"
 
 
 def availability(history: History) -> Iterator[Violation]:
-    """Check that soon after the last fault every partition acknowledges values and has all replicas
-    in sync."""
+    """Check that every partition acknowledges values and has all replicas in sync within
+    `Calm.limit` after the last fault."""
     calm = history.calm
     if calm is None:
         return
@@ -27,7 +27,7 @@ def availability(history: History) -> Iterator[Violation]:
     seconds = calm.limit / NANOSECONDS
     heard = [send.ended for send in history.sends.values()]
     if max([*heard, *(state.at for state in history.states)], default=0) < end:
-        return  # the cluster was healthy, and the run over, before the limit
+        return  # the run ended before the limit, as the cluster was healthy
     alive = {life.topic: life.replicas for life in history.lives if not life.doomed}
     gone = {life.topic for life in history.lives} - alive.keys()
     states: dict[TopicPartition, State] = {}
@@ -58,8 +58,8 @@ def availability(history: History) -> Iterator[Violation]:
 
 def refusal(history: History) -> Iterator[Violation]:
     """Check that no value is acknowledged with acks=all while the partition has no leader, or fewer
-    in-sync replicas than min.insync.replicas. The rule begins when every former leader must know
-    this state."""
+    in-sync replicas than min.insync.replicas. The rule applies from the time at which every former
+    leader must know this state."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -121,7 +121,7 @@ def losses_named(history: History) -> Iterator[Violation]:
         if named is None or any(start <= missing.offset < end for start, end in named):
             continue
         if missing.offset == UNKNOWN and named:
-            continue  # its offset is unknown
+            continue  # the offset of the value is unknown
         text = f"{missing.text}; the loss receipts name the offsets {sorted(named)}"
         yield replace(missing, rule="losses-named", text=text)
 

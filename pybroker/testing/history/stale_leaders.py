@@ -34,10 +34,10 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer, which is too low. Either the
-        controller could not reach this leader since the replacement, or the leader did not know
-        that a fault had ended its session. Even a stale leader's answer must not be below the
-        offsets known to be committed at the replacement."""
+        """Return whether a stale leader may have given this answer, although a higher offset was
+        known to be committed before. Either the controller could not reach this leader after the
+        replacement, or the leader did not know that a fault had ended its session. Even a stale
+        leader's answer must be above the offsets known to be committed at the replacement."""
         return any(
             answer.offset > self._top(answer.partition, state.at - OBSERVATION_DELAY_NS)
             for replaced, state in self._replaced[_named(answer.partition)]

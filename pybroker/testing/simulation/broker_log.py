@@ -23,7 +23,8 @@ _STORAGE: Final = (
     "|log cannot be|move failed|move not possible"
 )
 _ROTTEN: Final = r"|copying pauses .* error=CORRUPT_MESSAGE"
-"""The line of a follower whose leader sends a corrupt batch, while no other replica can lead."""
+"""The log line of a follower whose leader sends a corrupt batch, while no other replica can
+lead."""
 _EXPLAINED: Final = {
     "disk-full": _STORAGE,
     "sync-error": _STORAGE,
@@ -42,8 +43,8 @@ _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the log lines that need no further reason: those that faults of these
-    kinds cause, and those that every run may have. With `is_lossy`, the pattern also matches the
+    """Return a pattern of the error lines that are no violation: those that faults of these kinds
+    cause, and those that may occur in every run. With `is_lossy`, the pattern also matches the
     lines of unclean elections and loss receipts."""
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]

@@ -89,8 +89,7 @@ class SimCluster:
 
     def run_until_ready(self, seconds: float = 60.0) -> bool:
         """Advance virtual time until all brokers serve. Return False if some broker does not serve
-        in time.
-        """
+        within `seconds`."""
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Writes the changes in ZooKeeper into a history: creations and deletions of topics, states of
+"""Writes changes in ZooKeeper into a history: creations and deletions of topics, states of
 partitions, controllers and loss receipts.
 
-This module parses the nodes itself, because the checker shares no code with the brokers.
+This module parses the ZooKeeper nodes itself, because the checker shares no code with the brokers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Change(Protocol):
 
 class ClusterRecord:
     """The record of a cluster's changes in ZooKeeper. The caller passes every change to
-    `committed`, in order. `states`, `lives` and `topic_ids` are the present states of partitions,
-    topics and topic ids."""
+    `committed`, in order. `states` has the present state of each partition, `lives` and `topic_ids`
+    the present life and the id of each topic."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
         """Write the changes into `history`. `min_isr` is min.insync.replicas of a topic that does
@@ -101,8 +101,8 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions of `alive` whose records are values that the simulation's producers
-        sent."""
+        """Return the partitions of `alive` that are not of an internal topic. All their records are
+        values of the simulation's producers."""
         return [each for each in self.alive() if not each.topic.startswith(_INTERNAL)]
 
     def required(self, partition: TopicPartition) -> int:
@@ -132,8 +132,8 @@ class ClusterRecord:
             life.doomed = at
 
     def _config(self, name: str, data: bytes | None) -> None:
-        """Record min.insync.replicas from the topic's node of options. If the value changes, the
-        smallest value applies to the whole history."""
+        """Record min.insync.replicas from the ZooKeeper node with the topic's options. If the value
+        changes, the smallest value applies to the whole history."""
         config: dict[str, str] = {} if data is None else json.loads(data)["config"]
         min_isr = int(config.get(_MIN_ISR, self._min_isr))
         self._min_isr_of[name] = min_isr

@@ -31,8 +31,8 @@ class DataLossBudget:
         self._harmed: set[int] = set()
 
     def allows(self, broker: int) -> bool:
-        """Return whether `broker` may lose data now: with it, the number of brokers that have lost
-        data is within the limit."""
+        """Return whether `broker` may lose data now, because the number of brokers that have lost
+        data stays within the limit with it."""
         states = stored_states(self._cluster)
         self._harmed = {each for each in self._harmed if not self._is_whole(each, states)}
         return len(self._harmed | {broker}) <= self._most
@@ -54,7 +54,8 @@ class DataLossBudget:
             return False
         if not mine.leader_epoch == leaders.leader_epoch == state.leader_epoch:
             return False
-        # Before that, the leader's high watermark may be below what its predecessor acknowledged.
+        # Until the high watermark reaches the start of the leader epoch, it may be below records
+        # that the previous leader acknowledged.
         knows = leaders.high_watermark >= leaders.epoch_start
         return knows and mine.log.log_end_offset >= leaders.high_watermark
 

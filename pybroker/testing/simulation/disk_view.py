@@ -30,8 +30,8 @@ def _reported(operation: str, path: str, *, is_write: bool = False) -> Iterator[
 
 
 class SimFile:
-    """A `File` on a simulated disk. As with a real `File`, the path is looked up at the first use,
-    and every handle stores its own end of the file."""
+    """A `File` on a simulated disk. As with a real `File`, the path is looked up at the first use.
+    Each `SimFile` stores its own value of the file's size."""
 
     __slots__ = ("_closed", "_disk", "_node", "_path", "_size", "_view")
 
@@ -121,7 +121,8 @@ class SimFile:
 
 
 class DiskView:
-    """The `Disk` of one process, which starts now. It ends with the process."""
+    """The `Disk` of one process. It is created when the process starts, and ends with the
+    process."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -187,8 +188,8 @@ class DiskView:
         return room
 
     def grow(self, node: FileNode, grown: int) -> None:
-        """Update the used bytes, the file's modification time and the write-back, because the file
-        has changed and has grown by `grown` bytes."""
+        """Update the disk's used bytes and the file's modification time after a change by which the
+        file has grown by `grown` bytes. Schedule the write-back of the change."""
         if node.is_linked:
             self._disk.used_bytes += grown
         node.modified_ms = self._disk.wall_ms()

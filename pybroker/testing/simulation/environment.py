@@ -20,7 +20,7 @@ class Runnable(Protocol):
     """An event loop that the environment runs."""
 
     def turn(self) -> None:
-        """Run the callbacks that were ready at the begin of the call."""
+        """Run the callbacks that were ready at the start of the call."""
 
 
 class Entry:
@@ -102,9 +102,8 @@ class Environment:
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all events up to the virtual time `until`. `stop()` is called before every step: if
-        it returns True, the run ends early, and so does this call, with True. Otherwise return
-        False."""
+        """Run all events up to the virtual time `until`, and return False. `stop()` is called
+        before every step: if it returns True, this call runs no more events and returns True."""
         while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []

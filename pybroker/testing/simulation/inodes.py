@@ -58,7 +58,7 @@ class FileNode:
         self.is_linked = True
         self.is_locked = False
         self.is_awaited = False
-        """Whether it is scheduled that the pending changes become durable by themselves."""
+        """Whether a time is scheduled at which the pending changes become durable by themselves."""
 
     def write(self, position: int, data: bytes) -> int:
         """Write `data` at the byte `position`. Return the number of bytes by which the file has
@@ -110,8 +110,8 @@ class FileNode:
         return kind
 
     def _tear(self, rng: random.Random) -> None:
-        """Make the first changes durable, up to a random number. Of the next write, keep whole
-        sectors up to a random sector."""
+        """Make a random number of the oldest pending changes durable. If the next change is a
+        write, make a random number of its first sectors durable, too."""
         count = rng.randrange(len(self.pending) + 1)
         for change in self.pending[:count]:
             _apply(self.durable, change)
@@ -137,8 +137,8 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Make each pending change durable or drop it, independently of the others. Bytes that were
-        cut off may reappear behind the bytes that replaced them."""
+        """Make each pending change durable or drop it, independently of the others. If a truncation
+        is dropped, the removed bytes may reappear behind bytes that were written after it."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -222,8 +222,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the node's name on disk, because the change `number` gives the name to another node. A
-    change of this node with a smaller number has no effect from now on: it would restore the
+    """Remove the node's name on disk, because change `number` gives that name to another node. A
+    change of the node with a smaller number has no effect from now on: it would restore the
     name."""
     if node.settled_at < number:
         node.settled_at = number

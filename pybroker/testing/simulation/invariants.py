@@ -52,15 +52,16 @@ class Invariants:
         self._record = record
         self._leaders: dict[tuple[_Life, int], int] = {}
         self._marks: dict[tuple[_Life, int, str], int] = {}
-        """The last high watermark that each leader had, by partition, leader epoch and process."""
+        """The last observed high watermark of each leader, by partition, leader epoch and
+        process."""
         self._committed: dict[_Life, int] = {}
         """The highest high watermark that any leader had, by partition."""
         self._ends: dict[_Life, dict[int, int]] = defaultdict(dict)
         """The log end offset of each replica at the last observation, by partition and broker
         id."""
         self._doubted: dict[tuple[int, TopicPartition], bool] = {}
-        """The replicas on disks that may have lost data, each with whether it has left the ISR
-        since."""
+        """The doubted replicas: their disks may have lost data. For each, whether it has left the
+        ISR since."""
         self._losses = 0
         self._lost: set[TopicPartition] = set()
         self._told: set[tuple[str, TopicPartition]] = set()
@@ -86,8 +87,8 @@ class Invariants:
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
-        """Check that a replica which counts has not truncated committed records. `end` is its log
-        end offset after the truncation."""
+        """Check that a replica which is in sync or eligible, and not doubted, has not truncated
+        committed records. `end` is its log end offset after the truncation."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
         if end < committed and self._counts(broker, partition):
@@ -155,7 +156,7 @@ class Invariants:
             self._tell(NEVER_FALLS, partition, mark, text)
         state = self._record.states.get(partition)
         if state is None or (leader.epoch < state.epoch and partition in self._lost):
-            return  # it may know of losses that were admitted without it
+            return  # the topic was deleted, or this old leader may not know of a loss
         if before is not None and mark > before:
             self._look_at_commit(life, leader, {replica.broker for replica in found})
         self._committed[life] = max(self._committed.get(life, 0), mark)
@@ -173,9 +174,9 @@ class Invariants:
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """Check that as many replicas as acks=all needs have the records below the leader's high
-        watermark. Replicas that are doubted, closed or deleted count as having them, because their
-        log ends are unknown."""
+        """Check that the replicas that have the records below the leader's high watermark are
+        enough for acks=all (min.insync.replicas). Replicas that are doubted, closed or deleted
+        count as having the records, because their log ends are unknown."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -77,7 +77,7 @@ class Links:
             self.heal(source, [target])
 
     def hold(self, pipe: Pipe) -> None:
-        """Store the pipe, whose direction is cut, so that `heal` lets it continue."""
+        """Keep the pipe until `heal` lets it deliver again, because its direction is cut."""
         self._held.setdefault((pipe.source, pipe.target), []).append(pipe)
 
 

@@ -153,7 +153,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if not self.is_dead:
             self.is_dead = True
             self._ready.clear()
-            # Keep them, or the collector would close their coroutines and run their cleanup.
+            # Keep the tasks, or the garbage collector would run the cleanup of their coroutines.
             found = cast("set[_Task[Any]]", asyncio.all_tasks(self))
             self._buried = [*sorted(found, key=hash)]
 
@@ -383,8 +383,8 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run `function` as in a thread, while no event loop runs. `rest_s` seconds later the
-        result arrives in the future `heard`."""
+        """Run `function` with no running event loop, as in a thread. The future `heard` gets the
+        result `rest_s` seconds later."""
         loop = self._loop
         if loop.is_dead:
             return

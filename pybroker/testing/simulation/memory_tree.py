@@ -53,7 +53,7 @@ class _Node:
     ephemeral_owner: int = 0
     version: int = 0
     children_created: int = 0
-    """The number that the name of the next sequential child ends with. It never decreases."""
+    """The number at the end of the name of the next sequential child. It never decreases."""
     pzxid: int = 0
     """The zxid of the last creation or deletion of a child. With mzxid it tells whether the node
     changed after a client's watch was lost."""
@@ -91,8 +91,8 @@ class MemoryTree:
         self._next_session_id = _FIRST_SESSION_ID
         self._clients: dict[int, TreeClient | None] = {}
         self.on_event: Callable[[WatchEvent], object] | None = None
-        """A function that is called for every change. A service that stores the watches of its
-        clients itself sets it."""
+        """A function that is called for every change. It is set if the owner of the tree stores the
+        watches of the clients, as `zookeeper_member.py` does."""
 
     def paths(self) -> list[str]:
         """Return all node paths, sorted, for assertions."""

@@ -52,8 +52,8 @@ class _Accepted:
 
 
 class Moves:
-    """All requests to move a replica of a run. `counts` has the number of each kind of answer,
-    `failures` the errors that no client may get."""
+    """All requests of a run that ask a broker to move a replica. `counts` has the number of each
+    kind of answer, `failures` the errors that no client may get."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()

@@ -28,9 +28,9 @@ def repair(cluster: SimCluster) -> None:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the paths of the broker's log directories that have a new, empty disk, and, if any
-    has, of those that are lost. The broker does not recreate the replicas of a lost directory in
-    another directory before the operator accepts the loss."""
+    """Return the paths of the broker's log directories whose disk is new and empty. If there is
+    one, the result also has the paths of the lost log directories. The broker does not recreate the
+    replicas of a lost directory in another directory before the operator accepts the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -57,8 +57,8 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
     """Return the names of a broker's losses in the partition. Return no names if the broker has its
-    replica, or may have it soon. A replica whose copying is incomplete counts as lost. A leader
-    with a damaged range stays leader."""
+    replica, or if it does not serve and may have the replica later. A replica whose copying is
+    incomplete counts as lost. A leader with a damaged range stays leader."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
@@ -72,8 +72,8 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """Kill the broker, and accept its losses by the file that docs/operations.rst describes, which
-    the broker reads at its next start."""
+    """Kill the broker, and accept its losses: write their names into the file that
+    docs/operations.rst describes. The broker reads the file at its next start."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()

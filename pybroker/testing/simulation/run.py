@@ -236,8 +236,8 @@ class _Run:
             )
 
     def _accepts_records(self) -> Callable[[], bool]:
-        """Return a condition. It returns True as soon as every partition has acknowledged a number
-        of new values, counted from this call."""
+        """Return a condition. It returns True as soon as every partition has acknowledged
+        `_PROGRESS` new values since this call."""
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(

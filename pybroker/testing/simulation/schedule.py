@@ -82,10 +82,10 @@ class Options:
 
 
 def fits(kind: Kind, options: Options) -> bool:
-    """Return whether a seed with these options may have faults of this kind: such a fault must not
-    destroy data that the options promise to keep. The losses of single machines are limited during
-    the run (`nemesis.py`). If all machines lose power at once, they keep only their synced data, so
-    flush must be 1."""
+    """Return whether a run with these options may have faults of this kind. Some kinds need groups
+    or several log directories. A fault must not destroy records that the options promise to keep:
+    if all machines lose power at once, only synced data survives, so `options.flush` must be 1.
+    `nemesis.py` limits the losses of single machines during the run."""
     if kind.needs_groups and not options.groups:
         return False
     if kind.needs_directories and options.log_dirs == 1:

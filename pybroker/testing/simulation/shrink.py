@@ -91,8 +91,8 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Remove from the best schedule all events whose removal lets it still fail, in ever smaller
-    groups (delta debugging)."""
+    """Remove groups of events from the best schedule as long as it still fails without them. The
+    groups become smaller, down to single events (delta debugging)."""
     parts = 2
     while search.best.events:
         events = search.best.events

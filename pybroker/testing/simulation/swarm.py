@@ -59,7 +59,7 @@ _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("offsets_in_log", (0, 0, 1)),
 )
 _TIMES_COORDINATOR: Final = 4
-"""How much more often `_broker` returns a coordinator than another target."""
+"""The number of entries for a coordinator in the list from which `_broker` draws a target."""
 _DIRECTORIES: Final = 0.2
 """The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"

@@ -167,7 +167,7 @@ class ConnectedSocket(SocketBase):
         super().__init__(host, port)
         self.name = f"{host.machine.name}:{port}"
         self.is_gone = False
-        """The socket was closed, or its process or machine has ended."""
+        """Whether the socket was closed, or its process or machine has ended."""
         self.error: OSError | None = None
         self.established: asyncio.Future[None] | None = None
         """A future that is done when the handshake is complete. The process that connects awaits
@@ -454,8 +454,8 @@ class ConnectedSocket(SocketBase):
     # handshake
 
     def _asked(self, wait_s: float = _RETRY_S) -> None:
-        """Answer a connection attempt of the peer. If no answer is possible, try it again after
-        `wait_s` seconds, as the peer does."""
+        """Answer a connection attempt of the peer. If no answer is possible now, the peer repeats
+        the attempt after `wait_s` seconds."""
         if self.peer.is_gone:
             return
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)

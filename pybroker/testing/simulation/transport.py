@@ -20,7 +20,7 @@ Data = bytes | bytearray | memoryview
 
 
 class StreamTransport(asyncio.Transport):
-    """The transport of one simulated connection. At its end it closes the socket."""
+    """The transport of one simulated connection. The transport closes its socket when it ends."""
 
     def __init__(
         self, loop: ProcessLoop, sock: ConnectedSocket, protocol: asyncio.BaseProtocol
@@ -229,7 +229,7 @@ class StreamTransport(asyncio.Transport):
 
     def abort(self) -> None:
         """Close at once, without sending the buffered data. The peer sees the end of data, or a
-        reset; in a real kernel this depends on the data that has arrived by then."""
+        reset. With a real kernel, this depends on the data that the socket has received by then."""
         self._resets = True
         self._lose(None)
 

@@ -62,8 +62,9 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Remove from the final reads the records that retention had deleted before. After a power
-        loss or a change of leader such records may exist again, but no client had to read them."""
+        """Remove from the final reads the records below the highest log start offset that any
+        leader had. Retention had deleted them. After a power loss or a change of leader such
+        records may exist again, but no client had to read them."""
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition

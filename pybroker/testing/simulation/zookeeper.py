@@ -154,8 +154,8 @@ class ZooKeeper:
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
         """Return a ZooKeeper client for the present process of the machine. The caller must start
-        it. It first ends the sessions in the machine's session store. A client with a `purpose`
-        exists in addition to the main client of the process."""
+        the client. The start first ends the sessions in the machine's session store. A client with
+        a `purpose` exists in addition to the main client of the process."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -287,9 +287,9 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Answer a session that has reconnected on another connection; `session` is None if it has
-        expired. The answer does not wait for transactions that the session's member has not applied
-        yet."""
+        """Answer a client that has reconnected to its session on another connection; `session` is
+        None if it has expired. The answer does not wait for transactions that the client's member
+        has not applied yet."""
         if session is None:
             granted = Granted(0, 0)
         else:
@@ -408,7 +408,7 @@ class ZooKeeper:
         return self._leader is not None and self._reaches_quorum(self._leader)
 
     def _look(self) -> None:
-        """Detect members that have failed or recovered, and expire sessions. Repeats itself."""
+        """Detect members that failed or recovered, and expire sessions. Schedules its next call."""
         now = self.environment.now
         self.environment.after(_LOOK_S, self._look)
         if self._has_quorum():

@@ -292,7 +292,7 @@ class Member:
         self._environment.at(self._applies_at, self._do_next, item)
 
     def _do_next(self, item: Transaction | tuple[int, Sync]) -> None:
-        if self._inbox and self._inbox[0] is item:  # it differs if the member was stopped meanwhile
+        if self._inbox and self._inbox[0] is item:  # not if the member was stopped meanwhile
             self._inbox.popleft()
             self._do(item)
 

@@ -136,8 +136,8 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """Note that the process was killed: the answers to its pending requests will never be
-        known."""
+        """Note that the client's process was killed: the answers to its pending requests will never
+        be known."""
 
     def _come_back(self) -> None:
         self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
@@ -163,8 +163,8 @@ class Client:
         raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Create a Kafka client with `make` and connect it, until it has reached the cluster.
-        Return it, or None if the workload stops before that."""
+        """Create a Kafka client with `make` and start it. Repeat this with a new client until one
+        has reached the cluster. Return it, or None if the workload stops before that."""
         while not self.is_stopping:
             client = make()
             try:

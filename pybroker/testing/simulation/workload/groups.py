@@ -77,8 +77,8 @@ class _GroupClient(Client):
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the groups must stop. They stop after they have read all values of the
-        producers."""
+        """Return whether the groups must stop. This becomes true after they have read all values of
+        the producers."""
         return self.shared.groups_are_stopping
 
     def make(self, **more: object) -> Consumer:

@@ -64,8 +64,8 @@ class ProducerKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """The options of a workload. Times are in virtual seconds. A time named `mean` is the mean of
-    an exponential distribution; 0 means never."""
+    """The options of a workload. Times are in virtual seconds. A time with `mean` in its name is
+    the mean of an exponential distribution; 0 means never."""
 
     topics: int = 1
     partitions: int = 2

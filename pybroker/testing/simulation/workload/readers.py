@@ -52,7 +52,7 @@ class ReaderClient(_Consuming):
                 try:
                     await self._read(consumer)
                 except ClientError as error:
-                    # Errors of a partition that are not retriable stay with the consumer.
+                    # This consumer would raise a non-retriable error of a partition again.
                     self.recorder.refused[type(error).__name__] += 1
                     await asyncio.sleep(_AGAIN_S)
                 await consumer.close()
@@ -103,7 +103,7 @@ class ReaderClient(_Consuming):
         """Continue to read the partition at its log start offset, because `error` says that the log
         has no record at the consumer's position."""
         if self.shared.catalog.version != self._version:
-            return  # the partition may be deleted
+            return  # the topics have changed: the partition may be deleted
         self.recorder.lost(self.name, partition, self._positions[partition], error)
         starts = await consumer.beginning_offsets([partition])
         if partition in consumer.assignment():
