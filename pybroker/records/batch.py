@@ -27,7 +27,8 @@ from pybroker.records.crc32c import checksum
 HEADER_SIZE: Final = 61
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 LOG_OVERHEAD: Final = 12
-"""The bytes before the end of the `batch_length` field, which `batch_length` does not count."""
+"""The number of bytes up to the end of the `batch_length` field. `batch_length` does not count
+them."""
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 MAGIC: Final = 2
 MAGIC_POSITION: Final = 16

@@ -24,8 +24,8 @@ from pybroker.records.loops import append_record
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _RECORD_OVERHEAD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
-"""The maximum size of a record's length, attributes, timestamp delta, offset delta, key length,
-value length and header count, in bytes."""
+"""The maximum number of bytes that a record's length, attributes, timestamp delta, offset delta,
+key length, value length and header count take together."""
 _HEADER_OVERHEAD_MAX: Final = 5 + 5
 _UTF8_BYTES_MAX: Final = 4
 

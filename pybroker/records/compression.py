@@ -114,8 +114,8 @@ class _Output:
         return CorruptionError(f"{self._codec.name.lower()} data: {what}")
 
     def frame(self, index: int) -> None:
-        """Raise CorruptionError if the frame with the number `index`, counted from 0, is one more
-        than the maximum number of frames."""
+        """Raise CorruptionError if the frame with the number `index`, counted from 0, exceeds the
+        maximum number of frames, FRAMES_MAX."""
         if index >= FRAMES_MAX:
             raise self.damaged(f"the data has more than {FRAMES_MAX} concatenated frames")
 

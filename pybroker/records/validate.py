@@ -50,7 +50,7 @@ byte each."""
 _DECOMPRESSED_RATIO_MAX: Final = 64
 _DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
 """The least limit, in bytes, of a batch's decompressed size. If `_DECOMPRESSED_RATIO_MAX` times
-`max.message.bytes` is larger, it is the limit."""
+`max.message.bytes` is larger, this product is the limit."""
 
 
 @dataclass(frozen=True, slots=True)

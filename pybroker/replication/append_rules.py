@@ -18,8 +18,8 @@ class AppendRules:
         self._config: LogConfig | None = None
 
     def of(self, config: LogConfig, api_version: int) -> BatchRules:
-        """Return the rules for a batch in a Produce request of version `api_version`, while the
-        topic has this configuration."""
+        """Return the rules for a batch in a Produce request of version `api_version`, for
+        a topic with the configuration `config`."""
         if config is not self._config:
             self._config = config
             self._rules.clear()

@@ -60,8 +60,8 @@ class ReplicaFetchers:
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """The partitions that this broker follows. Each value contains how many offsets the
-        follower is behind its leader."""
+        """Partition that this broker follows -> the state that its fetcher keeps of it, such as
+        the number of offsets that the replica is behind its leader."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:

@@ -121,8 +121,9 @@ def first_epoch(records: Buffer) -> int:
 
 def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:
     """Return the step of a follower with this log after OFFSET_OUT_OF_RANGE, given the leader's log
-    start and log end. A log end outside the leader's log leads to a truncation. If it is within the
-    leader's log, the follower pauses and fetches again: equal log ends do not prove equal logs."""
+    start and log end. If the follower's log end is outside the leader's log, the step truncates or
+    discards the follower's log. If it is within the leader's log, the follower pauses and fetches
+    again, because the leader's log has changed meanwhile."""
     if log.log_end_offset < leader_start:
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:

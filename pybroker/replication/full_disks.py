@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
-"""Longer than any pause of a follower between two attempts to append."""
+"""How long no write must have failed before a directory counts as no longer full. This is longer
+than any pause of a follower between two attempts to append."""
 FREE_BYTES_MIN: Final = 4 * 1024**2
 
 
@@ -52,7 +53,7 @@ class FullDisks:
 
         def refused(path: str, error: StorageError) -> None:
             """Note that a write in the log directory `path` failed for lack of space. Called in any
-            thread, for each write of this kind."""
+            thread, for each such write."""
             self._refused_at[path] = self._clock.monotonic()
             if path not in self._full:
                 begin(path, str(error))

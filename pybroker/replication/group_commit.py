@@ -32,7 +32,7 @@ _RETRY_S: Final = 1.0
 class _Directory:
     """The syncs in one log directory. `wanted`: logs whose sync is requested and has not begun.
     `busy`: logs that are being synced. A log that requests a sync during its sync is in both.
-    `lanes`: the tasks that sync one log at a time; at most one of them syncs the same log."""
+    `lanes`: the running tasks. Each syncs one log at a time, never one in `busy`."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)
@@ -62,8 +62,8 @@ class GroupCommit:
 
     def _sync_due(self, due: Flushable) -> bool:
         """Request a sync of the log `due`. Return False if the broker's event loop does not run:
-        the log then syncs itself. Called in any thread: a log that is copied to another log
-        directory grows in a thread."""
+        the log then syncs itself. Called in any thread: a thread writes the copy of a log for
+        another log directory."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
@@ -78,8 +78,8 @@ class GroupCommit:
         return True
 
     def commit(self, due: Flushable) -> None:
-        """Request a sync of the log `due`: afterwards at least the records that it has now are
-        durable."""
+        """Request a sync of the log `due`. After the sync at least the records that the log has
+        now are durable."""
         path = due.directory.rpartition("/")[0]
         directory = self._directories.get(path)
         if directory is None:

@@ -100,8 +100,8 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait until `work`, which runs in a thread, has ended. A cancellation waits too: a thread
-    cannot be stopped."""
+    """Wait until `work`, which runs in a thread, has ended. If the waiting task is cancelled, it
+    waits all the same, because a thread cannot be stopped, and raises CancelledError then."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

@@ -44,9 +44,10 @@ class InternalLog:
         codec: Codec = Codec.NONE,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`look` updates the level of the broker's lease from ZooKeeper. After a pause of the
-        process, a timer may fire before any request has updated the level. Raises BrokerError if
-        the broker does not lead the partition."""
+        """`look` updates the level of the broker's lease from ZooKeeper. It is called before each
+        append, and before this object says whether the broker leads: after a pause of the process,
+        a timer may fire before any request has updated the level. Raises BrokerError if the broker
+        does not lead the partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now
@@ -179,7 +180,7 @@ class InternalLog:
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
         """Return this broker's replica, if it has at least the authority `needed`. Raises
-        BrokerError if the leadership has ended or another broker has led meanwhile."""
+        BrokerError otherwise, and if another broker has led since this object was created."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:

@@ -241,7 +241,8 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Remove the ended task, and retrieve its error: a client that disconnected does not."""
+        """Remove the ended task, and retrieve its exception. If the client that waits for the task
+        has disconnected, asyncio would otherwise log the exception as never retrieved."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()

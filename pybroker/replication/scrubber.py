@@ -31,7 +31,7 @@ _BYTES_LEAST: Final = 32 * 1024
 """Each check counts as at least this many bytes against the limit: a smaller read takes as long."""
 _IDLE_S: Final = 1.0
 _REST_S: Final = 30.0
-"""The longest wait of the scrubber while no log is due. Also for logs that are created meanwhile: a
+"""The longest wait of the scrubber while no log is due. It does not look for new logs meanwhile: a
 new log has few records to check."""
 _PAUSE_S: Final = 1.0
 """The longest pause after checking a log, so that thousands of small logs take little processor

@@ -1,7 +1,8 @@
 """Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt
 allows it.
 
-No other code may change a log during its truncation: it checks `is_busy` or awaits `settled`.
+No other code may change a log during its truncation. Before a change, other code checks `is_busy`
+or awaits `settled`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from pybroker.replication.partition import Partition
 log = logging.getLogger(__name__)
 
 _RECEIPT_WAIT_S: Final = 5.0
-"""The time limit for reading and writing a loss receipt. After it the partition pauses without a
-truncation, because the controller's commands wait for the truncation to end."""
+"""The time limit for reading and writing a loss receipt. When the time is over, the partition
+pauses without a truncation, because the controller's commands wait for the truncation to end."""
 
 
 class Losses(Protocol):
@@ -97,8 +98,8 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Begin the truncation `step` in a thread. At its end `done` is called: with None after a
-        success, or after a failure with the pause before the next fetch."""
+        """Begin the truncation `step` of this partition's log in a thread. At its end `done` is
+        called with None if the log was truncated, else with the pause before the next fetch."""
         key = partition.topic_partition
         assert key not in self._busy
         task = asyncio.create_task(self._truncate(partition, step), name=f"truncate {key}")

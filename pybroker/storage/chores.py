@@ -48,9 +48,10 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Write the leader epoch file of each log whose log start differs from its checkpoint. `starts`
-    are the current log starts, `known` those in the checkpoint. The caller writes the checkpoint
-    afterwards: the next start of the broker uses the lower one of the log starts in the two files.
+    """Write the leader epoch file of each undamaged log whose log start differs from the one in the
+    checkpoint. `starts` are the current log starts, `known` those in the checkpoint. The caller
+    writes the checkpoint afterwards. This order matters: the first entry of the leader epoch file
+    is also a log start, and a restarted broker uses the lower one of this and the checkpoint's.
     Waits for the disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:

@@ -93,8 +93,8 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Consecutive batches of one leader epoch: the first one's offset, file and position, and their
-    count."""
+    """Consecutive batches of one leader epoch: the offset, the file and the position of the first
+    batch, and the number of batches."""
 
     epoch: int
     start_offset: int

@@ -36,8 +36,8 @@ MOVED_HERE: Final = "pybroker.moved"
 """A file in the directory of a log that was copied from another log directory. It names the log
 directory of the original log, which may have been removed already."""
 OUTDATED: Final = "pybroker.outdated"
-"""A file in the directory of a log that was moved, or of its copy: this one is out of date, because
-the other one was truncated later."""
+"""A file in the directory of a log that was moved, or of its copy. The log in this directory is
+outdated, because the other one of the two was truncated later."""
 MOVING_AWAY: Final = "pybroker.moving"
 """A file in the directory of a log that is moved to another log directory. It names the log
 directory of the copy, which the broker may already use instead."""

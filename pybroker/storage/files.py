@@ -36,8 +36,8 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 class _reported:
-    """Wrap an operation of the system. Raises StorageError for its OSError. This is a class because
-    a generator would take as long as the operation."""
+    """Wrap a call of the operating system: if it raises OSError, raise StorageError instead. This
+    is a class because a context manager made of a generator would take as long as the call."""
 
     __slots__ = ("_operation", "_path")
 
@@ -46,7 +46,7 @@ class _reported:
         self._path = path
 
     def __enter__(self) -> None:
-        """Do nothing: only the exit counts."""
+        """Do nothing: `__exit__` converts the error."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
@@ -164,7 +164,7 @@ class SystemFile:
         self._disk = disk
         self._handles = handles
         # How `pread_cached` reads. None: with RWF_NOWAIT. True: with a plain read, because the file
-        # system is in memory. False: it cannot.
+        # system is in memory. False: neither of them works without a wait for the disk.
         self._plain: bool | None = None if _NOWAIT else False
         self.descriptor = -1
         self.pins = 0

@@ -58,7 +58,8 @@ class IndexTable:
         return state
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
-        """Set the number of entries in the file, if it is not known yet. Return the state."""
+        """Compute the number of entries in the file from its `size`, if the number is not known
+        yet. Return this number, and the bytes of the entries that are only in memory."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state

@@ -364,8 +364,8 @@ class _Loader:
 
     def _known_start(self) -> int:
         """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
-        The epoch file is written before the checkpoint. So a higher log start in the checkpoint is
-        a changed bit, and retention would delete records below it."""
+        The epoch file is written before the checkpoint. So if the checkpoint has the higher log
+        start, it is corrupt, and retention would delete the records below it."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start

@@ -43,7 +43,8 @@ from pybroker.storage.log_parts import LogOwner
 
 log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1024**2
-"""The number of bytes that are copied at a time. Other work waits until they are copied."""
+"""The number of bytes that one call of `copy` copies. Other moves, and a cancellation of this one,
+wait for the end of the call."""
 
 
 class MoveCancelled(PybrokerError):

@@ -231,6 +231,7 @@ def recover(
     `segments` are all segments of the log, in order. All records below `floor_offset` were written,
     so a log that ends below it is damaged. A segment that begins above `gapless_from` must begin at
     the end of the previous one. `trusts_indexes`: the machine has been up since the last write.
+    The index files are then kept, and an invalid batch of full length is corrupt, not a torn tail.
     `visit` is called for each valid batch that is checked. `accepts_loss`: cut off all records from
     a corrupt range on."""
     first = max(
@@ -238,7 +239,8 @@ def recover(
         default=0,
     )
     if not trusts_indexes:
-        # The next flush would have synced the indexes of the segment before, which had just ended.
+        # The segment before may have ended shortly before the crash. Only the next flush would
+        # have synced its indexes.
         for segment in segments[max(0, first - 1) : first]:
             segment.rebuild_indexes(index_interval_bytes)
     expected = segments[first].base_offset

@@ -179,8 +179,8 @@ class Segment:
         return self._first_timestamp
 
     def largest_timestamp(self) -> tuple[int, int]:
-        """Return the largest timestamp and its batch's last offset; (-1, base offset) without
-        one."""
+        """Return the largest timestamp and the last offset of its batch; (-1, base offset) if no
+        record has a timestamp."""
         if self._largest is None:
             last = self.times.last()
             self._largest = (-1, self.base_offset)

@@ -55,7 +55,7 @@ class Room(NamedTuple):
     size_bytes: int
     last_offset: int
     timestamp_ms: int
-    """-1 if the age must be checked for each batch."""
+    """The limit of the batch's timestamp; -1 if `is_due` must check the age for each batch."""
 
 
 NO_ROOM: Final = Room(-1, -1, -1)

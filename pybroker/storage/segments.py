@@ -41,7 +41,7 @@ class Segments:
         are_names_durable: bool = True,
     ) -> None:
         """`is_new`: the name of the log's directory is not durable yet. `are_names_durable`: the
-        names of its files are."""
+        names of the files in this directory are durable."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(

@@ -41,7 +41,7 @@ class SnapshotFiles:
 
     def write(self, offset: int, state: ProducerState) -> None:
         """Write `state`, the producer state before the record at `offset`, as a snapshot. If the
-        disk is full, only the snapshot is missing."""
+        disk is full, log a warning and write no snapshot: the next start reads more batches."""
         try:
             self._disk.write(self._path(offset), encode(state.entries.values()))
         except DiskFull as error:

@@ -37,12 +37,12 @@ def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
     """Return the partition state `state` without this broker as leader, in-sync or eligible
-    replica. Return None if no in-sync or eligible replica is on another broker in `live`. `live`
-    None: the live brokers are not known yet, and any other broker suffices.
+    replica. Return None if no in-sync or eligible replica is on another broker in `live`. If
+    `live` is None, the live brokers are not known yet, and a replica on any other broker suffices.
 
-    If the broker is neither in sync nor eligible, return `state` itself. Writing it raises the
-    version of the state node. A leader's change under way that adds the broker to the ISR then
-    fails."""
+    If the broker is neither in sync nor eligible, return `state` itself. The caller writes it
+    nevertheless: the write raises the version of the state node, so that a leader's change under
+    way that adds the broker to the ISR fails."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
@@ -93,8 +93,8 @@ class DamagedReplicas:
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
-        """The damage of each replica that has not stepped aside, because no other replica can
-        replace it now; a copy."""
+        """Partition -> the damage of this broker's replica, for each replica that has not stepped
+        aside, because no other replica can replace it now. The dictionary is a copy."""
         return dict(self._damaged)
 
     def found(self, key: TopicPartition, damage: Damage) -> None:

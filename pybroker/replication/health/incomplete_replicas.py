@@ -31,7 +31,8 @@ class IncompleteReplicas:
     def __init__(
         self, leave: StepAside, logs: LogManager, live: Callable[[], Collection[int]]
     ) -> None:
-        """`leave` writes the state nodes. `live` returns the registered brokers."""
+        """`leave` removes a replica from its ISR by a write of the partition's state node. `live`
+        returns the ids of the registered brokers."""
         self._leave = leave
         self._logs = logs
         self._live = live
@@ -74,8 +75,8 @@ class IncompleteReplicas:
             return False
         if changed is not None and is_orphaned(changed):
             if key in self._left:
-                # The controller elected it again after it had left, so no other replica can lead:
-                # the next election makes it lead.
+                # The controller elected this replica again after it had left the ISR, so no other
+                # replica can lead. Released, it leads after the next election.
                 self._logs.incomplete.released.add(key)
             self._left.add(key)
         return changed is not None

@@ -1,10 +1,11 @@
 """Removes suspect replicas from the ISR and the eligible replicas, before a broker registers after
 a power loss.
 
-A power loss destroys records that were not synced, and the files do not show how many: the log may
-only be shorter than it was. So each replica whose log was not closed leaves the ISR and the
-eligible replicas of its partition, and catches up as a follower. If a partition has only one
-replica, it stays in the ISR, and the broker writes a loss receipt for it.
+A power loss destroys records that were not synced. The files do not show how many: the rest of the
+log may be valid, only shorter than the log was. So each replica whose log was not closed leaves the
+ISR and the eligible replicas of its partition, and catches up as a follower. If a partition has
+only one replica, this replica stays in the ISR, and the broker writes a loss receipt for the
+partition.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from pybroker.wire.schema import (
 
 ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2
-OPERATIONS_NOT_ASKED: Final = -(2**31)  # the bit field if the client did not request it
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+"""The value of a field for authorized operations if the client did not request them."""
 
 
 @message

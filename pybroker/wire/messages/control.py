@@ -30,8 +30,8 @@ ELIGIBLE_TAG: Final = 10_002
 this tag."""
 
 EXTENT_TAG: Final = 10_003
-"""The tag of a request's extent, which says whether the request is a full update, or which part of
-a full update."""
+"""The tag of a request's extent: the request names some partitions of its receiver, all of them, or
+a part of all that several requests name together."""
 
 UNKNOWN_TYPE: Final = 0
 INCREMENTAL_TYPE: Final = 1

@@ -23,7 +23,8 @@ from pybroker.wire.schema import (
     string,
 )
 
-OPERATIONS_NOT_ASKED: Final = -(2**31)  # the bit field if the client did not request it
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+"""The value of a field for authorized operations if the client did not request them."""
 
 
 @message
