@@ -27,7 +27,7 @@ class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
     `changed` has each partition whose state was stored in this round (the handling of one event).
-    Its value is whether that write created the state node.
+    The value says whether that write created the state node.
     """
 
     def __init__(
@@ -168,10 +168,11 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Let the sender send the first roles and the first metadata, marked as complete if they
-        are. The broker removes every replica that complete roles do not name, because its topic
-        must be deleted. So neither is marked if the controller could not read all topics, and roles
-        are not marked while a partition of the broker has no stored state."""
+        """Let the sender send the first roles and the first metadata. They are marked as complete
+        (Extent.ALL) if they name every replica of the broker and every partition of the cluster.
+        When roles are marked, the broker removes each replica that they do not name: its topic was
+        deleted. So roles and metadata are not marked if the controller could not read all topics.
+        Roles are also not marked while a partition of the broker has no stored state."""
         whole = not self._context.damaged
         lacks_state = any(
             partition.state is None and sender.broker.id in partition.replicas

@@ -66,7 +66,7 @@ class BrokerChanges:
         services.journal.brokers_changed(lost, started)
         came_back = lost & current.keys()
         # A leader may have added one of the lost brokers to the ISR since the state was last read.
-        # The leader would wait for that broker's fetches.
+        # If the broker stayed in the ISR, the leader would wait for its fetches.
         left_out = self._outside_isr(lost)
         await services.machine.refresh(left_out)
         disturbed = self._lose(lost)

@@ -82,11 +82,15 @@ class PendingWork:
     before it follows the leader, and it leads a partition before clients see it as the leader.
     Before `complete` is called, `take` returns only the list of brokers, the partitions to forget
     and the replicas to stop. After that call, the first LeaderAndIsr and the first UpdateMetadata
-    have Extent.ALL if `complete` allows it. With Extent.ALL the broker drops every replica or
-    partition that the request does not name: it was removed while the broker was not connected to a
-    controller. When a replica shall be stopped but its log kept, LeaderAndIsr no longer has
-    Extent.ALL, since that replica has no role. Invariant: no partition has both a pending stop and
-    a pending role. The exception is a partition that the broker removes first and then opens again.
+    have Extent.ALL if `complete` allows it.
+
+    With Extent.ALL the broker drops every replica or partition that the request does not name. Such
+    a replica or partition was removed while the broker was not connected to a controller. A replica
+    that is stopped without deletion has no role, so LeaderAndIsr does not name it. With Extent.ALL
+    the broker would drop it. After such a stop LeaderAndIsr therefore never has Extent.ALL.
+
+    Invariant: no partition has both a pending stop and a pending role. There is one exception: a
+    stop that deletes the replica stays pending beside the role of a new replica of the partition.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:
@@ -101,8 +105,8 @@ class PendingWork:
         self._complete = False
         self._full_roles = self._full_metadata = False
         self._keeps_more = False
-        """Whether the broker was asked to stop a replica and keep its log: this replica has no
-        role."""
+        """Whether the broker was asked to stop a replica and keep its log. LeaderAndIsr does not
+        name such a replica."""
 
     @property
     def is_complete(self) -> bool:
@@ -214,8 +218,8 @@ class PendingWork:
 
 
 class BrokerSender:
-    """Sends the pending work to one broker, in one incarnation. Owns its channel, and a task from
-    `start` to `close`.
+    """Sends the pending work to one broker, during one registration of the broker. Owns the
+    channel to the broker, and a task from `start` to `close`.
 
     When a command fails as a whole, the sender pauses and retries it before any other, for as long
     as the broker is registered. When a command fails for a partition, the sender later retries that
@@ -272,7 +276,7 @@ class BrokerSender:
         try:
             await self._send_all()
         finally:
-            # Here, and not in `close`: the caller of `close` may be cancelled while it waits.
+            # The task closes the channel: the caller of `close` may be cancelled while it waits.
             await self._channel.close()
 
     async def _send_all(self) -> None:

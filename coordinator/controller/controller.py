@@ -2,8 +2,8 @@
 election, and is the controller once it has won. It steps down when its ZooKeeper session ends or
 another broker is the controller.
 
-Watches and answers only put events into the queue. `term.py` handles the events of an elected
-controller. This module only decides which broker is the controller, and when.
+ZooKeeper's watches and the brokers' answers only put events into the queue. `term.py` handles the
+events of an elected controller. This module only decides which broker is the controller, and when.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Controller:
                 )
                 await self._begin_anew()
             except Exception:
-                # The handler may have changed a part of the context: read the whole context again.
+                # The handler may have failed after a part of its changes: the context may be wrong.
                 log.exception("event_failed event=%s: the cluster is read again", event)
                 await self._begin_anew()
 

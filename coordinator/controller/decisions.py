@@ -57,6 +57,7 @@ class Circumstances:
 
 def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None:
     """Return the best state that the live brokers allow; None if the stored state needs no change.
+    `now` has the live brokers and the other inputs of the decision.
 
     A new partition gets the first live assigned replica as its leader, and all live replicas as its
     ISR. A lost leader is replaced in the same write that shrinks the ISR. Lost followers leave the
@@ -96,9 +97,9 @@ def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None
 def succeeded(
     partition: Partition, elected: Elected, now: Circumstances, reason: Reason
 ) -> StateWrite:
-    """Return the state with the new leader. If the new ISR is smaller than `required`, a replica
-    that leaves the ISR becomes eligible. After an unclean election no replica is eligible: the new
-    leader's log alone is valid from then on."""
+    """Return the state with the leader and the ISR of `elected`, in the next leader epoch. If the
+    new ISR is smaller than `now.required`, a replica that leaves the ISR becomes eligible. After an
+    unclean election no replica is eligible: the new leader's log alone is valid from then on."""
     state = partition.state
     assert state is not None and elected.leader in elected.isr
     changed = isr_changed(state, elected.isr, 0 if elected.unclean else now.required)
@@ -116,8 +117,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """Return the state without these followers in the ISR; None if none of them is in the ISR. The
-    leader must not be one of `gone`."""
+    """Return the state in which the ISR has none of the followers `gone`; None if the ISR has none
+    of them already. The leader must not be one of `gone`. `now` has the other inputs."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

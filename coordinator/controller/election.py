@@ -1,8 +1,9 @@
 """The election of the controller: standing for election, proving the win, resigning.
 
 A broker wins by one multi, which creates the ephemeral /controller and raises /controller_epoch by
-one at the version that was read (KAFKA-6082). So while a /controller node exists, no other broker
-can have raised the epoch, and the version of /controller_epoch fences every write of its owner.
+one at the version that was read (KAFKA-6082). So while a broker owns the node /controller, no other
+broker raises the epoch. Each write of the controller checks that the node /controller_epoch still
+has the version of its own election, so ZooKeeper refuses the writes of a replaced controller.
 """
 
 from __future__ import annotations

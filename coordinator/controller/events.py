@@ -106,7 +106,8 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The result of an election: `code` NONE and the leader, or the error."""
+    """The result of an election. If it succeeded, `code` is NONE and `leader` is the leader. If it
+    failed, `code` and `message` are the error."""
 
     code: ErrorCode
     message: str | None = None

@@ -35,9 +35,9 @@ def offline(
     Return the first of the following replicas. Within each kind, the order of the assignment
     counts:
 
-    - a live replica in sync;
-    - a live member of the ISR whose broker has restarted since (`stale`): the other members have to
-      catch up with it before they are in sync again;
+    - a live member of the ISR whose broker has not restarted since it was last in sync;
+    - a live member of the ISR whose broker has restarted since then (`stale`): the new ISR has only
+      this leader, and other replicas return when they have caught up with it;
     - a live eligible replica, since it still has all committed records (KIP-966);
     - with `unclean`, any live replica.
     """

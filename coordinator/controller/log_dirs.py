@@ -66,8 +66,8 @@ class LogDirFailures:
         ]
         await services.machine.refresh(keys)
         for key in keys:
-            # Also for a state that was read before: the controller sends leaders no LeaderAndIsr
-            # after an ISR change notification.
+            # The leader may not know this state even if the controller read it earlier: after an
+            # ISR change notification the controller reads the state but sends no LeaderAndIsr.
             if not self._counts_on(key, broker_id):
                 services.notifier.changed_state(key)
         await services.repair(key for key in keys if not self._is_led(key))

@@ -73,8 +73,8 @@ class PartitionStateMachine:
         self._retries = retries
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
-        """Decide for each of the partitions and store the decisions, in order of the partitions'
-        names.
+        """Call `decide` for each of the partitions, in order of their names, and store the states
+        that it returns. It returns None for a partition whose state shall not change.
 
         Raises ControllerMoved, or CoordError.
         """
@@ -237,7 +237,7 @@ class PartitionStateMachine:
             before.state is not None and before.state.leader_epoch == node.state.leader_epoch
         )
         if same_epoch and stale == were_stale:
-            self._notifier.describe([key])  # the leader wrote this ISR: no LeaderAndIsr
+            self._notifier.describe([key])  # the leader wrote this ISR: it needs no LeaderAndIsr
         else:
             self._notifier.changed_state(key)
 

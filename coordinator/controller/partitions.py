@@ -146,8 +146,8 @@ def found(
 
 
 def registered_since(node: StateNode, brokers: Mapping[int, Broker]) -> frozenset[int]:
-    """Return the members of the ISR whose brokers registered after the state was last written. They
-    have restarted since they were last in sync."""
+    """Return the members of the ISR in `node` whose brokers registered after this state was
+    written. They have restarted since they were last in sync."""
     return frozenset(
         replica
         for replica in node.state.isr

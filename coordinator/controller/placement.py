@@ -75,9 +75,9 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of the broker of follower `number`, among `brokers` brokers: `first`, the
-    index of the first replica's broker, plus 1 to `brokers` - 1, modulo `brokers`. So it never
-    equals `first`."""
+    """Return the index of the broker that gets follower `number` (from 0), among `brokers` brokers.
+    `first` is the index of the first replica's broker. `shift` and `number` determine the distance
+    from it, which is 1 to `brokers` - 1, modulo `brokers`. So the result never equals `first`."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

@@ -33,9 +33,10 @@ PolicyOf = Callable[[Mapping[str, str]], Policy]
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """Return the policy of a topic with these options. An option with an invalid value is ignored,
-    as when logs are opened. An invalid unclean.leader.election.enable forbids unclean elections:
-    its author may have intended that."""
+    """Return the policy of a topic. `overrides` has the options that are set for the topic;
+    `broker` has the values of all others. An override with an invalid value is ignored, as when
+    logs are opened. An invalid unclean.leader.election.enable forbids unclean elections, because
+    the operator may have wanted to forbid them."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)

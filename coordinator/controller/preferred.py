@@ -52,7 +52,7 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
     """Return the state with the preferred replica as the leader; None if the preferred replica
-    leads already or may not lead."""
+    leads already or may not lead. `now` has the live brokers and the other inputs."""
     state = partition.state
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:
@@ -64,8 +64,9 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
 
 
 def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
-    """Whether the partition needs this election: for a preferred election, the leader is not the
-    preferred replica; for an unclean election, no live broker leads."""
+    """Whether the partition needs this election. It needs a preferred election if its leader is not
+    the preferred replica. It needs an unclean election if its leader is not one of `hosts`, the
+    live brokers that can use their replica."""
     leader = NO_LEADER if partition.state is None else partition.state.leader
     if election_type is ElectionType.PREFERRED:
         return leader != partition.replicas[0]

@@ -74,8 +74,9 @@ class Rebalance:
             self._timer = None
 
     async def _round(self, percentage: int) -> bool:
-        """Hold preferred leader elections for at most ELECTIONS_PER_ROUND_MAX partitions. Return
-        whether another round is due at once, for the remaining partitions."""
+        """Hold preferred leader elections for at most ELECTIONS_PER_ROUND_MAX partitions of the
+        brokers that `imbalanced` returns for this percentage. Return whether another round is due
+        at once, for the remaining partitions."""
         context = self._services.context
         due = imbalanced(context.kept_partitions(), percentage)
         keys = [key for keys in due.values() for key in keys]

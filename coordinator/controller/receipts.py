@@ -80,7 +80,7 @@ def _reason(write: StateWrite) -> str:
 
 
 def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence[int]) -> None:
-    """Log the loss receipt."""
+    """Log that a loss receipt was stored in the same multi as `write`."""
     log.warning(
         "loss_receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
         " records that only the earlier in-sync replicas have are discarded",

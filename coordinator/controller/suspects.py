@@ -31,8 +31,8 @@ def longest(
 ) -> Sequence[int]:
     """Return the replicas with the longest log, in the order of the assignment: the log ends with
     the latest leader epoch and, in that epoch, at the largest offset. These replicas have the same
-    records. Return an empty sequence while a replica is not usable or has not reported its log end
-    for this state.
+    records. Return an empty sequence while a replica has not reported its log end for this state,
+    or is not on one of `hosts`, the live brokers that can use their replica.
 
     A log whose last epoch is later than the partition's leader epoch is damaged and does not count:
     no checksum covers the epochs of batches.
@@ -53,8 +53,8 @@ def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
     """Return the state in which a replica with the longest log leads, and all replicas with an
-    equally long log are the ISR. Return None if the partition is not orphaned, or if a report is
-    missing."""
+    equally long log are the ISR. `reports` has the log end reports by replica, `now` the inputs of
+    the decision. Return None if the partition is not orphaned, or if a report is missing."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))

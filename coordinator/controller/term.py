@@ -177,7 +177,8 @@ class ControllerTerm:
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
-        """Elect again where no replica could lead: the new options may allow one to."""
+        """Elect leaders for the partitions of these topics (None: of all topics) that have no live
+        leader: with the new options another replica may be allowed to lead."""
         await self._services.repair(
             partition.topic_partition
             for partition in list(self.context.kept_partitions())

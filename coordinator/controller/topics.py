@@ -95,7 +95,8 @@ def check_partition_count(partitions: int) -> None:
 
 
 def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Check an assignment that a client chose. Return it in order of the partitions, to be stored.
+    """Check an assignment that a client chose. It may name only `live` brokers. Return it in order
+    of the partitions, to be stored.
 
     Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS.
     """

@@ -69,7 +69,7 @@ dozens."""
 
 
 class GroupCoordinator:
-    """The groups of one shard, in one leader epoch: a `Coordinator` for the runtime."""
+    """The groups of one shard. Implements `Coordinator`, the interface for the runtime."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class GroupCoordinator:
             self._check_not_ended()
             if fault is not ErrorCode.NONE:
                 return Joined(fault, call.member_id)
-            self._take_memory(size)  # other members may have used the memory meanwhile
+            self._take_memory(size)  # other members may have taken it during the wait
         group = self._groups.setdefault(group_id, Group(group_id))
         effects = self._turn()
         ticket, future = self._wait()
@@ -233,7 +233,7 @@ class GroupCoordinator:
         self, group_id: str, who: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
         """Return NONE if `who` may commit offsets of the group in this step of the event loop, else
-        the error code. `in_transaction`: by TxnOffsetCommit."""
+        the error code. `in_transaction`: the request is a TxnOffsetCommit."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)

@@ -17,12 +17,12 @@ def fault_of(group: Group) -> ErrorCode:
 
 
 def delete(group: Group, wall_ms: int) -> None:
-    """Begin the deletion of the group. Until the deletion ends, the group answers requests with a
-    retriable error."""
+    """Begin the deletion of the group at `wall_ms`, the present time in ms since 1970. Until the
+    deletion ends, the group answers requests with a retriable error."""
     group.pending.clear()
     group.move_to(GroupState.DEAD, wall_ms)
 
 
 def survive(group: Group, wall_ms: int) -> None:
-    """Keep the group after its deletion has failed."""
+    """Make the group Empty again, because its deletion has failed."""
     group.move_to(GroupState.EMPTY, wall_ms)

@@ -43,7 +43,7 @@ class UnmirroredGroups:
 
 
 def _has_room(size: int) -> None:
-    """Reserve `size` bytes for members without a limit."""
+    """Do nothing: this limit never refuses the memory of a member."""
 
 
 @dataclass(frozen=True, slots=True)

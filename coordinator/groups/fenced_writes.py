@@ -79,8 +79,8 @@ class _Asked:
 
 
 class FencedWrites:
-    """The fenced writes of one shard. Owns one task while changes are undecided; `end` ends the
-    task."""
+    """The fenced writes of one shard. A change is undecided until its error code is known. Owns one
+    task while changes are undecided; `end` ends the task."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class FencedWrites:
         return [each.decided.result() for each in asked]
 
     async def settled(self, group_id: str) -> None:
-        """Wait until all earlier changes of the group are decided, or their callers have stopped
-        waiting."""
+        """Wait until all earlier changes of the group have an error code, or their callers have
+        stopped waiting."""
         of_group = [each.decided for each in self._open if each.change.group_id == group_id]
         if of_group:
             await asyncio.wait(of_group)
@@ -213,8 +213,10 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Decide the changes of one key by ZooKeeper's answer to the newest change. Return False if
-        the outcome is unknown. Raises `answer` if it is an exception other than CoordError."""
+        """Handle ZooKeeper's answer to the newest change of one key. `waiting` has all undecided
+        changes of that key. They get their error code if the newest is applied, or was refused
+        ATTEMPTS_MAX times. Return False if the outcome is unknown. Raises `answer` if it is an
+        exception other than CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)

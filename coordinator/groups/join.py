@@ -28,7 +28,8 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
-    """Return the error of a request that every group refuses, or NONE."""
+    """Return the error of a JoinGroup request that is invalid whatever the state of the group is;
+    NONE if it is valid. The session timeout and the size of the protocols are checked."""
     timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -210,9 +211,10 @@ def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Eff
     be committed.
 
     After an error the client joins again, which replaces the member once more. A Stable group
-    accepts no new assignment, so if the member is the leader, its answer has `skips`. To a client
-    without support for this field, the answer names the old member id as the leader. Then no member
-    watches for new partitions until the next rebalance.
+    accepts no new assignment. So if the member is the group's leader and supports the field
+    `skip_assignment` (KIP-814), the answer tells it not to compute one. A member without this
+    support gets an answer with the old member id as the leader, so it does not act as the leader.
+    Then no member watches for new partitions until the next rebalance.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

@@ -141,7 +141,8 @@ class GroupMirror:
         """Create the placeholder node first, and then look for classic consumers. A classic
         consumer also registers first and looks then. So if both begin at the same time, at least
         one of them finds the other. All callers that join an empty group at the same time get the
-        same answer. Raises BrokerError."""
+        same answer: NONE, or INCONSISTENT_GROUP_PROTOCOL if a classic consumer was found. Raises
+        BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))

@@ -279,8 +279,9 @@ def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
 
 
 def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
-    """Return (version of the value, its fields). Valid subscriptions and assignments of consumers
-    are decoded, too. Raises MalformedInput."""
+    """Return (version of the value, its fields). The value is a group if its record's key has
+    version 2, else an offset. Valid subscriptions and assignments of consumers are decoded, too.
+    Raises MalformedInput."""
     if key_version != GROUP_KEY_VERSION:
         version = _check_value_version(data, "an offset")
         return version, plain(_decode(_OffsetValue, data), version)

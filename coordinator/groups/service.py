@@ -34,7 +34,7 @@ class GroupShards(Protocol):
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over this shard from this broker."""
+        """Whether another broker may have taken over the shard of `partition` from this broker."""
 
     def serving(self) -> Mapping[int, GroupCoordinator]: ...
 

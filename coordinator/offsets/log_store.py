@@ -1,12 +1,12 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
 Kafka. A fetch returns an offset only after its record is committed.
 
-Offsets in ZooKeeper are imported at two times. When the shard loads, it imports the offsets of all
-its groups, if the storage mark names ZooKeeper (`storage_mark.py`). At the first request of a group
-without any record, its offsets are imported, since it may have been a classic group until now. A
-record is always newer than the node of the same offset. An import keeps the nodes, because classic
-consumers may use them. The deletion of an offset removes its node too; otherwise a later import
-would restore the offset.
+Offsets are imported from ZooKeeper on two occasions. When the shard loads, it imports the offsets
+of all its groups, if the storage mark names ZooKeeper (`storage_mark.py`). At the first request of
+a group without any record, the shard imports the group's offsets, since the group may have been a
+classic group until now. A record is always newer than the node of the same offset. An import keeps
+the nodes, because classic consumers may use them. The deletion of an offset removes its node too;
+otherwise a later import would restore the offset.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class _ImportLock:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard in its log. `coord`, `is_mine` as in `ZookeeperOffsets`."""
+    """The `OffsetStore` of one shard, which stores the offsets in the shard's log. `coord`: a
+    session for group coordination only. `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -183,9 +184,10 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys`: first the nodes of all of them, because the nodes of a
-        group without records would be imported again, then the records of those that are not in
-        `recent_commits`. The check and the append run in one step of the event loop."""
+        """Remove the offsets of `keys`. First the nodes of all these offsets are removed, because
+        the nodes of a group without records would be imported again. Then the offsets that are not
+        in `recent_commits` get a tombstone. The check of `recent_commits` and the append of the
+        tombstones run in one step of the event loop."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._keys(group_id)
@@ -224,7 +226,7 @@ class LoggedOffsets:
 
     async def _watch(self) -> None:
         """Wait until all appended records are committed, and make their offsets visible to fetches.
-        The requests that appended these records have ended."""
+        Needed when a request stops waiting before its records are committed."""
         while self._appended:
             end = self._appended[-1][0] + 1
             try:

@@ -42,7 +42,8 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change of nodes that stores a committed offset."""
+    """Return the change of nodes that stores a committed offset. `now_ms` is the present time in ms
+    since 1970; a commit time near it is not stored (COMMIT_TIME_TOLERANCE_MS)."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )

@@ -68,9 +68,12 @@ def expired(
 ) -> list[TopicPartition]:
     """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
 
-    The retention time begins when the group becomes empty. It begins at the commit for an offset
-    without a group, and for a topic to which no member is subscribed. If the client set a retention
-    time in its commit, that time applies instead.
+    An offset of an empty group expires when the retention time has passed since the group became
+    empty. If this time is unknown, or the coordinator knows no group with this id, the time since
+    the commit counts. In a group with members, only offsets of topics to which no member is
+    subscribed expire; the time since the commit counts. None expire if the subscriptions are
+    unknown. An offset whose commit sets a retention time uses that time in place of the option's,
+    counted from the commit.
     """
     since_ms: int | None = None
     read: Collection[str] = ()

@@ -43,7 +43,7 @@ RECORDS_PER_APPEND_MAX: Final = 500
 """The most tombstones of one append. Even with names of 249 bytes they are far smaller than the
 largest batch."""
 READ_S: Final = 0.002
-"""The time by which each partition raises the time limit of a fetch."""
+"""The time limit of a fetch grows by this number of seconds for each partition."""
 OFFSETS_OF_GROUP_MAX: Final = 10_000
 """The number of partitions that is assumed for the time limit of a fetch of all offsets."""
 SYNC_AGE_MAX_S: Final = 1.0
@@ -157,7 +157,7 @@ class ZookeeperOffsets:
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Wait until all earlier commits of the group are decided, and read the nodes."""
+        """Wait until all earlier commits of the group have their answer, then read the nodes."""
         await self.writes.settled(group_id)
         try:
             count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)

@@ -142,8 +142,8 @@ class Replay:
         self.records += len(stored)
 
     def _damaged(self, offset: int, reason: str) -> None:
-        """Report the offset as suspect. Raises BrokerError CORRUPT_MESSAGE if another replica may
-        have the records."""
+        """Report to the partition's log that the batch at `offset` may be damaged. Raises
+        BrokerError CORRUPT_MESSAGE if another replica may have the records."""
         self.source.suspect(offset)
         if not self.may_leave_out():
             raise BrokerError(

@@ -18,8 +18,8 @@ from pybroker.errors import StartupError
 log = logging.getLogger(__name__)
 
 TOOL_REFUSALS_MAX: Final = 3
-"""The number of refusals by all servers after which a tool stops waiting. One or two may also come
-from a restarting server or a busy name server."""
+"""A tool stops waiting when all servers have refused this number of times in a row. One or two
+refusals may also come from a restarting server or a busy name server."""
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _ATTEMPT_S: Final = 2.0
@@ -58,7 +58,7 @@ class FirstAnswer:
                         " server runs"
                     ) from None
                 if error.refused and self._refusals_max is not None:
-                    self._reason = reason  # not logged: an answer or the error above follows soon
+                    self._reason = reason  # not logged: a tool soon has an answer or an error
             if reason != self._reason:
                 self._reason = reason
                 log.warning("zookeeper_awaited timeout_s=%g reason=%s", timeout_s, reason)

@@ -81,7 +81,8 @@ class SetWatches:
         self._lists = (data, missing, child)
 
     def serialize(self) -> bytes:
-        """Encode the last zxid, then three counted lists of counted paths."""
+        """Encode the last zxid, then three lists of paths. The number of paths precedes each list,
+        and the number of bytes precedes each path."""
         parts = [struct.pack(">q", self._zxid)]
         for paths in self._lists:
             parts.append(struct.pack(">i", len(paths)))
@@ -117,7 +118,8 @@ def _set_watches(
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs kazoo's callbacks in kazoo's connection thread, without threads of its own.
 
-    Since `running` stays False, kazoo calls the callbacks of a result in the thread that sets it.
+    Since `running` stays False, kazoo calls the callbacks of a result in the thread in which it
+    sets the result.
     """
 
     def __init__(

@@ -45,9 +45,10 @@ class TruncatedRange:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss of records. `leader` leads from `leader_epoch` on. The replicas `isr_before` and
-    `eligible_before` had all committed records, and none of them could lead. `log_end`: the log end
-    offset of a partition's only replica, NO_OFFSET after an election."""
+    """One loss of records. `leader` leads from `leader_epoch` on. Before the loss, the ISR was
+    `isr_before` and the eligible replicas were `eligible_before`: they had all committed records,
+    and none of them could lead. `log_end`: the log end offset that is left after the only replica
+    of a partition lost records; NO_OFFSET if the receipt belongs to an election."""
 
     leader: int
     leader_epoch: int
@@ -96,9 +97,10 @@ class LossReceipts:
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
         """Return the newest receipt whose leader epoch is above `after` and not above `up_to`; None
-        if no receipt matches. The read includes all receipts up to the election of `up_to`.
+        if no receipt matches. The read includes every receipt that was written up to the election
+        with the leader epoch `up_to`.
 
-        Raises ConnectionLoss if the connected ZooKeeper server lags behind the election of `up_to`.
+        Raises ConnectionLoss if the connected ZooKeeper server lags behind that election.
         """
         await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)

@@ -292,7 +292,7 @@ class KazooCoord:
         on_value: Callable[[Any], None] | None = None,
         by_leader: bool = False,
     ) -> Any:
-        """Return the value of kazoo's `result`. `by_leader`: ZooKeeper's leader gives it."""
+        """Return the value of kazoo's `result`. `by_leader`: the request is a write or a sync."""
         sent_at = self._clock.boottime()
 
         def note_answer(value: Any) -> None:
@@ -416,7 +416,7 @@ class KazooCoord:
             return
         event = WatchEvent(WatchKind[kind], self._short(path))
         for watch in self._watches.take(event):
-            # In the next step of the loop, after the caller that set the watch has its answer.
+            # Fire later, so that the caller that set the watch has its answer first.
             asyncio.get_running_loop().call_soon(self._fire, link, watch, event)
 
     def _fire(self, link: Link, watch: Watch, event: WatchEvent) -> None:

@@ -36,7 +36,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The input of an assignment. `topics` are the requested topics that exist."""
+    """The group's members and topics, from which a member computes the assignment. `topics` are
+    the requested topics that exist. `has_brokers`: at least one broker is registered."""
 
     streams: Streams
     topics: Mapping[str, TopicFacts]
@@ -159,7 +160,7 @@ class GroupNodes:
         found = {}
         for name, data in zip(names, nodes, strict=True):
             if data is None:
-                continue  # gone meanwhile; the watch fires
+                continue  # the member has left since; the watch fires
             if schemas.is_coordinated_member(f"{parent}/{name}", data):
                 raise GroupIsCoordinated(self._group_id, paths.decode_name(name))
             registration = schemas.decode_consumer(f"{parent}/{name}", data)

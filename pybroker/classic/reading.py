@@ -179,8 +179,9 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Start at the position that auto.offset.reset determines. The offset of that position is
-        looked up before a record is consumed, because a next owner has to start there, too."""
+        """Fetch the partition from the position that auto.offset.reset names. The offset of that
+        position is looked up before a record is consumed: if the partition is released before that,
+        the next owner has to start at the same offset."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

@@ -49,8 +49,8 @@ class RebalanceListener(Protocol):
 
     async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
         """Called when these partitions are lost, because the session with ZooKeeper has expired.
-        Other members may already read them. The next owner reads the records without a commit
-        again."""
+        Other members may already read them. The next owner reads every record again whose offset
+        this member has not committed."""
 
 
 class Streams(Protocol):
@@ -162,8 +162,9 @@ class Rebalancer:
                 self._on_outcome(None)
 
     async def rebalance(self) -> None:
-        """Own exactly the partitions that the current nodes assign to this member. Raises
-        RebalanceFailed after rebalance.max.retries x rebalance.backoff.ms, GroupIsCoordinated."""
+        """Compute the assignment from the present nodes, and own exactly this member's partitions.
+        Raises RebalanceFailed after rebalance.max.retries times rebalance.backoff.ms, or
+        GroupIsCoordinated."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
@@ -344,7 +345,8 @@ class Rebalancer:
 
 
 def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
-    """Return the partitions that the nodes assign to this member. Raises NoRoundRobin."""
+    """Return the partitions that the strategy assigns to this member, given the group's members
+    and topics in `view`. Raises NoRoundRobin."""
     topics = {topic for counts in view.streams.values() for topic in counts} | view.topics.keys()
     partitions = {
         topic: view.topics[topic].partitions if topic in view.topics else ()

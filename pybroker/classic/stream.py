@@ -19,7 +19,7 @@ _WAIT_MS: Final = 60_000
 
 
 class Certainty(Protocol):
-    """The source of the information whether this member still owns its partitions."""
+    """Says whether it is certain that this member still owns its partitions."""
 
     def is_certain(self) -> bool: ...
 
