@@ -2,7 +2,7 @@
 one broker.
 
 The program starts five clusters, one after the other, each with its own ZooKeeper and empty data.
-It prints the median and the range of three times, in seconds. `ready` is the time until every
+It prints the median and the range of three durations, in seconds. `ready` is the time until every
 broker knows all brokers. Then one broker leads 1,000 partitions with replication factor 3, and is
 stopped by SIGTERM. `handover` is the time until other brokers lead the partitions, and `stop` the
 time until the process of the stopped broker has ended. Run the program with `python

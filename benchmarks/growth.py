@@ -49,7 +49,8 @@ PARTITIONS_A_TOPIC: Final = 500
 SESSION_MS: Final = 18_000
 VALUE: Final = bytes(500)
 FILES: Final = 10_000
-"""Open files of this program and of each broker. Brokers close idle logs above it."""
+"""The limit of open files of this program and of each broker. A broker with more logs than this
+closes idle ones."""
 FIGURES: Final = ("p50 ms", "cpu ms/record", "idle % of a core")
 
 
@@ -68,7 +69,8 @@ QUICK: Final = Scale(50, 10, 2.0, 2.0, 4.0)
 
 @dataclass
 class Found:
-    """The figures of the kept rounds of one contestant at one number of partitions."""
+    """The figures of one contestant at one number of idle partitions: one value of each figure for
+    each round that counts. `dropped` is the number of rounds that do not count."""
 
     figures: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIGURES})
     dropped: int = 0
@@ -79,8 +81,8 @@ class Found:
 
 
 class ForeignLoad:
-    """The processor time that other processes take while the block runs, in percent of a core. This
-    program and its children, the brokers and ZooKeeper, are not foreign."""
+    """Measures the processor time that other processes use while the `with` block runs, in percent
+    of one core. This program and its children (the brokers and ZooKeeper) do not count."""
 
     def __enter__(self) -> ForeignLoad:
         self._begun = time.perf_counter()
@@ -94,8 +96,8 @@ class ForeignLoad:
 
 
 def _busy_s() -> float:
-    """The processor time of the whole machine so far. Time that the host of a virtual machine took
-    away counts, too."""
+    """Return the processor time in seconds that the whole machine has used so far. It includes the
+    time that the host of a virtual machine gave to others (steal)."""
     now = psutil.cpu_times()
     return float(now.user + now.nice + now.system + now.irq + now.softirq + now.steal)
 
@@ -121,7 +123,8 @@ class OneAtATime:
         self._answered += 1
 
     def send(self, count: int) -> list[float]:
-        """Send records; return the time of each acknowledgement in seconds."""
+        """Send `count` records, one after the other. Return the seconds until each
+        acknowledgement."""
         took = []
         for _ in range(count):
             expected, begun = self._answered + 1, time.perf_counter()
@@ -133,7 +136,7 @@ class OneAtATime:
 
 
 class Stand:
-    """A cluster with idle partitions, and a topic for the records."""
+    """A cluster with idle partitions, and with one topic that gets the records."""
 
     def __init__(self, cluster: Cluster, scale: Scale) -> None:
         self.cluster = cluster
@@ -149,14 +152,15 @@ class Stand:
             self._producer.send(self._scale.warm_records)
 
     def grow(self, partitions: int) -> None:
-        """Let the cluster have that many idle partitions."""
+        """Add idle partitions until the cluster has `partitions` of them."""
         while self._idle < partitions:
             more = min(partitions - self._idle, PARTITIONS_A_TOPIC)
             self.cluster.topic(more)
             self._idle += more
 
     def measure(self) -> tuple[dict[str, float], float]:
-        """Measure one round; return its figures and the foreign load in percent of a core."""
+        """Measure one round. Return its figures, and the processor time of other processes in
+        percent of one core."""
         scale, cluster = self._scale, self.cluster
         with ForeignLoad() as idle_load:
             before = cluster.cpu_seconds()
@@ -182,7 +186,8 @@ def run(
     scale: Scale,
     foreign_percent_max: float,
 ) -> Table:
-    """Measure all clusters in turn at each number of idle partitions."""
+    """Measure all clusters in turn at each number of idle partitions in `sizes`. A round counts
+    only if other processes use at most `foreign_percent_max` percent of one core during it."""
     table: Table = {}
     for stand in stands:
         stand.warm_up()

@@ -59,9 +59,9 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """Return the snapshot with the records of the topics that `count` chooses counted. `options`
-    are client options with Kafka's names. A topic whose cleanup.policy cannot be read is treated as
-    compacted.
+    """Count the records of the topics that `count` chooses, and return the snapshot with the
+    counts. `options` are client options with Kafka's names. A topic whose cleanup.policy cannot be
+    read is treated as compacted.
 
     Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. Records
     that retention deletes during the counting are no error: a later reader reports them.

@@ -47,7 +47,8 @@ from pybroker.spark.snapshot_model import PartitionCut, Snapshot, SnapshotError,
 CLIENT_ID: Final = "pybroker-snapshot"
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 UNKNOWN_TOPIC_LIMIT_S: Final = 3.0
-"""How long to wait for an unknown topic: brokers learn of a new topic one after the other."""
+"""The time in seconds to wait for a topic that the metadata does not have: brokers learn of a new
+topic one after the other."""
 FAULTS_SHOWN: Final = 5
 
 

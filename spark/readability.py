@@ -32,8 +32,8 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 @dataclass(frozen=True, slots=True)
 class Readability:
     """The result of a check. It is true if no record is known to be missing. `problems` are the
-    errors that a read would raise, and the partitions that could not be checked. `warnings` are
-    about records that may be missing without a trace. Each entry is one line."""
+    errors that a read would raise, and the partitions that could not be checked. `warnings` name
+    topics from which compaction may have removed records. Each entry is one line."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

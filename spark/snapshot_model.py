@@ -11,8 +11,9 @@ The form of the document:
          {"0": {"start": 100, "end": 250, "logStart": 0, "leaderEpoch": 7}}}}}
 
 If records were counted, the version is 2, so that a program that does not compare counts refuses
-it. A partition then has "counts": [[180, 75, 6117254], [250, 70, 8192903]] means 75 records before
-offset 180 and 70 records from there to 250, each with the digest of their offsets.
+it. Each partition then has the field "counts". Here [[180, 75, 6117254], [250, 70, 8192903]] means
+75 records before offset 180, and 70 records from there up to, not including, offset 250. The third
+number is the digest of the offsets of these records.
 """
 
 from __future__ import annotations

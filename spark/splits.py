@@ -35,8 +35,9 @@ ALIGN_LIMIT_MS: Final = 30_000
 is not moved."""
 
 SIZES_LIMIT_MS: Final = 10_000
-"""How long to wait for a broker's sizes. The metadata list a dead broker for some seconds; its
-sizes are not needed, because the new leaders have the same logs."""
+"""The time limit for a broker's response with the sizes of its logs, in ms. The metadata may name a
+dead broker as the leader for some seconds. Its response is not needed, because the new leaders have
+the same logs."""
 
 
 @dataclass(frozen=True, slots=True)

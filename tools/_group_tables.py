@@ -182,7 +182,8 @@ def state_lines(group: GroupDescription) -> list[str]:
 
 
 def active_member_lines(group: GroupDescription) -> list[str]:
-    """Return one line for each member that prevents the change of a group."""
+    """Return one line for each member of the group, to explain an error: the coordinator does not
+    delete a group that has members, or change offsets that they may use."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")

@@ -284,8 +284,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """Return the config source of options that are set for this resource itself. Return None for
-    broker loggers, because all of their levels are shown."""
+    """Return the config source of the options that are set for this resource itself. `read` shows
+    only options with this source. Return None for broker loggers: `read` then shows all levels."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

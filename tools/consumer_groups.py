@@ -410,7 +410,8 @@ class Groups:
         return found
 
     async def _print_active_members(self, names: Iterable[str]) -> None:
-        """Print, on standard error, the members that prevent the change of their group."""
+        """Print the members of these groups on standard error, to explain an error: the coordinator
+        does not delete a group that has members, or change offsets that they may use."""
         chosen = list(names)
         if not chosen:
             return

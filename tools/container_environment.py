@@ -222,7 +222,7 @@ def variable_name(option: str) -> str:
 
 
 def with_host(listeners: str, host: str) -> str:
-    """Return the listeners with each host replaced."""
+    """Return the listeners with `host` in place of the host of each listener."""
     return _LISTENER_HOST.sub(f"://{host}:", listeners)
 
 

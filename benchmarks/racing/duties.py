@@ -99,7 +99,7 @@ def _row(name: str, width: int, found: dict[int, Figures], sizes: Sequence[int])
     return f"{name:<{width}}" + "".join(f"{found[size][name]:>10.3f}" for size in sizes)
 
 
-# in this process
+# Duties that run in this process
 
 
 async def _of_logs(folder: Path, count: int) -> Figures:
@@ -207,7 +207,7 @@ def _controller_ms(count: int) -> float:
     return statistics.median(took) * 1000
 
 
-# at a broker
+# Duties that are measured at a broker process
 
 
 def _of_broker(folder: Path, zookeeper: str, count: int, seconds: float) -> Figures:
@@ -284,7 +284,7 @@ def _create(broker: PybrokerProcess, name: str, partitions: int) -> None:
 
 def _is_created(connection: Connection, request: CreateTopicsRequest) -> bool:
     answer = connection.ask(4, request, CreateTopicsResponse)
-    return answer.topics[0].error_code in (0, 36)  # TOPIC_ALREADY_EXISTS
+    return answer.topics[0].error_code in (0, 36)  # 36: TOPIC_ALREADY_EXISTS
 
 
 @contextlib.contextmanager

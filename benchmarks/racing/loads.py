@@ -33,8 +33,8 @@ RATE: Final = 1000
 """The rate of the latency loads: messages per second."""
 
 _FETCH_HEAD: Final = struct.Struct(">iihii")  # correlation, throttle, error, session, topics
-# Partition, error, high watermark, last stable and first offset, aborted transactions, preferred
-# replica, size of the records: of a Fetch answer of version 11.
+# A partition in a Fetch response of version 11: partition, error, high watermark, last stable and
+# log start offset, aborted transactions, preferred read replica, size of the records.
 _PARTITION_HEAD: Final = struct.Struct(">ihqqqiii")
 _SETTLE_SECONDS: Final = 2.0
 

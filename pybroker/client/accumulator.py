@@ -49,11 +49,12 @@ class PendingRecord:
 class ProducerBatch:
     """A batch of records for one partition.
 
-    `ordinal` is the position of the batch among all batches of its partition. The halves of a split
-    batch append 0 and 1 to its ordinal. `base_sequence` is -1 until an idempotent producer first
-    sends the batch. Retries keep it, unless the producer resets the partition's sequence numbers.
-    `maybe_written` is true if an earlier attempt may have written the batch to the log. `expired`
-    is true if the records have failed, but the producer still waits for the response.
+    `ordinal` is a tuple: the batches of a partition are sent in the order of their ordinals. The
+    halves of a split batch have its ordinal with 0 and 1 appended. `base_sequence` is -1 until an
+    idempotent producer first sends the batch. Retries keep it, unless the producer resets the
+    partition's sequence numbers. `maybe_written` is true if an earlier attempt may have written the
+    batch to the log. `expired` is true if the records have failed, but the producer still waits for
+    the response.
     """
 
     topic_partition: TopicPartition
@@ -132,8 +133,8 @@ class Accumulator:
     """The unsent and unanswered batches of a producer, in one queue for each partition.
 
     Only the last batch of a queue accepts records. The batch is closed when the next record does
-    not fit, or when the sender sends the batch. `flushing` counts the calls of `flush` that wait:
-    with any, no batch waits for linger.ms.
+    not fit, or when the sender sends the batch. `flushing` is the number of calls of `flush` that
+    wait. While it is above 0, no batch waits for linger.ms.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Accumulator:
         self, topic_partition: TopicPartition, record: PendingRecord, now: float
     ) -> Appended:
         """Add a record to the last batch of its partition, or to a new batch if it does not fit.
-        Return what happened to the batch."""
+        Return the effect on the partition's batches."""
         queue = self.queues.get(topic_partition)
         if queue is None:
             queue = self.queues[topic_partition] = PartitionQueue(topic_partition)
@@ -214,8 +215,9 @@ class Accumulator:
         ]
 
     def _due(self, queue: PartitionQueue) -> float:
-        """Return the time at which the oldest waiting batch of the queue may be sent: at once if it
-        is full or `flush` waits, otherwise after linger.ms, and after the backoff for a retry."""
+        """Return the time at which the oldest waiting batch of the queue may be sent. A new batch
+        may be sent at once if it is full or a call of `flush` waits, otherwise linger.ms after its
+        creation. A batch that is sent again may be sent after its backoff."""
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try

@@ -39,7 +39,7 @@ class MemoryBudget:
                 await ticket
         except BaseException:
             if ticket.done() and not ticket.cancelled():
-                self.give_back(size)  # granted at the moment of the timeout
+                self.give_back(size)  # the bytes were granted during the timeout
             else:
                 ticket.cancel()
                 self._grant()

@@ -254,7 +254,7 @@ class Cluster:
             was_wanted = self._wanted.is_set()
             self._wanted.clear()
             waiters, self._refreshes = self._refreshes, []
-            problem: ClientError | None = _closed()  # if this task ends meanwhile
+            problem: ClientError | None = _closed()  # for waiters, if this task is cancelled
             try:
                 await self._refresh(was_wanted=was_wanted)
                 problem, failures = None, 0
@@ -331,8 +331,9 @@ class Cluster:
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them. Connected brokers
         come first, the broker with the oldest metadata request before the others, because a broker
-        that is isolated from the cluster may return outdated leaders. While metadata refreshes
-        change nothing, a broker to which the client has never connected counts as connected."""
+        that is isolated from the cluster may return outdated leaders. If the last requested refresh
+        did not change the metadata, a broker to which the client has not yet tried to connect
+        counts as connected, so that another broker is asked."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

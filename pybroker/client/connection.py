@@ -98,7 +98,7 @@ class Connection:
         receive_buffer_bytes: int | None = None,
     ) -> Connection:
         """Connect to the broker, exchange API versions, and return the connection. `timeout_s`
-        limits each of both steps. `receive_buffer_bytes` is SO_RCVBUF; None keeps the system's
+        limits each of the two steps. `receive_buffer_bytes` is SO_RCVBUF; None keeps the system's
         default. Raises ConnectFailed with the reason."""
         name = format_address(host, port)
         try:
@@ -184,7 +184,7 @@ class Connection:
         """Write at once a request to which the broker sends no response (Produce with acks=0), and
         wait until the operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
         RequestTimedOut."""
-        self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for the last byte
+        self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for all bytes
         pending = self._write(APIS[key], self.version_of(key), request)
         self._pending.remove(pending)
         try:
@@ -210,9 +210,9 @@ class Connection:
         try:
             async with asyncio.timeout(FLUSH_LIMIT_S):
                 await self._writer.wait_closed()
-        except OSError:  # TimeoutError is one
+        except OSError:  # a TimeoutError is an OSError
             pass
-        finally:  # also if the caller no longer waits for a peer that does not read
+        finally:  # also if the caller is cancelled while the broker does not read
             self._writer.transport.abort()
             await self._reading.stop()
 
@@ -334,7 +334,7 @@ class Connection:
             if not answer.done():
                 where = format_address(*self.address)
                 answer.set_exception(AnswerTooLarge(f"{where}: {text} (receive_message_max_bytes)"))
-                answer.exception()  # avoids a log line, as in `_fail`
+                answer.exception()  # as in `_fail`: if no caller waits, asyncio logs nothing
         self._fail(ConnectionLost(text))
 
     def _deliver(self, frame: memoryview) -> None:
@@ -354,9 +354,9 @@ class Connection:
         """Close the connection at once, and discard all buffered bytes. Otherwise the operating
         system could still send a request that the client has already repeated on another
         connection."""
-        if not self._writer.is_closing():  # otherwise another socket may have its number
+        if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")
-            with suppress(OSError):  # macOS refuses if the peer has ended it
+            with suppress(OSError):  # macOS refuses if the broker has closed it
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._writer.transport.abort()
 
@@ -371,7 +371,7 @@ class Connection:
             answer = self._pending.popleft().answer
             if not answer.done():
                 answer.set_exception(ConnectionLost(text))
-                answer.exception()  # a caller that stopped waiting causes no log line
+                answer.exception()  # if no caller waits, asyncio logs nothing
 
 
 def _reason(error: OSError, host: str) -> str:

@@ -252,8 +252,8 @@ class Consumer:
         return None if known < 0 else known
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return the number of offsets from the position to the end of the readable records in the
-        last Fetch response, None before the first response. Never negative. Raises NotAssigned."""
+        """Return the high watermark (with read_committed, the last stable offset) of the last Fetch
+        response, minus the position: 0 or more, None if one is unknown. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     # Committing
@@ -265,8 +265,8 @@ class Consumer:
         the offset of the next record to read. Waits for earlier commits. `timeout_ms` None means
         default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions, and RebalanceInProgress, a
-        CommitFailed, while the group rebalances: call `getmany`, then commit again. Raises
+        Raises CommitFailed if other members may own the partitions; its subclass
+        RebalanceInProgress in a rebalance: call `getmany`, then commit what is still assigned. Also
         FencedInstance, DeadlinePassed, ResponseError, ValueError for a negative offset.
         """
         group = self._need_group("commit")

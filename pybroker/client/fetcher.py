@@ -153,15 +153,16 @@ class Fetcher:
     def jump(
         self, partitions: Iterable[TopicPartition], offset: int | None, reset: int | None
     ) -> None:
-        """Set the position of these partitions to `offset`, or, with None, to the offset that the
-        timestamp `reset` has. Raises NotAssigned before any position changes."""
+        """Set the position of these partitions to `offset`, or, with None, to the offset that
+        ListOffsets returns for the timestamp `reset`. Raises NotAssigned before any position
+        changes."""
         for reader in self.chosen(partitions):
             reader.jump(offset, reset)
         self.wake()
 
     def no_position(self, key: TopicPartition) -> str:
-        """Return an error message: the position of the partition is unknown, and the metadata shows
-        this reason."""
+        """Return the message of the error that the position of the partition stayed unknown. If the
+        metadata shows a reason, the message contains it."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
         text = f"the position of {key} stayed unknown for {limit}"
@@ -342,7 +343,7 @@ class Fetcher:
                 {item: reset for item, (_, reset) in asked.items() if reset is not None},
                 isolation_level=self._options.isolation_level,
                 deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
-                once=True,  # the fetcher retries itself
+                once=True,  # the fetcher repeats the lookup itself
             )
         finally:
             self._resetting -= wanted.keys()

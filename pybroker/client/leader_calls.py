@@ -33,9 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Send requests with `ask` to the partitions' leaders. Return a result for each partition, in
-    order. Errors are retried (not with `once`) until the deadline, or until a partition had no
-    leader for leaderless.timeout.ms. A request that may be processed needs `repeatable`."""
+    """Call `ask` for each leader. Return each partition's result, in order. Errors are retried (not
+    with `once`) until the deadline, or until a partition had no leader for leaderless.timeout.ms. A
+    request that may have been processed is retried only with `repeatable`."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}

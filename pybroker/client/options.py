@@ -26,8 +26,8 @@ Reader = Callable[[object], T]
 
 INT32_MAX = 2**31 - 1
 IN_FLIGHT_WITH_IDEMPOTENCE_MAX = 5
-"""The maximum requests in flight with idempotence. A broker recognizes duplicates only of the last
-five batches of a producer."""
+"""The maximum of max.in.flight.requests.per.connection with idempotence. A broker recognizes
+duplicates only of the last five batches of a producer."""
 
 ALIASES: Mapping[str, str] = {
     "max_in_flight": "max_in_flight_requests_per_connection",

@@ -25,8 +25,8 @@ from pybroker.model import NO_EPOCH, TopicPartition
 log = logging.getLogger(__name__)
 
 OLD_VIEW_TRIES_MAX: Final = 10
-"""The maximum number of metadata refreshes that wait for a leader epoch at or above that of the
-position. A recreated topic never reaches it."""
+"""The maximum number of metadata refreshes that the check waits for, until the metadata has a
+leader epoch at or above that of the position. A recreated topic never reaches it."""
 NO_POLICY: Final = "none"
 
 
@@ -86,7 +86,7 @@ class PositionCheck:
         if info is None or reader.fetch_epoch == NO_EPOCH:
             return True
         if info.leader_epoch == reader.fetch_epoch:
-            reader.checked_epoch = info.leader_epoch  # this leader has the records that it returned
+            reader.checked_epoch = info.leader_epoch  # this leader appended the last record
         return info.leader_epoch <= reader.checked_epoch
 
     def begin(self, readers: Sequence[PartitionReader]) -> None:
@@ -132,7 +132,7 @@ class PositionCheck:
             self._pause(reader)
             self._cluster.request_refresh()
             return
-        if end.error is not None:  # a broker without this request
+        if end.error is not None:  # for example, an older broker lacks this API
             log.debug(
                 "position not checked, the leader cannot answer partition=%s reason=%s",
                 reader.topic_partition, end.error,
@@ -145,7 +145,7 @@ class PositionCheck:
     def _go_back(self, reader: PartitionReader, cut: int, leader_epoch: int) -> None:
         position = reader.position
         assert position is not None
-        if position <= cut:  # only records fetched ahead are gone
+        if position <= cut:  # no record that the application has read is truncated
             reader.jump(position, leader_epoch=reader.position_epoch)
         elif self._options.auto_offset_reset == NO_POLICY:
             reader.problem = LogTruncated(reader.topic_partition, position, cut)

@@ -100,10 +100,10 @@ class RangeReader:
 
     def batches(self, wanted: PartitionRange) -> Generator[Batch, None, None]:
         """Yield the header and the bytes of each data batch of the range, in order. Transaction
-        markers and, with read_committed, aborted batches are omitted. Only the records from
-        `first_offset` up to, not including, the end of the range belong to the range. If the
-        records were counted, each part is compared with its count after it was read. Raises
-        RangeFailed, NoBrokers and other ClientErrors."""
+        markers and, with read_committed, aborted batches are omitted. Only the records from the
+        offset in the attribute `first_offset` up to, not including, the end of the range belong to
+        the range. If the records were counted, each part is compared with its count after it was
+        read. Raises RangeFailed, NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
             raise Closed("the range reader is closed or not started: use it in a with block")

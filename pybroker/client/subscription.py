@@ -192,9 +192,10 @@ class PartitionReader:
                 break
 
     def lag(self, *, committed_only: bool) -> int | None:
-        """Return the number of offsets from the position to the end of the readable records in the
-        last Fetch response, None before the first response. The result is at least 0, although the
-        response may be older than the position."""
+        """Return the number of offsets from the position to the high watermark (with
+        `committed_only`, to the last stable offset) of the last Fetch response; None if one of them
+        is unknown. The result is at least 0, although the response may be older than the
+        position."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None

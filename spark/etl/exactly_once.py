@@ -41,7 +41,7 @@ Lost = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class Places:
-    """The folders for the files of attempts."""
+    """The folders of a job's output in which each attempt to write a run puts its files."""
 
     output: Path
     dead_letters: str = layout.DEAD_LETTERS
@@ -90,11 +90,12 @@ class Clock(Protocol):
 
 
 Propose = Callable[[Commit | None], Json | None]
-"""Returns the snapshot that the run after a commit reads; None if there are no new records."""
+"""A function that returns the snapshot that the run after this commit reads; None if there are no
+new records."""
 Write = Callable[[Plan, AttemptName], Written]
-"""Reads the offsets in a plan and writes files into the folders of an attempt."""
+"""A function that reads the offsets in a plan and writes files into the folders of an attempt."""
 CountRows = Callable[[Path], int]
-"""Returns the number of rows in a file of the output, read from the file."""
+"""A function that returns the number of rows in a file of the output."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ class Runner:
     count_rows: CountRows
 
     def next_plan(self, propose: Propose) -> Plan | None:
-        """Return the plan of the next run; None if there are no new records."""
+        """Return the plan of the run after the last commit: the stored plan if this run has one,
+        otherwise a new plan with the ranges that `propose` returns. Return None if there are no new
+        records."""
         self.store.open(self.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last else 0

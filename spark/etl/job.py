@@ -109,8 +109,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if a replay (`written`) found more records missing than the run's
-        commit (`old`)."""
+        """Raise OutputError if the result of a replay (`written`) lacks records that the run had
+        read for its present commit (`old`)."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"

@@ -124,7 +124,7 @@ class Run:
             with watched(self.spark, group, self.progress), _one_line():
                 return self._write(plan, attempt, snapshot)
         except BaseException:
-            with suppress(*_NO_JAVA):  # the first error is the one to report
+            with suppress(*_NO_JAVA):  # a second error must not hide the first one
                 context.cancelJobGroup(group)
             raise
         finally:

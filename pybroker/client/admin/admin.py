@@ -375,10 +375,10 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return for each partition how far the given offset is behind the end of the log. Read the
-        offsets before this call: otherwise a record that is consumed in between does not count.
-        Without `details` the lag in bytes and in seconds is None. Raises Closed before `start` and
-        after `close`."""
+        """Return for each partition how far the given offset is behind the end of the log. This
+        call reads the end of the log, so a record that the group consumes after `committed` was
+        read still counts as lag. Without `details` the lag in bytes and in seconds is None. Raises
+        Closed before `start` and after `close`."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )

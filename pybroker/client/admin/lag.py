@@ -50,9 +50,9 @@ class PartitionLag:
 
     `records` counts offsets from `committed` to `end_offset`, the high watermark; `stable_records`
     to `last_stable_offset`, where a read_committed consumer stops. `bytes` is estimated from the
-    size of the leader's log. `seconds` is the age of the oldest unread record, 0.0 if all are read;
-    None if unknown (so is `bytes`). No number is negative. With an `error` only `committed` is
-    known, and the offsets are -1.
+    size of the leader's log. `seconds` is the age of the oldest unread record, 0.0 if all records
+    are read. `bytes` and `seconds` are None if they are unknown. No lag is negative. With an
+    `error` only `committed` is known: the other offsets are -1, and the lag is None.
     """
 
     committed: int
@@ -159,8 +159,8 @@ async def position_lag(
 async def _spans(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
-    """Return, by partition, where the log begins and ends at its leader, and the errors of the
-    partitions whose leader did not answer."""
+    """Return, by partition, the log start offset, the last stable offset and the high watermark, as
+    its leader answers them, and the errors of the other partitions."""
     wanted = sorted(partitions)
     starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
     stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)
@@ -193,9 +193,10 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return where a log begins and ends, from three responses of its leader. A new leader between
-    them may answer lower offsets, so the result keeps the order log start <= last stable offset <=
-    end."""
+    """Return where a log begins and ends. `answers` are the leader's responses for the log start
+    offset, the last stable offset and the high watermark. If the leader changes between two
+    responses, the later one may have a lower offset than the earlier one. The result then repeats
+    the higher offset, so that log start <= last stable offset <= high watermark."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 

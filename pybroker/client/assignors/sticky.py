@@ -93,8 +93,9 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation of this member's partitions as bytes. A leader reads it there if it
-        does not know the field of the subscription."""
+        """Return the generation of this member's partitions as bytes. A leader that does not know
+        the generation field of the subscription (version 2) reads the generation from these
+        bytes."""
         return _GENERATION.pack(self._generation)
 
     def assign(

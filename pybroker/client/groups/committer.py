@@ -152,7 +152,7 @@ class Committer:
         await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, then stop the others."""
+        """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, then cancel the rest."""
         try:
             await self.settle()
         finally:
@@ -174,8 +174,9 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return the number of jumps and the position of each partition. The position alone is not
-        enough, because a seek may return to an earlier position."""
+        """Return the number of jumps and the position of each partition. Equal pairs show that a
+        partition has not moved since a commit. Equal positions alone do not: after a seek the
+        partition may return to the position that it had at the commit."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

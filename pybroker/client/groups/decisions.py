@@ -1,10 +1,12 @@
 """The reactions of a member to the responses of its coordinator, as a table for each request. This
 module does no I/O.
 
-    JoinGroup     joining        -> in the generation, or again
-    SyncGroup     joining        -> stable, or join again
-    Heartbeat     stable         -> stable, join again, or lost
-    OffsetCommit  any            -> stored, or why not
+Each row names a request, the state in which the member sends it, and what follows the response:
+
+    JoinGroup     joining   the member sends SyncGroup, or JoinGroup again
+    SyncGroup     joining   the member is stable, or joins again
+    Heartbeat     stable    the member stays stable, or joins again
+    OffsetCommit  any       the offsets are stored, or the commit is retried, or it fails
 
 An error code that is not in the table is retried if it is retriable, and final otherwise.
 """
@@ -90,7 +92,8 @@ FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
 
 
 def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
-    """Return the reaction to the error code `code` of a request, whose reactions `table` has."""
+    """Return the member's reaction to the error code `code`. `table` has the reactions for the
+    request that the coordinator answered."""
     return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
 
 
@@ -101,7 +104,8 @@ def forgets_member_id(code: ErrorCode) -> bool:
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """Return the exception for an error code whose reaction is GIVE_UP."""
+    """Return the exception for an error code of any request to the coordinator, if the reaction to
+    the code is GIVE_UP."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(

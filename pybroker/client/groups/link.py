@@ -111,8 +111,8 @@ class CoordinatorLink:
         row = answer.coordinators[0] if several and answer.coordinators else answer
         code = error_code(row.error_code)
         if code != ErrorCode.NONE:
-            # A broker that is cut off from the cluster has no answer: a refresh moves on to the
-            # next broker.
+            # A broker that is isolated from the cluster cannot find the coordinator. After a
+            # refresh the next request goes to another broker.
             self.cluster.request_refresh()
             raise _refused(self.group_id, code)
         log.info("coordinator found group=%s broker=%d", self.group_id, row.node_id)

@@ -391,8 +391,8 @@ class Membership:
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
     def _silent_s(self) -> float:
-        """Return the seconds until the member leaves, because the application has not read for
-        max.poll.interval.ms."""
+        """Return the seconds that remain of max.poll.interval.ms, which begins at the end of each
+        call that reads. When they are over, the member leaves the group."""
         limit = self._options.max_poll_interval_ms / 1_000
         return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
 

@@ -192,8 +192,8 @@ class GroupSession:
         callback: Callable[[Iterable[TopicPartition]], Awaitable[None]],
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Run a rebalance callback of the application. While it runs, max.poll.interval.ms runs
-        out."""
+        """Run a rebalance callback of the application. max.poll.interval.ms begins again at its
+        start and also limits the callback."""
         reading, self._member.reading = self._member.reading, False
         self._member.last_read = self._cluster.clock.monotonic()
         try:
@@ -203,8 +203,8 @@ class GroupSession:
 
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
-        """Return a context manager that one task at a time holds open. A callback that runs within
-        it may close the consumer or unsubscribe."""
+        """Return a context manager that one task at a time holds open. The task that holds it open
+        may open it again, so that a rebalance callback may close the consumer or unsubscribe."""
         if self._in_turn is asyncio.current_task():
             yield
             return

@@ -149,7 +149,7 @@ def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequ
     including, `beyond`."""
     try:
         builder = ColumnBuilder(keys=False, values=False)
-    except ImportError:  # neither the compiled module nor NumPy
+    except ImportError:  # neither the compiled module nor NumPy is installed
         records = decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
         found = [record.offset - header.base_offset for record in records]
         return [each for each in found if first <= each < beyond]

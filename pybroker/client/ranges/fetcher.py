@@ -58,8 +58,8 @@ RECORD_BYTES_GUESS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how many seconds a problem must last before the reading fails. Brokers learn changes at
-    different times, and a starting broker has no metadata for a moment."""
+    """The time in seconds for which each kind of problem must last before the reading fails.
+    Brokers learn changes at different times, and a starting broker has no metadata for a moment."""
 
     stalled_s: float = 120.0
     """The maximum time without progress (kafkaConsumer.pollTimeoutMs)."""
@@ -162,7 +162,8 @@ class RangeFetcher:
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
         """Add these batches to the comparison with the counted records. Return the parts that are
-        read completely and differ. Raises RangeFailed for a batch that cannot be decoded."""
+        read completely and whose records differ from their count. Raises RangeFailed for a batch
+        that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -201,8 +202,9 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Return whether the reading may omit the rest of the range, which fails for this reason.
-        It may not if batches of the old topic were delivered and the topic was recreated."""
+        """Return whether the reading may end without the rest of the range, which can no longer be
+        read for this `reason`. It may if the partition no longer exists, or if the topic was
+        recreated before any batch was delivered; never with `fail_on_data_loss`."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -302,7 +304,7 @@ class RangeFetcher:
         fail the reading or records of the rest were delivered."""
         cursor = self._cursor
         if cursor.end <= end:
-            return  # known already
+            return  # the range was shortened before
         if self._fail_on_data_loss or cursor.delivered > end:
             raise fault
         cursor.end = max(end, self._wanted.start)
