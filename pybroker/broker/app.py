@@ -212,7 +212,7 @@ class BrokerApp:
         await start("requests", self._gate.let_brokers_in, close)
         # After the requests: at stop, waiting members are answered before the connections close.
         await start("groups", self.groups.start, self.groups.stop)
-        # Started last, so stopped first: others lead before anything closes.
+        # Started last, so stopped first: other brokers lead before anything closes here.
         push("controlled-shutdown", self._hand_over)
 
     async def _hand_over(self) -> None:

@@ -91,7 +91,7 @@ class StartupInputs:
     threads: Callable[[int], Threads]
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
     """Opens the broker's ZooKeeper session. Its argument is the usable log directories. Returns the
-    session, and the address of the ZooKeeper servers for the log."""
+    session, and the address of the ZooKeeper servers as log lines show it."""
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
     """Opens a second ZooKeeper session, for committed offsets. Called only after `connect`. Raises
     StartupError."""

@@ -196,9 +196,9 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 def small_cluster_properties(brokers: int) -> dict[str, str]:
     """Return the options (name -> text) that replace Kafka's defaults when a broker is started
     without a configuration file. Kafka's defaults need three brokers and delay the first rebalance
-    of a group; these suit a developer's machine. If `brokers` is more than one, topics survive the
-    loss of one broker. With two brokers, a write is acknowledged even while only one of them
-    runs."""
+    of a group; the returned values suit a developer's machine. If `brokers` is more than one,
+    topics survive the loss of one broker. With two brokers, a write is acknowledged even while only
+    one of them runs."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:

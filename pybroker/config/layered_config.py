@@ -155,7 +155,7 @@ class LayeredConfig:
             for synonym in names
             if synonym in layer
         ]
-        # As in Kafka, names before the first occurrence of the option's own name do not count.
+        # As in Kafka, synonyms with precedence over the first value of `name` itself do not count.
         start = next((i for i, item in enumerate(found) if item.name == name), len(found))
         return found[start:]
 
