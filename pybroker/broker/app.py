@@ -73,7 +73,7 @@ DRAIN_S = 1.0
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the addresses to advertise under a
+    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise, given a
     configuration. The broker calls `lost` with the reason when it has to end by itself."""
 
     def __init__(

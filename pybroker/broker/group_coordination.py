@@ -111,7 +111,7 @@ class GroupCoordination:
 
     def numbers(self) -> GroupNumbers:
         """Return for the metrics how many groups are in each state, how many shards this broker
-        serves and loads, and how long loading took."""
+        serves, how many it is loading, and the longest and mean time of loading a shard."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},

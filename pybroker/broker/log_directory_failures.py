@@ -108,8 +108,9 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Notify the controller of failed and missing directories after this broker has registered:
-        the controller of a new registration does not know them."""
+        """After this broker has registered, notify the controller of failed and missing
+        directories, and of replicas that should not lead: the controller forgets the earlier
+        notifications of a broker that ends or restarts."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

@@ -49,7 +49,8 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-"""Each of these three names is that of a file or directory in the first log directory."""
+"""EMBEDDED_DIRECTORY, SESSION_FILE and OFFSETS_SESSION_FILE are the names of a directory and of two
+files in the first log directory."""
 FOREIGN_NAMES: Final = (
     EMBEDDED_DIRECTORY,
     SESSION_FILE,

@@ -83,7 +83,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def values(self) -> dict[str, Value]:
-        """Option name -> value, for every option with a row."""
+        """Option name -> value, for every option in `broker_options.py`."""
         return {name: getattr(self, row.attribute) for name, row in BROKER_OPTIONS.items()}
 
     @cached_property
@@ -190,7 +190,7 @@ class BrokerConfig(BrokerOptionTable):
 
 
 BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
-"""Option name -> row, for all options of the broker that have a row."""
+"""Option name -> declaration, for all options in `broker_options.py`."""
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
