@@ -99,11 +99,11 @@ def is_orphaned(state: PartitionState) -> bool:
 
 
 def isr_changed(state: PartitionState, isr: tuple[int, ...], required: int) -> PartitionState:
-    """Return the state with `isr` as its ISR, and with the eligible replicas that follow from it.
-    `required` is min.insync.replicas, or the number of replicas if that is smaller. If the new ISR
-    has fewer replicas than `required`, a replica that leaves it becomes eligible: the high
-    watermark does not advance until the ISR is large enough again, so the replica still has every
-    committed record (KIP-966). The leader and the epochs are unchanged."""
+    """Return the state with `isr` as its ISR, and with the resulting eligible replicas. `required`
+    is min.insync.replicas, or the number of replicas if that is smaller. If the new ISR has fewer
+    replicas than `required`, a replica that leaves the ISR becomes eligible: the high watermark
+    does not advance until the ISR is large enough again, so the replica still has every committed
+    record (KIP-966). Otherwise no replica is eligible. The leader and the epochs are unchanged."""
     eligible: tuple[int, ...] = ()
     if len(isr) < required:
         kept = dict.fromkeys((*state.eligible, *state.isr))
@@ -127,8 +127,8 @@ class PartitionFacts:
 
 
 class Extent(enum.IntEnum):
-    """Which share of the partitions a command names: some, all, or a part of all that several
-    commands name together. The numbers are those of pybroker's own field in the requests."""
+    """Which partitions a command names: some, all, or a part of a series of commands that together
+    name all. The numbers are those of pybroker's own field in the requests."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""

@@ -267,8 +267,8 @@ class Coord(Protocol):
 
     def silence(self) -> float:
         """Return for how long (s, boottime) it has been uncertain whether the service still
-        receives this session's requests: the time since the service certainly received one. If a
-        single server answers that may be cut off from the quorum, that does not count."""
+        receives this session's requests: the time since the service certainly received one. An
+        answer of a server that may be cut off from the quorum does not count."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -341,9 +341,9 @@ class FetchedPartition:
     log_start_offset: int = NO_OFFSET
     diverging_epoch: int = NO_EPOCH
     diverging_end_offset: int = NO_OFFSET
-    """These two are set if the follower has to truncate its log: the leader's largest epoch that is
-    not above the epoch of the follower's last batch, and the end offset of that epoch in the
-    leader's log."""
+    """`diverging_epoch` and `diverging_end_offset` are set if the follower has to truncate its log:
+    the leader's largest epoch that is not above the epoch of the follower's last batch, and the end
+    offset of that epoch in the leader's log."""
     records: Buffer = b""
     """Whole batches, from the fetch offset on. The bytes are valid until the next fetch."""
 

@@ -10,7 +10,7 @@ from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import GAUGE, Family
 
 _Sums = Callable[[GroupProgress], Iterable[tuple[str, int]]]
-"""The label names of metrics for each partition."""
+"""Returns (topic name, number) pairs, one for each partition. The numbers of a topic are added."""
 
 
 class GroupRow(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Final
 from pybroker.metrics import TimeMeter
 
 TICK_S: Final = 0.2
-"""The interval of the timer that measures the delay of the event loop. The timer detects a stall of
+"""The interval (s) of the timer that measures the event loop's delay. The timer detects a stall of
 S seconds with probability S / TICK_S, and each stall of TICK_S or more."""
 _SAMPLE_TICKS: Final = 25
 _SAMPLES: Final = 12

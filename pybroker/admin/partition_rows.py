@@ -14,7 +14,7 @@ from pybroker.replication.partition import Partition
 
 AT_A_TIME: Final = 250
 """The number of partitions that the broker reads, or of lines that it writes, before it yields to
-the event loop. They take about a millisecond."""
+the event loop. That many take about a millisecond."""
 
 
 class LogRow(NamedTuple):
@@ -50,8 +50,8 @@ class TopicRow(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The values of all topics and partitions. The values of one partition are of the same moment,
-    those of two partitions need not be."""
+    """The values of all topics and partitions. All values of one partition are read at the same
+    moment. Two partitions may be read at different moments."""
 
     topics: list[TopicRow]
     partitions: list[PartitionRow]

@@ -19,7 +19,8 @@ from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import Damage
 
 _NAMED_MAX: Final = 5
-"""The maximum number of partitions that a reason names; it has only the number of the others."""
+"""The maximum number of partitions that a reason names. If there are more, it also has the number
+of the others."""
 _AT_A_TIME: Final = 1_000
 """The number of partitions that the broker checks before it yields to the event loop."""
 
@@ -37,8 +38,8 @@ class Condition:
 
 
 async def conditions(view: BrokerView) -> list[Condition]:
-    """Return all conditions of readiness, in the order in which a starting broker fulfils them. A
-    condition that cannot be checked yet fails."""
+    """Return all conditions of readiness, in the order in which a starting broker fulfils them.
+    Before the broker's components exist, return only the condition `started`, which fails."""
     rooms = view.rooms
     if rooms is None:
         return [Condition("started", f"the broker is {view.phase.name.lower()}")]

@@ -48,8 +48,8 @@ def labels(values: Mapping[str, str]) -> str:
 
 
 def by_label(label: str, values: Mapping[str, Number]) -> list[Line]:
-    """Return a line for each key of `values`, which is the value of the label `label`. Lines are in
-    the order of the keys."""
+    """Return a line for each item of `values`: the key is the value of the label `label`, and the
+    number is the value of the metric. Lines are in the order of the keys."""
     return [(labels({label: key}), value) for key, value in sorted(values.items())]
 
 

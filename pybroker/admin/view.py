@@ -111,8 +111,8 @@ class Rooms:
     """Returns the latest controller decisions of this broker, for one partition (None: for all
     partitions), at most the given number."""
     damaged: Callable[[], Mapping[TopicPartition, Damage]]
-    """Returns the damage of each replica whose log has a damaged range. A replica that serves,
-    because no other replica has more records, is included."""
+    """Returns the damage of each replica whose log has a corrupt range, even if the replica serves
+    clients nevertheless because no other replica has more records."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
     """Returns the free bytes of each log directory in use, by its path."""

@@ -209,9 +209,10 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False, which drops the line, for an INFO line about a single partition:
-        state-change.log has it, and standard output has one line for the whole command. If the
-        level of that logger is DEBUG, return True."""
+        """Return False, which drops the line, for an INFO line of the logger STATE_CHANGE. Such a
+        line is about a single partition: state-change.log has it, and standard output has one line
+        for the whole command of the controller. If the level of that logger is DEBUG, return
+        True."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

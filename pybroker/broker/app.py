@@ -73,7 +73,7 @@ DRAIN_S = 1.0
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the addresses to advertise under a
+    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise, given a
     configuration. The broker calls `lost` with the reason when it has to end by itself."""
 
     def __init__(
@@ -212,7 +212,7 @@ class BrokerApp:
         await start("requests", self._gate.let_brokers_in, close)
         # After the requests: at stop, waiting members are answered before the connections close.
         await start("groups", self.groups.start, self.groups.stop)
-        # Started last, so stopped first: others lead before anything closes.
+        # Started last, so stopped first: other brokers lead before anything closes here.
         push("controlled-shutdown", self._hand_over)
 
     async def _hand_over(self) -> None:

@@ -169,9 +169,9 @@ def asking_controller(config: BrokerConfig) -> AskController:
 async def ask_controller(
     controller: Broker, broker_id: int, broker_epoch: int, *, listener: str, timeout_s: float
 ) -> Collection[TopicPartition]:
-    """Send ControlledShutdown for the broker `broker_id` to the listener of that name at the
-    controller. Return the partitions that the stopping broker still leads. Raise BrokerError,
-    ClientError or OSError."""
+    """Send ControlledShutdown for the broker `broker_id` to the broker `controller`, to its
+    listener with the name `listener`. Return the partitions that the stopping broker still leads.
+    Raise BrokerError, ClientError or OSError."""
     endpoint = controller.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

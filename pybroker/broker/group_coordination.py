@@ -111,7 +111,7 @@ class GroupCoordination:
 
     def numbers(self) -> GroupNumbers:
         """Return for the metrics how many groups are in each state, how many shards this broker
-        serves and loads, and how long loading took."""
+        serves, how many it is loading, and the longest and mean time of loading a shard."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -122,10 +122,11 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence of the shard whose log is `source`: store in ZooKeeper that this broker,
-        in the log's leader epoch and with `token`, coordinates the shard. From then on the writes
-        of an earlier coordinator fail. Return the version of the fence's node, or None if the
-        caller has to try again. Before that, read the partition count of the group topic."""
+        """Read the partition count of `__consumer_offsets`, unless it is known. Then take the
+        fence of the shard whose log is `source`: store in ZooKeeper that this broker, in the log's
+        leader epoch and with `token`, coordinates the shard. From then on the writes of an earlier
+        coordinator fail. Return the version of the fence's node, or None if the caller has to try
+        again."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:

@@ -124,8 +124,8 @@ class LagWatch:
             log.exception("group lag unknown, the last report stays")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
-        """Return the committed offsets and the lags of all groups. Read the committed offsets
-        before the log ends, so that no lag is negative."""
+        """Return the committed offsets and the lags of all groups that this broker coordinates.
+        Read the committed offsets before the log ends, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
         groups = [
             group

@@ -42,7 +42,7 @@ until it has at least this many partitions. So no answer blocks the event loop f
 _ROUNDS_PER_SESSION: Final = 3
 _PAUSE_PER_ROUND: Final = 10
 """The pause after a round of requests is at least this many times as long as the brokers took to
-answer them."""
+answer the requests."""
 
 Ask = Callable[[Broker, Sequence[str]], Awaitable[MetadataResponse]]
 """Asks a broker for the metadata of the topics with these names. Raises PybrokerError or
@@ -103,8 +103,8 @@ class LeaderDiscovery:
 
     async def _round(self) -> float:
         """Ask one broker about all topics, in several requests. If that broker does not answer a
-        request, send this request and the following ones to the next broker. Return the time (s)
-        until the answers arrived, without the waits for brokers that did not answer."""
+        request, send this request and the following ones to the next broker. Return the sum of the
+        times (s) from each request to its answer, without the requests that got no answer."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
@@ -216,8 +216,9 @@ def new_discovery(
 async def ask_neighbour(
     neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
 ) -> MetadataResponse:
-    """Send a Metadata request for the topics `names` to another broker, at its listener of that
-    name. `broker_id` is the id of this broker. Raise BrokerError, ClientError or OSError."""
+    """Send a Metadata request for the topics `names` to the broker `neighbour`, to its listener
+    with the name `listener`. `broker_id` is the id of this broker. Raise BrokerError, ClientError
+    or OSError."""
     endpoint = neighbour.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

@@ -35,10 +35,10 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker whose loss of records the operator has accepted, each with
-    the offsets up to which it still has records. The records were lost with a log directory, or
-    behind a corrupt range. These replicas must not be elected, or the followers would truncate
-    their logs. Raise CoordError."""
+    """Return the replicas of this broker whose loss of records the operator has accepted: partition
+    -> the log end offset and the checkpointed high watermark that the replica has now, both 0 if
+    its log is gone. The records were lost with a log directory, or behind a corrupt range. If such
+    a replica were elected, its followers would truncate their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -52,9 +52,10 @@ async def read_accepted_losses(
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
     """Return the partitions that are assigned to this broker and whose logs a power loss has
-    removed, each with the offsets 0: it has no records. A power loss may remove even the directory
-    of a partition that was never synced. While a log directory is failed or missing, it may contain
-    the logs, so the result is empty. Raise CoordError."""
+    removed. The log end offset and the high watermark of each one are 0, since no record is left. A
+    power loss may remove even the directory of a partition, if the directory was never synced.
+    While a log directory is failed or missing, it may contain the missing logs, so the result is
+    empty. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -107,8 +108,9 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """Notify the controller of failed and missing directories after this broker has registered:
-        the controller of a new registration does not know them."""
+        """After this broker has registered, notify the controller of failed and missing
+        directories, and of replicas that should not lead: the controller forgets the earlier
+        notifications of a broker that ends or restarts."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

@@ -58,8 +58,8 @@ class Membership:
         """Whether the endpoints have changed since the registration was written."""
         self._stopped = False
         self.is_registered = False
-        """Whether the broker is registered in its current session. The expiry of the session may
-        not be known yet."""
+        """Whether the broker is registered in its current session. If the session expires, this
+        stays True until the broker learns of it."""
 
     async def join(self) -> None:
         """Register for the first time, and follow the events of the ZooKeeper session from then on.

@@ -49,7 +49,8 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-"""Each of these three names is that of a file or directory in the first log directory."""
+"""EMBEDDED_DIRECTORY, SESSION_FILE and OFFSETS_SESSION_FILE are the names of a directory and of two
+files in the first log directory."""
 FOREIGN_NAMES: Final = (
     EMBEDDED_DIRECTORY,
     SESSION_FILE,
@@ -91,7 +92,7 @@ class StartupInputs:
     threads: Callable[[int], Threads]
     connect: Callable[[Sequence[str]], Awaitable[tuple[Session, str]]]
     """Opens the broker's ZooKeeper session. Its argument is the usable log directories. Returns the
-    session, and the address of the ZooKeeper servers for the log."""
+    session, and the address of the ZooKeeper servers as log lines show it."""
     connect_offsets: Callable[[], Awaitable[ClosableCoord]]
     """Opens a second ZooKeeper session, for committed offsets. Called only after `connect`. Raises
     StartupError."""

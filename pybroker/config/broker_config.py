@@ -83,7 +83,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def values(self) -> dict[str, Value]:
-        """Option name -> value, for every option with a row."""
+        """Option name -> value, for every option in `broker_options.py`."""
         return {name: getattr(self, row.attribute) for name, row in BROKER_OPTIONS.items()}
 
     @cached_property
@@ -190,15 +190,15 @@ class BrokerConfig(BrokerOptionTable):
 
 
 BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
-"""Option name -> row, for all options of the broker that have a row."""
+"""Option name -> declaration, for all options in `broker_options.py`."""
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
     """Return the options (name -> text) that replace Kafka's defaults when a broker is started
     without a configuration file. Kafka's defaults need three brokers and delay the first rebalance
-    of a group; these suit a developer's machine. If `brokers` is more than one, topics survive the
-    loss of one broker. With two brokers, a write is acknowledged even while only one of them
-    runs."""
+    of a group; the returned values suit a developer's machine. If `brokers` is more than one,
+    topics survive the loss of one broker. With two brokers, a write is acknowledged even while only
+    one of them runs."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:

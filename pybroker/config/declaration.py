@@ -68,8 +68,8 @@ class OptionType(enum.Enum):
 
 
 class UpdateMode(enum.Enum):
-    """Whether an option may be changed while the broker runs, as in Kafka: it may not; for each
-    broker separately; or also for all brokers together."""
+    """Whether an option may be changed while the broker runs, as in Kafka: not at all, only for
+    each broker separately, or also for all brokers together."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -335,9 +335,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """Each candidate is (amount or None, milliseconds per unit). Return the first amount that is
-    not None, in milliseconds; None if all are None. This is Kafka's rule for options that differ
-    only in their unit."""
+    """Return, in milliseconds, the first amount that is not None; None if all are None. Each of
+    `candidates` is an amount, or None, and the number of milliseconds in the amount's unit. This is
+    Kafka's rule for options that differ only in their unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms

@@ -105,8 +105,8 @@ def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]
 
 
 def option_of(name: str) -> Option | None:
-    """Return the row of a broker's option, or None if the name has no row. The options that can be
-    set only as dynamic values have rows, too."""
+    """Return the declaration of the broker's option of that name, None if there is no such option.
+    The options that can be set only as dynamic values are included."""
     return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
 
 
@@ -137,8 +137,8 @@ class LayeredConfig:
 
     @cached_property
     def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
-        """Option name -> the result of `synonyms`, for all options with a row. It is computed once:
-        describing a thousand topics needs the same values each time."""
+        """Option name -> the result of `synonyms`, for all options of the broker. It is computed
+        once: describing a thousand topics needs the same values each time."""
         return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
 
     def _found_synonyms(self, name: str) -> Sequence[Synonym]:
@@ -155,7 +155,7 @@ class LayeredConfig:
             for synonym in names
             if synonym in layer
         ]
-        # As in Kafka, names before the first occurrence of the option's own name do not count.
+        # As in Kafka, synonyms with precedence over the first value of `name` itself do not count.
         start = next((i for i, item in enumerate(found) if item.name == name), len(found))
         return found[start:]
 
@@ -228,7 +228,7 @@ def merged(
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
     """Return the values `current` (option -> text) after `operations`: (number of the operation in
-    the protocol, option, value). `row_of` returns the row of an option.
+    the protocol, option, value). `row_of` returns the declaration of an option (None: unknown).
 
     Raise BrokerError INVALID_CONFIG if an operation on lists names an option that is not a list, or
     if a value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of the operation is
@@ -260,8 +260,8 @@ def merged(
 
 
 def is_secret(row: Option | None) -> bool:
-    """Whether values of the option must not be shown: the option is a password, or it has no
-    row."""
+    """Whether values of the option must not be shown: its declaration `row` says that it is a
+    password, or its name is unknown (None)."""
     return row is None or row.type is OptionType.PASSWORD
 
 

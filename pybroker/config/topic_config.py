@@ -140,7 +140,7 @@ class TopicConfig:
 
 
 TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
-"""Option name -> row, for all options of a topic."""
+"""Option name -> declaration, for all options of a topic."""
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:

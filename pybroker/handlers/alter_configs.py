@@ -130,7 +130,8 @@ async def _alter(
     validate_only: bool,
 ) -> None:
     """Apply `operations` to the resource `name` of the type `kind`. If `replaces` is True, remove
-    all other values of the resource. If `validate_only` is True, only check the operations."""
+    all other values of the resource. If `validate_only` is True, only check the operations. Raise
+    BrokerError, CoordError or MalformedNode."""
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -215,9 +216,10 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """Return the dynamic values of the broker, or of all brokers, after `operations`. As in Kafka,
-    values in ZooKeeper that cannot be applied are removed. Raise BrokerError if a new value is
-    invalid."""
+    """Return the dynamic values of this broker (`per_broker`), or else of all brokers, after
+    `operations`. `current` are the values before, which are ignored if `replaces` is True. As in
+    Kafka, values in ZooKeeper that cannot be applied are removed. Raise BrokerError if a new value
+    is invalid."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)

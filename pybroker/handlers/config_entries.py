@@ -46,8 +46,8 @@ class ConfigEntry:
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return an entry for every option of a topic. `overrides` are the values that are set for the
-    topic; names without a row get an entry, too. If the topic's value of an option is invalid, it
-    is not in force, and the entry has the default."""
+    topic; a name in them that is no option of a topic gets an entry, too. If the topic's value of
+    an option is invalid, it is not in force, and the entry has the default."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -59,8 +59,8 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
 
 
 def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return an entry for every option of this broker, and for every dynamic value whose name has
-    no row."""
+    """Return an entry for every option of this broker, and for every dynamic value whose name is
+    not that of an option."""
     values = layers.current.values
     entries = [
         _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))
@@ -121,8 +121,8 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """Return an entry, without a value, for an option whose name has no row: its value may be a
-    secret."""
+    """Return an entry for a name that is not that of an option. The entry has no value, since the
+    value may be a secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

@@ -42,7 +42,7 @@ TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
-"""These four are the numbers of the resource types in the protocol."""
+"""TOPIC, BROKER, BROKER_LOGGER and CLIENT_METRICS are numbers of resource types in the protocol."""
 _AT_A_TIME: Final = 100
 """The maximal number of resources of a request that are read from ZooKeeper at the same time."""
 _OPTIONS_MAX: Final = 500_000

@@ -108,7 +108,7 @@ def _free(services: Services, cut: _Cut) -> None:
     """Delete the segments whose records are all below the new log start offset. Must be called
     after the checkpoint with that offset is written; otherwise a kill would restore deleted
     records. If another broker leads the partition by now, a thread may be truncating the log: then
-    leave the segments to the next retention."""
+    the segments remain until a retention check deletes them."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return

@@ -174,8 +174,8 @@ class Dispatcher:
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse
     ) -> Answer:
-        """Return the response to ApiVersions. It never changes, so it is encoded once for each
-        version."""
+        """Return the response to ApiVersions. A response without an error is always the same, so it
+        is encoded once for each version."""
         if result.error_code != 0:
             return _encode(api, request, result)
         encoded = self._api_versions.get(request.version)

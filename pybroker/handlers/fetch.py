@@ -40,8 +40,8 @@ from pybroker.wire.messages.fetch import (
 _READ_COMMITTED = 1
 _DONE: Final = object()
 _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""While the responses that peers have not read yet have at least this size together, a fetch
-returns a single batch."""
+"""While all responses in memory that peers have not read yet have at least this size together
+(bytes), each Fetch response has only one batch."""
 
 
 def handle_fetch(
@@ -276,7 +276,7 @@ def _open_session(
         session.add(key, wanted).record_sent(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
-    if session.partitions:  # it may get some later; repeated partitions count once
+    if session.partitions:  # else a later request may add some; repetitions count once
         services.fetch_sessions.resized(session)
     response.session_id = session.id
 

@@ -34,7 +34,7 @@ from pybroker.wire.messages.fetch import (
 
 log = logging.getLogger(__name__)
 
-# Looked up once, since every poll needs two of them.
+# The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
 _FETCH: Final = NEEDED["Fetch"]
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, when a later leader is known"]
@@ -277,9 +277,9 @@ def _read_records(
 
 def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
     """Return the batches of `data` before the first corrupt one. Raise BrokerError CORRUPT_MESSAGE
-    if the first batch is corrupt. Followers check batches themselves, so a follower's records are
-    checked here only while that follower makes no progress: the leader's log may then be
-    corrupt."""
+    if the first batch is corrupt. Called for each fetch of a consumer. Called for a fetch of a
+    follower only while the follower makes no progress: a follower checks batches itself, and does
+    not append a corrupt one."""
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
         return data
@@ -299,9 +299,10 @@ def _note_follower(
     reading: Reading,
 ) -> None:
     """Record the follower's fetch offset and log start offset at the leader. This happens once for
-    each partition of a request, before the request waits for new records. Must run on the event
-    loop. Raise BrokerError for a fetch that must not count as the follower's progress: it has no
-    leader epoch, or its broker has no replica of the partition."""
+    each partition of a request, before the request waits for new records. A fetch offset outside of
+    the leader's log is not recorded. Must run on the event loop. Raise BrokerError for a fetch that
+    must not count as the follower's progress: it has no leader epoch, or its broker has no replica
+    of the partition."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:

@@ -264,8 +264,8 @@ class FetchSessionCache:
         self._refusals: dict[bool, tuple[float, tuple[bool, int] | None]] = {}
         """Remembers unsuccessful searches for a session to evict. The key is whether the client of
         the new session was a follower. The value is the time before which the search is not
-        repeated, and the worth of the session that would have been evicted first (None: no session
-        may be evicted)."""
+        repeated, and the least worth among the sessions that the search considered (None: it
+        considered none). A session's worth is whether a follower uses it, and its size."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
         """Return a new session with room for `size` partitions, which the caller adds. Return None
@@ -356,8 +356,9 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session of the least worth, which a new session of `size` partitions may
-        evict. Return None if no session may be evicted."""
+        """Return the session of the least worth, if a new session of `size` partitions has a
+        greater worth and so may evict it. Otherwise return None. A session of a follower has a
+        greater worth than one of a consumer; among equals, the number of partitions decides."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

@@ -90,9 +90,9 @@ class InternalTopic:
         return facts.state.leader
 
     async def learn(self, topic_id: uuid.UUID) -> None:
-        """Read the number of partitions from the topic's node in ZooKeeper. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE if there is no topic with `topic_id`, CoordError, or
-        MalformedNode."""
+        """Read the number of partitions from the topic's node in ZooKeeper. Do nothing if it has
+        been read for `topic_id`. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not
+        exist or has another id. Raise CoordError or MalformedNode if the node cannot be read."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)

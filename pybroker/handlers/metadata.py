@@ -51,8 +51,9 @@ ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000
 on a topic: each one sets the bit of its AclOperation number. Without an authorizer every client may
 do all of them."""
 ALL_CLUSTER_OPERATIONS: Final = 0b0001_1111_1010_0000
-"""The same for the operations on the cluster: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION,
-DESCRIBE_CONFIGS, ALTER_CONFIGS and IDEMPOTENT_WRITE."""
+"""The operations CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS and
+IDEMPOTENT_WRITE on the cluster: each one sets the bit of its AclOperation number. Without an
+authorizer every client may do all of them."""
 NOT_REQUESTED: Final = -(2**31)
 
 

@@ -63,8 +63,8 @@ async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_
 async def _wait_for_leaders(
     services: Services, expanded: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
 ) -> None:
-    """Wait until all partitions of each topic have leaders. A topic that lacks a leader at the
-    deadline gets REQUEST_TIMED_OUT."""
+    """Wait until all partitions of each topic have leaders. If a partition has none at `deadline`
+    (monotonic s), its topic gets REQUEST_TIMED_OUT."""
     view = services.metadata
 
     def is_open(name: str, count: int) -> bool:

@@ -170,9 +170,10 @@ def _append(
 
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
-    """Return this broker's replica of the partition, which must be the leader and may append under
-    the broker's ZooKeeper lease. acks=all is also possible while the lease is expired, since all
-    in-sync replicas confirm the batch. Raise the errors of `ReplicaManager.leader`."""
+    """Return this broker's replica of the partition, if it is the leader and the broker's ZooKeeper
+    lease allows an append with `acks`. While the lease is expired, only acks=all is allowed, since
+    all in-sync replicas confirm the batch. Otherwise raise the errors of `ReplicaManager.leader`.
+    """
     asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
     return services.replicas.leader(key, needed=NEEDED[asked])
 
@@ -221,7 +222,8 @@ async def _check_and_finish(
     progress: _Progress,
 ) -> ProduceResponse | None:
     """Check the unchecked batches in a thread, and append them. The connection keeps the frame of
-    the request until then, and handles no other request. Return the response."""
+    the request until then, and handles no other request. Return the response, or None for acks=0.
+    """
     for key, data, result in progress.unchecked:
         try:
             partition = services.replicas.leader(key)

@@ -111,8 +111,8 @@ async def _create(
 async def _wait_for_leaders(
     services: Services, results: list[CreatableTopicResult], deadline: float
 ) -> None:
-    """Wait until every created topic has leaders. A topic that lacks a leader at `deadline`
-    (monotonic s) gets REQUEST_TIMED_OUT."""
+    """Wait until all partitions of each created topic have leaders. If a partition has none at
+    `deadline` (monotonic s), its topic gets REQUEST_TIMED_OUT."""
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     view = services.metadata
     await view.wait_until(
@@ -222,7 +222,7 @@ def require_controller(services: Services) -> None:
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
     """Return the error that the client gets if its request fails with `error`. If ZooKeeper did not
-    answer, it is an error after which the client retries."""
+    answer, return REQUEST_TIMED_OUT, after which the client retries."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

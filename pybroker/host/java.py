@@ -33,7 +33,7 @@ JAR_PATTERNS: Final = (
     "log4j-api-[0-9]*.jar",
     "log4j-core-[0-9]*.jar",
     "metrics-core-*.jar",  # the server's counters
-    "snappy-java-*.jar",  # imported by the snapshot code, although snapshots are not compressed
+    "snappy-java-*.jar",  # the snapshot code needs it, even for snapshots without compression
 )
 """The jars that a standalone ZooKeeper server needs. Loading all jars of PySpark's folder would
 slow down the start."""

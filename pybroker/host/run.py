@@ -162,7 +162,7 @@ class _Sessions:
 
     async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
         """Open the broker's ZooKeeper session. `usable` are the usable log directories. Return the
-        session, and the address of the servers for the log."""
+        session, and the address of the ZooKeeper servers as log lines show it."""
         self._directory = usable[0]
         where = self._servers or ""
         if self._servers is None:

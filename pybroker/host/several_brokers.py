@@ -130,8 +130,8 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Return the directories that contain data of brokers that are not started: those whose index
-    is `brokers` or higher."""
+    """Return the directories that contain data of brokers that are not started: of the brokers with
+    the index `brokers` or a higher one."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent

@@ -166,8 +166,8 @@ class Supervision:
         return [self._launch(broker)]
 
     def stop(self) -> list[Effect]:
-        """Stop all brokers, one after another. If this is called a second time, stop all that still
-        run at once."""
+        """Stop all brokers, one after another. If this is called a second time, send SIGTERM at
+        once to all that have not received it."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):

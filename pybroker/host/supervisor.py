@@ -233,7 +233,7 @@ class Supervisor:
         await self._forward(broker, process)
         exit_code = await ended(process)
         if not self._supervision.stopping:
-            level = logging.ERROR if exit_code else logging.INFO  # 0: the operator restarts it
+            level = logging.ERROR if exit_code else logging.INFO  # 0: it got a signal
             log.log(level, "ended broker=%d pid=%d exit_code=%d", broker, process.pid, exit_code)
         timer = self._children[broker].timer
         if timer is not None:

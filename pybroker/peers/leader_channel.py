@@ -271,8 +271,8 @@ _SESSION_LOST: Final = frozenset(
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     }
 )
-"""After a Fetch response with one of these errors, the channel raises nothing, and the next fetch
-begins a new fetch session."""
+"""If a Fetch response does not continue the fetch session and has one of these error codes, the
+channel raises nothing. The next fetch then begins a new fetch session."""
 
 
 def _fetched(key: TopicPartition, part: PartitionData) -> FetchedPartition:

@@ -165,7 +165,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Handle that the peer has closed its sending side. If a request is still being handled or
         a response is unsent, return True: the connection stays open until these are done, at most
-        for a time limit. Otherwise return False, and the connection is closed at once."""
+        for the time `ServerLimits.linger_ms_max`. Otherwise return False, and the connection is
+        closed at once."""
         if self._request is None and self._writable and self._next_turn is None:
             return False
         self._ended = True
@@ -224,8 +225,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def idle_s(self, now: float) -> float:
         """Return for how long (s) the connection has been idle at `now` (monotonic s). It is not
-        idle while a request is handled, nor while a request or a response moves at least at the
-        minimal rate. The owner calls this periodically."""
+        idle while a request is handled, nor while a request arrives or a response is sent at least
+        at the rate `ServerLimits.read_bytes_per_second_min`. The owner calls this periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes

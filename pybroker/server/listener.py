@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
 _REST_S_MAX = 3 * _REAPER_INTERVAL_S
-"""A connection may begin to rest only if its idle time is at most this (s). So connections that
-began to rest earlier have, with this tolerance, also been idle for longer."""
+"""A connection may begin to rest only if it has been idle for at most this time (s). So if it began
+to rest at a time T, it became idle at T minus this time, or later."""
 _KEPT_DESCRIPTORS_MAX = 4096
 _SYSTEMS_CHOICE = -1
 """The value of a buffer size option that lets the operating system choose and adapt the size."""
@@ -127,8 +127,9 @@ class Server:
         self._restless: dict[Connection, None] = {}
         self._resting: dict[Connection, float] = {}
         """Connection that rests -> when it began to rest (monotonic s). All other connections are
-        in `_restless`, and `reap` looks only at those. The three dicts are ordered, not sets, so
-        that a simulation can be repeated."""
+        in `_restless`, and `reap` looks at each of those. `_connections`, `_restless` and
+        `_resting` are dicts, not sets, because the order of a set would differ between two runs of
+        the same simulation."""
         self._per_ip: Counter[str] = Counter()
         self._unsent_bytes = 0
         self._empty = asyncio.Event()

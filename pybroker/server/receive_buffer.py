@@ -112,8 +112,8 @@ class ReceiveBuffer:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Make space at the end of a full buffer: move the unread bytes to the front, or replace
-        the buffer by one of up to double the size if it should grow."""
+        """Make space at the end of a full buffer. If the buffer may grow, replace it by one of up
+        to double the size. Otherwise move the unread bytes to the front."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:
