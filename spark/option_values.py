@@ -146,8 +146,8 @@ def _edge_or_offsets(
     for partition, offset in found.items():
         if offset == number:
             raise ValueError(
-                f"must not be the {refused} offset ({number}) for {partition}: such a range"
-                " has no record"
+                f"must not be the {refused} offset ({number}) for {partition}: {refused} would"
+                " always read no record"
             )
     return found
 

@@ -193,7 +193,7 @@ class FetchSession:
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
                         raise _not_found(
-                            f"the request makes it larger than {PARTITIONS_MAX} partitions"
+                            f"the session would have more than {PARTITIONS_MAX} partitions"
                         )
                     self.add(key, wanted)
                 else:

@@ -43,9 +43,9 @@ class Gate:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Return the response of `answering`; if the request has to wait at the gate, return an
-        awaitable of the response. Raise the errors of `answering`; the awaitable may raise them,
-        too."""
+        """Pass the request to the `answering` function of the gate, and return its response. If
+        the request has to wait at the gate, return an awaitable of the response. Errors of
+        `answering` are raised here or by the awaitable."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

@@ -103,8 +103,9 @@ class EpochFile:
         self._changes += 1
 
     def persist(self) -> None:
-        """Write the leader epochs to the file durably, if they have changed. Also covers changes
-        that another thread is writing now. Waits for the disk. Raises StorageError."""
+        """Write the leader epochs to the file durably, if they have changed. If another thread is
+        writing the file, wait for that thread first: at the return all changes made before the call
+        are durable. Waits for the disk. Raises StorageError."""
         with self._lock:
             if not self.changed:
                 return

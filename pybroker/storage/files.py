@@ -97,7 +97,7 @@ class _Handles:
         with self._lock:
             if file.descriptor < 0:
                 if file.closed:
-                    raise StorageError(f"use {file.path}: the file is closed")
+                    raise StorageError(f"the file {file.path} cannot be used: it is closed")
                 with _reported_write("open", file.path):
                     file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[file] = None

@@ -267,7 +267,8 @@ class ReplicaMove:
         except DiskFull as error:
             # A full disk is a reason for the move, so it must not prevent the move.
             log.warning(
-                "disk full, move goes on without its mark partition=%s error=%s",
+                "disk full, move goes on without the file %s partition=%s error=%s",
+                MOVING_AWAY,
                 self.topic_partition,
                 error,
             )
@@ -282,7 +283,7 @@ class ReplicaMove:
                 self._disk.unlink(path)
                 self._disk.sync_dir(self.source.directory)
         except StorageError as error:
-            log.warning("mark of a cancelled move not removed path=%s error=%s", path, error)
+            log.warning("file of a cancelled move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
         """Copy the leader epoch file, which includes epochs without records, from the original to

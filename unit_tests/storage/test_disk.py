@@ -144,7 +144,7 @@ def test_open_files_survive_renames_and_deletions(disk: Disk, tmp_path: Path) ->
 def test_a_closed_file_is_not_used(disk: Disk, path: str) -> None:
     file = disk.open(path, create=True)
     file.close()
-    with pytest.raises(StorageError, match=f"use {path}: the file is closed"):
+    with pytest.raises(StorageError, match=f"the file {path} cannot be used: it is closed"):
         file.append(b"x")
 
 

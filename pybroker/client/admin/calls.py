@@ -190,8 +190,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """Raise ResponseError if a result says that the broker is not the controller. A result is a
-    pair of error code and message. The broker then changed nothing."""
+    """Raise ResponseError if a result has the error code NOT_CONTROLLER. A result is a pair of
+    error code and message. A broker that is not the controller has changed nothing."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

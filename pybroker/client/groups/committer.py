@@ -54,8 +54,8 @@ class Committer:
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
         self._told: dict[TopicPartition, tuple[int, int | None]] = {}
-        """The number of jumps and the position of each partition at the time of the last commit
-        that the application requested."""
+        """What `_places` returned at the time of the last commit that the application
+        requested."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -174,9 +174,9 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return the number of jumps and the position of each partition. Equal pairs show that a
-        partition has not moved since a commit. Equal positions alone do not: after a seek the
-        partition may return to the position that it had at the commit."""
+        """Return for each partition how often a seek or a reset changed its position, and the
+        position. If both are as at a commit, the partition has not moved since. The position alone
+        does not show that: after a seek it may return to the committed position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

@@ -52,7 +52,7 @@ class SimFile:
 
     def _opened(self) -> FileNode:
         if self._closed:
-            raise StorageError(f"use {self._path}: the file is closed")
+            raise StorageError(f"the file {self._path} cannot be used: it is closed")
         with _reported("open", self._path, is_write=True):
             node = self._disk.walk(self._path)
             if isinstance(node, DirectoryNode):
