@@ -34,8 +34,9 @@ _REST_S: Final = 30.0
 """The longest wait of the scrubber while no log is due. It does not look for new logs meanwhile: a
 new log has few records to check."""
 _PAUSE_S: Final = 1.0
-"""The longest pause after checking a log, so that thousands of small logs take little processor
-time. All pauses of a round together take at most half of the interval."""
+"""The longest pause before a log is checked again, so that thousands of small logs take little
+processor time. All pauses of a round together take at most half of the interval. The first check
+after the start has no pauses: bits may have changed while the broker did not run."""
 _ALL: Final = 2**31
 """A number larger than the number of segments of any log."""
 
@@ -101,9 +102,10 @@ class Scrubber:
         while True:
             due = self._due()
             for key in due:
+                if key in self._looked_at:
+                    await asyncio.sleep(min(_PAUSE_S, self._interval_s / (2 * len(due))))
                 await self._guarded(key, None, _ALL)
                 self._looked_at[key] = self._clock.monotonic()
-                await asyncio.sleep(min(_PAUSE_S, self._interval_s / (2 * len(due))))
             if not due:
                 await asyncio.sleep(min(_REST_S, self._interval_s))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.model import TopicPartition
+from pybroker.replication import scrubber as scrubber_module
 from pybroker.replication.scrubber import Scrubber
 from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
@@ -17,6 +18,7 @@ from unit_tests.replication.vocabulary import T0, Replicas, facts
 MANY = [TopicPartition("t", number) for number in range(40)]
 EMPTY, NEW = TopicPartition("empty", 0), TopicPartition("z", 0)
 INTERVAL_S = 0.1
+WEEK_S = 7 * 86_400.0
 
 
 @pytest.fixture
@@ -29,14 +31,14 @@ async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
     opened.logs.shutdown({})
 
 
-def scrubbing(replicas: Replicas) -> Scrubber:
+def scrubbing(replicas: Replicas, interval_s: float = INTERVAL_S) -> Scrubber:
     return Scrubber(
         logs=replicas.logs,
         replicas=replicas.manager,
         blocking=replicas.manager._blocking,
         clock=replicas.clock,
         bytes_per_second=2**40,
-        interval_s=INTERVAL_S,
+        interval_s=interval_s,
         found=lambda key, damage: None,
     )
 
@@ -58,6 +60,20 @@ async def test_one_walk_over_the_logs_serves_all_searches(
     await until(lambda: len(scrubber._looked_at) == len(MANY) and walks > 1)
     await scrubber.stop()
     assert walks < len(MANY)
+
+
+async def test_the_first_check_of_all_logs_after_a_start_has_no_pauses(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pauses the last of 40 logs would be checked half a week after the start: the patience of
+    `until` is much shorter."""
+    monkeypatch.setattr(scrubber_module, "_PAUSE_S", WEEK_S)
+    scrubber = scrubbing(replicas, WEEK_S)
+    scrubber.start()
+    await until(lambda: len(scrubber._looked_at) == len(MANY))
+    replicas.clock.advance(WEEK_S)
+    assert len(scrubber._due()) == len(MANY)
+    await scrubber.stop()
 
 
 async def test_logs_come_in_the_order_of_their_last_search(replicas: Replicas) -> None:
