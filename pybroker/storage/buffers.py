@@ -1,8 +1,8 @@
 """Reusable memory for reads of log files.
 
 Allocating a megabyte of memory for each response costs as much as copying a megabyte. So this
-module keeps a few buffers, and reuses a buffer once no view of it is left. A `bytearray` of which a
-view exists refuses to change its size: so the module can tell whether a buffer is free.
+module keeps a few buffers, and reuses a buffer once no view of it is left. A `bytearray` refuses to
+change its size while a view of it exists: so the module can tell whether a buffer is free.
 """
 
 from __future__ import annotations

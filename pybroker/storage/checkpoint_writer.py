@@ -20,7 +20,8 @@ truncation may lower it meanwhile. A partition without a value keeps the value i
 
 class CheckpointWriter:
     """Writes the checkpoint files of all usable log directories. All methods wait for the disk. If
-    a disk is full, the files keep their older values: lower offsets are valid as well."""
+    a disk is full, the files keep their older values. These are lower, and therefore still
+    valid."""
 
     def __init__(
         self,

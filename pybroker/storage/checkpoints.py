@@ -38,7 +38,7 @@ def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
             raise CorruptionError(f"{path}: expected topic, partition and offset in line {line!r}")
         offset = _number(words[2], path)
         if offset < 0:
-            raise CorruptionError(f"{path}: expected an offset from 0 on in line {line!r}")
+            raise CorruptionError(f"{path}: line {line!r}: expected an offset of at least 0")
         offsets[TopicPartition(words[0], _number(words[1], path))] = offset
     return offsets
 
@@ -61,8 +61,8 @@ def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
             entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset
         ):
             raise CorruptionError(
-                f"{path}: expected in line {line!r} an epoch above {entries[-1].epoch} and an"
-                f" offset from {entries[-1].start_offset} on"
+                f"{path}: line {line!r}: expected an epoch above {entries[-1].epoch} and an"
+                f" offset of at least {entries[-1].start_offset}"
             )
         entries.append(entry)
     return entries

@@ -51,8 +51,8 @@ def persist_epochs(
     """Write the leader epoch file of each undamaged log whose log start differs from the one in the
     checkpoint. `starts` are the current log starts, `known` those in the checkpoint. The caller
     writes the checkpoint afterwards. This order matters: the first entry of the leader epoch file
-    is also a log start, and a restarted broker uses the lower one of this and the checkpoint's.
-    Waits for the disk. Raises StorageError."""
+    is also a log start, and a restarted broker uses the lower of the two log starts. Waits for the
+    disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()
@@ -68,9 +68,9 @@ def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
 
 
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
-    """Flush the closed segments of these logs. Flush whole logs to which nothing was appended for
-    `idle_ms`, or whose flush.ms or flush.messages is reached. Return how many logs were flushed.
-    Waits for the disk."""
+    """Flush the closed segments of these logs. Flush the active segment of a log, too, if nothing
+    was appended to the log for `idle_ms`, or if its flush.ms or flush.messages is reached. Return
+    how many logs were flushed. Waits for the disk."""
     touched = 0
     for log in logs:
         if log.failure is not None or log.damage is not None:

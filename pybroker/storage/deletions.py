@@ -41,5 +41,7 @@ class PendingDeletions:
                 self._remove(path)
             except StorageError as error:
                 log.warning(
-                    "deleted file not removed before the next start path=%s error=%s", path, error
+                    "deleted file not removed yet, the next start removes it path=%s error=%s",
+                    path,
+                    error,
                 )

@@ -346,7 +346,7 @@ class LogDirectory:
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
         """Note durably that a broker uses the directory, and that the suspect replicas and accepted
-        losses of this start are settled. `family` is the list of the broker's remaining log
+        losses of this start have been handled. `family` is the list of the broker's remaining log
         directories. If the disk is full, `settle_due` tries again later; until then the next start
         would find the same suspect replicas. Raises StorageError."""
         self._due = boot_id, incarnation, family
@@ -406,9 +406,9 @@ class LogDirectory:
         """Lower each checkpointed offset to at most the log end in `ends`, and remove partitions
         that are not in `ends`. A higher offset would be wrong once the log has grown again.
 
-        If a partition had records, and no log directory of this broker has it (it is not in
-        `anywhere`), it is logged and noted as missing: then no empty log replaces it. Raises
-        StorageError."""
+        `anywhere` has the partitions in all log directories of this broker. A partition that had
+        records and is not in `anywhere` is logged and noted as missing, so that no empty log
+        replaces it. Raises StorageError."""
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
@@ -436,15 +436,16 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Note that the partition's directory is no longer expected here: it has disappeared, and
-        the topic is deleted, or the copying from another broker has begun. Raises StorageError."""
+        """Remove the partition from `missing` and from the checkpoints, because its directory,
+        which has disappeared, is no longer needed: the topic is deleted, or a new log is copied
+        from another broker. Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
         """Write the clean mark, after all logs are durable and closed. Write no mark if the disk
-        has failed: its content is unknown. Write none while suspect replicas of this start are not
-        settled: the next start must find them."""
+        has failed: its content is unknown. Write no mark while suspect replicas of this start have
+        not stepped aside: the next start must find them."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

@@ -152,7 +152,7 @@ class DirectorySet:
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
         """Find the lost directories. Return path -> id of each usable directory, and the list of
         directories that the caller stores in all of them. Writes nothing. `expects_data`: this
-        broker had partitions. If all directories are empty, their data is then lost.
+        broker had partitions, so the data is lost if all directories are empty.
 
         Raises StartupError if one directory is a copy of another; StorageError."""
         ids = self._ids()
@@ -191,7 +191,8 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The list of directories to store in all of them, once the accepted losses are settled."""
+        """The list of directories to store in all of them when the accepted losses have been
+        handled: it omits the directories whose loss was accepted."""
         return self._family
 
     def _ids(self) -> dict[str, str]:

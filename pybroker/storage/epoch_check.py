@@ -167,8 +167,9 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the single batch without which the epochs never fall. If there is none, return the
-    first run whose epoch is higher than that of a later run."""
+    """Return the run to blame for a falling epoch. If removing a single batch leaves epochs that
+    never fall, return the run of that batch. Otherwise return the first run whose epoch is higher
+    than that of a later run."""
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):
         if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):

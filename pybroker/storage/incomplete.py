@@ -48,8 +48,8 @@ class Incomplete:
         return [key for key in list(self._paths) if key not in self.released]
 
     def require_complete(self, partition: TopicPartition, is_copied: bool) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition's log is incomplete and no other
-        broker leads, from which it is copied (not `is_copied`)."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition's log is incomplete, unless
+        another broker leads, so that this broker copies the log from it (`is_copied`)."""
         if partition in self and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,

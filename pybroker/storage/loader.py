@@ -380,8 +380,8 @@ class _Loader:
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
         """Return the damage of the log: what recovery has found, or the corrupt header, whichever
-        begins first; None if there is no damage. A header that only may be corrupt does not count
-        if recovery has found damage. No header counts if the operator accepts the loss."""
+        begins first; None if there is no damage. A suspected header, which may be intact, does not
+        count if recovery has found damage. No header counts if the operator accepts the loss."""
         corrupt = self.corrupt_header
         if corrupt is None or self._known.accepts_loss:
             return found.damage
@@ -433,8 +433,8 @@ class _Loader:
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
         """Add to `history` the leader epochs of batches below its first epoch. The epoch file lacks
-        them if the log start had moved, and its checkpoint was not written. Return whether the
-        history changed."""
+        them if the log start was raised, and the checkpoint with the new log start was not written.
+        Return whether the history changed."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False
@@ -453,8 +453,8 @@ class _Loader:
         return history.entries != known
 
     def known_damage(self) -> Damage | None:
-        """Return the damage that the scrubber had found while an earlier run of the broker used the
-        log. It is in the file `pybroker.damaged`; None without this file."""
+        """Return the damage that the scrubber found in an earlier run of the broker, as the file
+        `pybroker.damaged` describes it; None without this file."""
         path = f"{self._directory}/{DAMAGED}"
         if self._known.accepts_loss:
             self._disk.unlink(path)

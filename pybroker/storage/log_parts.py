@@ -39,9 +39,9 @@ class Damage:
     were written, and later bytes are valid, or had been synced. Readers still get the records below
     `offset`.
 
-    `is_whole`: all records are intact, and only a leader epoch is wrong. It is the one in a batch
-    header. With `is_doubt` it is either that one or the one in the epoch file. If a partition has
-    only one replica, this replica may ignore such damage."""
+    `is_whole`: all records are intact, and only the leader epoch in a batch header is wrong. With
+    `is_doubt`, the wrong one is either this leader epoch or the one in the epoch file. If a
+    partition has only one replica, this replica may ignore such damage."""
 
     offset: int
     path: str

@@ -263,7 +263,7 @@ class LogManager:
         """Return the log of the partition. If it has none, create it in the log directory that a
         client requested, or else in the one with the fewest partitions. An existing log gets this
         configuration and, if it has no topic id, `topic_id`. `is_new`: no broker has a log of the
-        partition yet. `is_copied`: another broker leads, from which a lost log can be copied.
+        partition yet. `is_copied`: another broker leads, so a lost log can be copied from it.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
         BrokerError KAFKA_STORAGE_ERROR if the log is unusable, or may be in a directory that is
@@ -350,8 +350,8 @@ class LogManager:
                 log.warning("log renamed to stray partition=%s path=%s", partition, path)
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Mark a log as damaged that is in use, because other replicas have its records. The broker
-        does not use it any more, even after a restart. Waits for the disk. Raises StorageError."""
+        """Mark a log that is in use as damaged. Other replicas have its records, so the broker does
+        not use the log any more, even after a restart. Waits for the disk. Raises StorageError."""
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
             log.damage = damage
@@ -406,9 +406,9 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Flush the closed segments of all logs; flush idle logs, and logs whose flush.ms or
-        flush.messages is reached, as a whole. Return the number of flushed logs. Waits for the
-        disk. The caller calls it every second."""
+        """Flush the closed segments of all logs. Flush the active segment of a log, too, if the log
+        is idle, or if its flush.ms or flush.messages is reached. Return the number of flushed logs.
+        Waits for the disk. The caller calls it every second."""
         keys = take(self._changes.unflushed)
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         try:

@@ -2,10 +2,11 @@
 
 The log is copied into the directory `<topic>-<partition>.<32 hex>-future` until the copy is nearly
 as long as the log. Then the directory of the copy gets its final name. The copy gets the last
-records, and replaces the log in one step on the event loop. In between both log directories have a
-directory of the partition. After a kill the broker uses the longer log: before the replacement only
-the original grows, afterwards only the copy. Before the log in use is truncated, the broker marks
-the other log as outdated; it never uses an outdated log.
+records, and replaces the log in one step on the event loop. From the renaming of the copy until the
+removal of the original, both log directories have a directory of the partition. After a kill the
+broker uses the longer log: before the replacement only the original grows, afterwards only the
+copy. Before the log in use is truncated, the broker marks the other log as outdated; it never uses
+an outdated log.
 """
 
 from __future__ import annotations
@@ -360,8 +361,9 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory of the other log of a move, original or copy, which may be removed
-    already. Return None if this log's directory has no mark of a move. Raises StorageError."""
+    """Return the log directory of the other log of a move: that of the copy if `log` is the
+    original, else that of the original. The other log may have been removed already. Return None if
+    the directory of `log` has no file that marks a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -371,8 +373,8 @@ def counterpart(log: Log, disk: Disk) -> str | None:
 
 
 def forget_move(log: Log, disk: Disk) -> None:
-    """Remove the marks of a move from the log's directory, because the partition has no other
-    log."""
+    """Remove the files that mark a move from the log's directory, because the partition has no
+    other log."""
     for name in (MOVED_HERE, MOVING_AWAY, OUTDATED):
         disk.unlink(f"{log.directory}/{name}")
 

@@ -174,7 +174,7 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Keep one of the two logs of a partition that a kill has left in the middle of a move, and
+        """A kill in the middle of a move has left two logs of a partition: keep one of them, and
         rename the directory of the other."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
@@ -201,9 +201,10 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle the interrupted moves of which one log remains. If the other log may be in an
-        offline or lost log directory, it may have newer records. The remaining log is then not
-        served until that directory is usable, or until the operator accepts its loss."""
+        """Handle the interrupted moves of which only one log remains. If the move's other log
+        directory is offline or lost, it may contain a log with newer records. The remaining log is
+        then not served until that directory is usable, or until the operator accepts its loss. In
+        all other cases the remaining log is used."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

@@ -1,4 +1,4 @@
-"""Reads a file, and either waits for the disk or not.
+"""Reads a file, with or without waiting for the disk.
 
 A read that does not wait raises `NotCached` if bytes are not in the page cache. So a lookup in
 several steps needs no checks: its caller repeats the whole lookup in a thread that may wait.

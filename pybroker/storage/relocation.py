@@ -173,8 +173,8 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the marks of moves from the logs of these partitions: the operator has accepted
-        the loss of the other log of each move. Waits for the disk."""
+        """Remove the files that mark a move from the directories of these partitions' logs: the
+        operator has accepted the loss of the other log of each move. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:
@@ -182,7 +182,7 @@ class Relocations:
                     forget_move(partition_log, self._table.disk)
             except StorageError as error:
                 log.warning(
-                    "marks of a settled move not removed partition=%s error=%s", partition, error
+                    "files that mark a move not removed partition=%s error=%s", partition, error
                 )
 
     def cancel(self, partition: TopicPartition) -> None:
@@ -195,8 +195,8 @@ class Relocations:
             self._abandon(move)
 
     def cancel_all(self) -> None:
-        """Stop all moves at the shutdown of the broker. The copies stay: they tell the next start
-        to begin these moves again."""
+        """Stop all moves at the shutdown of the broker. The copies stay on the disk. The next start
+        finds them, and begins these moves again."""
         for move in self._moves.values():
             directory = None if move.done else move.abandon()
             if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
