@@ -60,8 +60,8 @@ class ReplicaFetchers:
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """Partition that this broker follows -> the state that its fetcher keeps of it, such as
-        the number of offsets that the replica is behind its leader."""
+        """Partition that this broker follows -> the fetcher's state of the partition, such as the
+        number of offsets that the replica is behind its leader."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:

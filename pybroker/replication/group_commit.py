@@ -62,7 +62,7 @@ class GroupCommit:
 
     def _sync_due(self, due: Flushable) -> bool:
         """Request a sync of the log `due`. Return False if the broker's event loop does not run:
-        the log then syncs itself. Called in any thread: a thread writes the copy of a log for
+        the log then syncs itself. Called in any thread, for example in one that copies a log to
         another log directory."""
         loop = self._loop
         if loop is None or loop.is_closed():

@@ -81,8 +81,9 @@ class Follower:
     @property
     def followed_s(self) -> float:
         """The latest time at which the follower certainly followed this leader: the arrival of its
-        last fetch but one. The follower sent its last fetch after it had the answer to that fetch.
-        The last fetch itself may have been under way for long."""
+        second-to-last fetch. The follower sent its last fetch only after the answer to the
+        second-to-last one. The arrival of the last fetch proves less, because that fetch may have
+        been under way for long."""
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
             return session.last_but_one_s
@@ -98,9 +99,9 @@ class Follower:
             self.session = None
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Note a fetch that arrived at the time `now`. If its offset is at or above the leader's
-        log end at the follower's previous fetch, the follower had caught up at the time of the
-        previous fetch, however fast the log grows."""
+        """Note a fetch that arrived at the time `now`. If the fetch offset is at or above the log
+        end that the leader had at the follower's previous fetch, the follower counts as caught up
+        at the time of that previous fetch, however fast the log grows."""
         if self.session is not None:
             self.end_session(self.session)
         if fetch.fetch_offset >= leader_end:
@@ -215,8 +216,8 @@ class LeaderState:
     def led_s(self) -> float:
         """The latest time (monotonic seconds) at which certainly no other replica led. At that time
         each electable replica followed this leader, or the state node was unchanged. The stored ISR
-        contains this replica. So a later leader commits nothing without it during the first
-        replica.lag.time.max.ms after the election."""
+        contains this replica. So a later leader commits nothing without this replica during the
+        first replica.lag.time.max.ms after the election."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
@@ -232,9 +233,9 @@ class LeaderState:
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
         """Return whether `propose` certainly has nothing to do. Every follower is at the leader's
-        log end and has fetched lately, none is about to join the ISR, and none may have left it.
-        Most partitions are settled, so the periodic review of the ISR calls this before
-        `propose`."""
+        log end and has fetched lately. No follower is about to join the ISR, and none may have left
+        the ISR without this leader's knowledge. Most partitions are settled, so the periodic review
+        of the ISR calls this before `propose`."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -386,9 +387,10 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return the incarnations of the in-sync followers, by broker id, whose registrations are
-        certainly older than the stored state of the next leader epoch. Return none if a follower
-        may have left the stored ISR, or if a change is under way."""
+        """Return broker id -> incarnation, for the in-sync followers. Each of these brokers
+        registered with this incarnation before the state of the next leader epoch was stored. The
+        result is empty if that is uncertain: a follower may have left the stored ISR, or a change
+        is under way."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

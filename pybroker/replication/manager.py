@@ -368,7 +368,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return an error code, or None if the command opens the replica or changes its role."""
+        """Return an error; NONE if the leader epoch is repeated; None if a role must be set."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -110,7 +110,7 @@ class ReplicaMover:
         INVALID_TOPIC_EXCEPTION if the topic name is too long for the name of a future directory. If
         this broker has no replica of the partition: REPLICA_NOT_AVAILABLE, or
         UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. If the broker gets a replica of
-        it later, it creates this replica in the wanted directory."""
+        the partition later, it creates the replica in the wanted directory."""
         errors: dict[TopicPartition, BrokerError | None] = {}
         # A disconnecting client cancels its request, but a move that has begun needs its task.
         await asyncio.shield(self._spawn(self._alter_all(wanted, exists, errors), None))

@@ -205,7 +205,7 @@ class Partition(Watched):
         self._settled()
 
     def follow(self, facts: PartitionFacts) -> None:
-        """Stop leading: by the command's `facts` another replica leads, or none."""
+        """Become a follower: the command's `facts` name another leader, or no leader."""
         assert facts.state.leader != self.broker_id
         self._facts = facts
         self._leader = None
@@ -421,8 +421,9 @@ class Partition(Watched):
         return self.settle()
 
     def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
-        """As the leader, count each request of the follower's fetch session as its fetch from the
-        log end, until `session_ends`. The caller ends this at the next change of the partition."""
+        """As the leader, count each request of the follower's fetch session as a fetch of this
+        partition from the log end, until the caller calls `session_ends` at the partition's next
+        change."""
         if self._leader is not None:
             self._leader.followers[replica_id].session = session
 
