@@ -23,8 +23,8 @@ concurrent syncs while the broker runs: the file system's journal combines them 
 
 
 class Ending:
-    """Closes the logs of `table` after their last append. If the disk of a log directory fails, it
-    calls `failed` in any thread."""
+    """Closes the logs of `table` after their last append. Calls `failed`, in any thread, for a log
+    directory whose disk fails."""
 
     def __init__(
         self, table: LogTable, disk: Disk, failed: Callable[[LogDirectory, StorageError], None]

@@ -57,7 +57,7 @@ class EpochFile:
     @property
     def changed(self) -> bool:
         """Whether `persist` has something to do: the epochs in memory may differ from the file, or
-        the file of `comes_after` must be synced."""
+        the file that `comes_after` has named is not synced yet."""
         return self._precedes is not None or self._changes != self._durable_changes
 
     def comes_after(self, path: str) -> None:

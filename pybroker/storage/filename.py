@@ -2,8 +2,8 @@
 them.
 
 The layout is Kafka's. A log directory contains one directory for each partition,
-`<topic>-<partition>`, whose segment files are named after their base offset. It also contains a few
-files about all partitions. The functions do no I/O.
+`<topic>-<partition>`. The segment files in it are named after their base offset. The log directory
+also contains a few files about all partitions. The functions do no I/O.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def create_log(
     log_start_offset: int = 0,
 ) -> Log:
     """Create the directory of a new, empty log, and return the log. `first_offset` is the offset of
-    its first record. It is above 0 if the log is the copy of one that begins at this offset. The
-    log start is the larger one of `first_offset` and `log_start_offset`."""
+    its first record. It is above 0 if the new log is the copy of a log that begins at this offset.
+    The log start is the larger one of `first_offset` and `log_start_offset`."""
     # The first sync of a segment makes the directory's name durable. A power loss before that sync
     # may remove the directory; the broker handles that at its start.
     disk.make_dirs(directory)

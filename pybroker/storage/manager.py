@@ -196,8 +196,8 @@ class LogManager:
 
     @property
     def may_lack_logs(self) -> bool:
-        """Whether a power loss may have removed a whole log, whose directory name was not
-        synced."""
+        """Whether a power loss may have removed whole logs, because the names of their directories
+        were not synced."""
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:

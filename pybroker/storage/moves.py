@@ -121,9 +121,10 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation of the log in use to `offset`. This is the original, or
-        the copy once it has replaced the original. The caller holds the table's lock. Waits for the
-        disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must not truncate the log then."""
+        """Prepare the move for a truncation of the log in use to `offset`. The log in use is the
+        original, or the copy after it has replaced the original. The caller holds the table's lock.
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must not truncate the
+        log then."""
         try:
             with self._marks:
                 if self.done:
