@@ -301,7 +301,7 @@ class Fetcher:
         return ask_ends
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
-        """Write each leader epoch to disk that begins with these answers, in threads and before the
+        """Write to disk, in threads, the leader epochs that begin with these answers, before the
         records are appended. After a change of leaders thousands of partitions begin a leader epoch
         at the same time, and otherwise each append would wait for the disk."""
         logs = []
@@ -320,8 +320,8 @@ class Fetcher:
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Return whether the log of `copy` has the same end and leader epochs as in the request
-        `asked`, so that its answer can be applied. The log start may differ: retention moves it at
-        any time, and the leader would not repeat its answer."""
+        `asked`, so that the answer to the request can be applied. The log start may differ:
+        retention moves it at any time, and the leader would not repeat its answer."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

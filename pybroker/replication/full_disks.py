@@ -71,8 +71,8 @@ class FullDisks:
         return list(self._full)
 
     async def free_bytes(self) -> Mapping[str, int]:
-        """Return the free bytes of each log directory in use, by its path. A directory whose file
-        system does not answer is missing."""
+        """Return the free bytes of each log directory in use, by its path. If the file system of a
+        directory does not answer, the result omits the directory."""
         found = {}
         for path in self._logs.usable_directories:
             try:

@@ -92,7 +92,7 @@ class IsrChanges:
 
     async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
         """Ask ZooKeeper which of these partitions this broker still leads, and return them. A
-        partition is missing if another broker leads it, or if ZooKeeper does not answer."""
+        partition is omitted if another broker leads it, or if ZooKeeper does not answer."""
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]

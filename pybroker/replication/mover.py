@@ -29,9 +29,9 @@ _PARTITIONS_A_TURN: Final = 200
 
 
 class DirectoryUsage(NamedTuple):
-    """One replica in a DescribeLogDirs response: its log directory, its size, how many offsets it
-    is behind (-1: unknown), and whether it is the copy that a move writes (Kafka's future
-    replica)."""
+    """One replica in a DescribeLogDirs response: its log directory, its size in bytes, its lag in
+    offsets as Kafka defines it (-1: unknown), and whether it is the copy that a move writes
+    (Kafka's future replica)."""
 
     directory: str
     topic_partition: TopicPartition

@@ -46,7 +46,7 @@ class Left:
 
 def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Left]:
     """Return what is left of the log of each partition in `keys`. A partition without a log is
-    missing."""
+    omitted."""
     return {
         key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
         for key in keys
