@@ -110,9 +110,9 @@ class ControllerJournal:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Return at most `limit` of the newest entries, the newest last: from `waiting`, which is
-        not written yet, and from both files. If `partition` is given, return only the entries of
-        that partition. A line that a crash cut off is skipped. Blocks."""
+        """Return at most `limit` of the newest entries, the newest last, from both files and from
+        `waiting`, the lines that are not written yet. If `partition` is given, return only the
+        entries of that partition. A line that a crash cut off is skipped. Blocks."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

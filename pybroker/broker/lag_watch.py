@@ -106,8 +106,8 @@ class LagWatch:
         return None if moment is None else self._clock.monotonic() - moment
 
     def _is_here(self, group: GroupProgress) -> bool:
-        """Whether this broker still coordinates the group. If not, the group is omitted, since its
-        new coordinator reports its lag."""
+        """Whether this broker still coordinates the group. If not, the report omits the group,
+        because the group's new coordinator reports its lag."""
         try:
             self._groups.shard_of(group.group_id, may_be_empty=True)
         except BrokerError:

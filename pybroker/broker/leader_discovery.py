@@ -2,11 +2,12 @@
 broker leads each partition.
 
 When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-The broker would tell clients forever that it is the leader, and some clients may reach no other
-broker. So it sends Metadata requests to the brokers that it still reaches. Their answers update its
-metadata, and it stops accepting records for a partition that has a later leader. The answers never
-change its roles or its logs. Leader epochs only grow, so an answer with a later leader epoch than
-the broker's own is newer; an answer with an earlier one is ignored.
+Without leader discovery that broker would tell clients forever that it is the leader, and some
+clients may reach no other broker. So it sends Metadata requests to the brokers that it still
+reaches. Their answers update its metadata, and it stops accepting records for a partition that has
+a later leader. The answers never change its roles or its logs. Leader epochs only grow, so an
+answer with a later leader epoch than the broker's own is newer; an answer with an earlier one is
+ignored.
 """
 
 from __future__ import annotations

@@ -96,9 +96,9 @@ class LiveConfig:
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values, and apply them on this broker. Return False if there is no topic of that
-        name. If `replaces` is True, `change` ignores the current values, so a malformed node is no
-        error. Raise MalformedNode, CoordError, and the errors of `change`."""
+        current values. Apply the new values on this broker. Return False if there is no topic of
+        that name. If `replaces` is True, `change` ignores the current values, so a malformed node
+        is no error. Raise MalformedNode, CoordError, and the errors of `change`."""
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:
@@ -107,8 +107,8 @@ class LiveConfig:
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
         """Replace the dynamic values of the broker `broker_id`, or of all brokers (None), in
-        ZooKeeper by the result of `change`, which receives the current values, and apply them on
-        this broker. `replaces` and the errors are those of `change_topic`."""
+        ZooKeeper by the result of `change`, which receives the current values. Apply the new values
+        on this broker. `replaces` and the errors are those of `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)

@@ -35,10 +35,11 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker whose loss of records the operator has accepted: partition
-    -> the log end offset and the checkpointed high watermark that the replica has now, both 0 if
-    its log is gone. The records were lost with a log directory, or behind a corrupt range. If such
-    a replica were elected, its followers would truncate their logs. Raise CoordError."""
+    """The operator has accepted that some replicas of this broker lost records. Return these
+    replicas: partition -> the replica's present log end offset and its checkpointed high watermark.
+    Both are 0 if the log is gone. The records were lost with a log directory, or behind a corrupt
+    range. If such a replica were elected, its followers would truncate their logs. Raise
+    CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut

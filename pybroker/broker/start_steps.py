@@ -1,7 +1,7 @@
-"""The steps of a broker's start around its registration. Before the broker registers, it removes
-those of its replicas that may lack records from the ISR and the eligible replicas. After it has
-registered, and before it answers clients, it waits until a controller has sent the metadata of the
-cluster and of the topics."""
+"""The steps of a broker's start around its registration. Before the broker registers, its replicas
+that may lack records leave the ISR and the eligible replicas. After it has registered, and before
+it answers clients, it waits until a controller has sent the metadata of the cluster and of the
+topics."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ serves clients in any case, and a missing topic follows later."""
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: DamagedReplicas
 ) -> set[str]:
-    """Remove the replicas of broker `me` that may lack records from the ISR and the eligible
-    replicas of their partitions. Return the names of the topics that exist and are not being
-    deleted. All writes are conditional, so the caller may repeat this function after an error.
-    Raise CoordError or MalformedNode."""
+    """Let each replica of broker `me` that may lack records leave the ISR and the eligible replicas
+    of its partition. Return the names of the topics that exist and are not being deleted. All
+    writes are conditional, so the caller may repeat this function after an error. Raise CoordError
+    or MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()

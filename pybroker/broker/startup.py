@@ -63,7 +63,7 @@ ignores."""
 
 
 class Session(Coord, Protocol):
-    """A ZooKeeper session of a broker that also knows the ids of the broker's earlier sessions."""
+    """A broker's ZooKeeper session, with the ids of the broker's earlier sessions."""
 
     @property
     def earlier_session_ids(self) -> Collection[int]: ...
@@ -81,7 +81,7 @@ class Threads(Blocking, Protocol):
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
     """The services with which a broker starts. `sockets` maps a listener name to its bound socket.
-    `threads` creates that number of threads for blocking work."""
+    `threads` creates as many threads for blocking work as its argument says."""
 
     clock: Clock
     rng: Rng
@@ -209,8 +209,8 @@ def _log_manager(config: BrokerConfig, around: StartupInputs) -> LogManager:
 
 
 def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
-    """Remove the log directories that this start has created (`made`), as far as they are still
-    empty, because the start has failed."""
+    """After a failed start, remove the log directories that this start created (`made`) and that
+    are still empty."""
     for directory in made:
         if disk.is_dir(directory) and {LOCK, SESSION_FILE}.issuperset(disk.list_dir(directory)):
             disk.remove_tree(directory)
@@ -256,8 +256,8 @@ async def _settle(
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
     """Return the cluster id in ZooKeeper. If ZooKeeper has none, create one. `stored` is the
-    cluster id in the log directories (None: they are new). If it differs from that in ZooKeeper,
-    write nothing and raise StartupError: the directories belong to another cluster."""
+    cluster id in the log directories (None: they are new). If `stored` differs from the id in
+    ZooKeeper, write nothing and raise StartupError: the directories belong to another cluster."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
