@@ -81,9 +81,9 @@ class EmbeddedZooKeeper:
     """
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """`port` is the server's port. If `port` is 0, the server uses the port of its last start
-        or, if that is in use, any free port. The same happens if `port` is in use and `may_move` is
-        True. If `may_move` is False, a used port is an error."""
+        """`port` is the server's port. With 0 the server uses the port of its last start or, if
+        that port is in use, any free port. If a `port` other than 0 is in use and `may_move` is
+        True, the server chooses a port as with 0. If `may_move` is False, the start fails."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
