@@ -198,7 +198,8 @@ class Services:
     """Limits the number of log lines that clients can cause."""
     lease: ZooKeeperLease
     unsent_bytes: Callable[[], int] = _nothing
-    """Returns the size (bytes) of all responses in memory whose clients read too slowly."""
+    """Returns the size (bytes) of all responses that are still in memory because their clients read
+    too slowly."""
 
     @property
     def controller_id(self) -> int:

@@ -219,7 +219,7 @@ def _extent(number: int) -> Extent:
     except ValueError:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,
-            f"the controller's request has the extent {number}: expected 0 to 4",
+            f"the field extent of the controller's request is {number}, expected 0 to 4",
         ) from None
 
 
@@ -227,6 +227,6 @@ def _protocol(number: int) -> str:
     if not 0 <= number < len(SECURITY_PROTOCOLS):
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,
-            f"the controller's request has the security protocol {number}: expected 0 to 3",
+            f"the security protocol in the controller's request is {number}, expected 0 to 3",
         )
     return SECURITY_PROTOCOLS[number]

@@ -122,8 +122,9 @@ def _free(services: Services, cut: _Cut) -> None:
 
 
 async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: float) -> None:
-    """Wait until all live replicas of each partition have the new log start offset. If a partition
-    has not reached that at `deadline` (monotonic s), its result is REQUEST_TIMED_OUT."""
+    """Wait until all live replicas of each partition have the new log start offset. If a live
+    replica still has a lower one at `deadline` (monotonic s), the partition's result is
+    REQUEST_TIMED_OUT."""
     for cut in cuts:
         if cut.result.error_code != ErrorCode.NONE:
             continue

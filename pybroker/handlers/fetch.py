@@ -90,8 +90,8 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """Handle an incremental request whose changes of the session are too many for one step.
-    `changes` applies them in steps; yield to the event loop after each step."""
+    """Handle an incremental request that changes too many partitions of the session for one step.
+    `changes` applies the changes in steps; yield to the event loop after each step."""
     try:
         for _ in changes:
             await asyncio.sleep(0)

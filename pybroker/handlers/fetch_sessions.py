@@ -4,7 +4,7 @@ times are seconds of a monotonic clock.
 
     full request, epoch 0        -> a new session, if there is room; its id is in the response
     incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
-    full request, epoch 0 or -1  -> the session whose id the request has ends
+    full request with an id      -> the session with that id ends (epoch 0 or -1)
 
 Each partition of a session is either pending or watched. A watched partition has no records and no
 other change for the client. It becomes pending at its next change, or when a request names it. A

@@ -5,9 +5,9 @@ isolation level allows. -2 asks for the log start offset, and -3 (version 7) for
 largest timestamp. Any other timestamp (ms) asks for the first record whose timestamp is equal or
 later. Special timestamps of later versions are not supported.
 
-The high watermark of a new leader may be lower than that of the leader before. Until it reaches the
-start of the new leader epoch, the leader returns no end; otherwise consumers would see offsets go
-backwards (KIP-207).
+The high watermark of a new leader may be lower than that of the previous leader. Until it reaches
+the start of the new leader epoch, the new leader returns no end; otherwise consumers would see
+offsets go backwards (KIP-207).
 """
 
 from __future__ import annotations

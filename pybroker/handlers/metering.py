@@ -34,8 +34,8 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 
 class Metering:
-    """Passes requests on to `answering`, and counts and measures them. A request whose connection
-    is closed instead of a response is not counted, since its API key may be garbage."""
+    """Passes requests on to `answering`, and counts and measures them. A request is not counted if
+    its connection is closed instead of a response, since its API key may be garbage."""
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
         """`meters` has 256 meters. A request is counted by the meter at the index of the low byte

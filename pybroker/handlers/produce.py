@@ -79,7 +79,7 @@ def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append the batches of the request. Return the response, or None for acks=0. If a thread has
-    to check a batch, or if `acks` is not satisfied yet, return an awaitable of it."""
+    to check a batch, or if `acks` is not satisfied yet, return an awaitable of the response."""
     progress = _Progress()
     responses = []
     for topic in message.topic_data:
