@@ -146,7 +146,8 @@ class Server:
 
     @property
     def unsent_bytes(self) -> int:
-        """The size (bytes) of all responses in memory whose peers read too slowly."""
+        """The size (bytes) of all responses that are still in memory because their peers read too
+        slowly."""
         return self._unsent_bytes
 
     async def open(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:

@@ -19,8 +19,8 @@ has a buffer of this size."""
 
 
 class RequestMemory:
-    """The memory that large requests have taken, and the requests that wait for memory, which get
-    it in the order of their arrival. `limit_bytes` is the limit; -1 means no limit."""
+    """The memory that large requests have taken, and the requests that wait for memory, in the
+    order of their arrival. `limit_bytes` is the limit; -1 means no limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
