@@ -2,8 +2,8 @@
 Subscription of a member is in the metadata of its JoinGroup request, its Assignment in the
 SyncGroup response. The coordinator forwards both without decoding them.
 
-Each message begins with its version as an int16. Subscription, changes in version 1: owned
-partitions (KIP-429). 2: generation of the owned partitions (KIP-792). 3: rack (KIP-881). Assignment
+Each message begins with its version as an int16. Version 1 of Subscription adds the owned
+partitions (KIP-429), version 2 their generation (KIP-792), version 3 the rack (KIP-881). Assignment
 is the same in all versions. Because newer members may be in the group, a version above 3 is decoded
 as version 3, and additional bytes are ignored.
 """

@@ -294,8 +294,8 @@ def wire_fields(message_class: type[Message]) -> tuple[WireField, ...]:
 @memoized
 def minimum_size(message_class: type[Message], version: int, flexible: bool) -> int:
     """Return the smallest number of bytes that a structure can have in this version. The decoder
-    compares it, times the count of an array, with the remaining bytes, so a small frame cannot
-    declare millions of elements."""
+    multiplies it by the element count of an array, and compares the product with the remaining
+    bytes, so a small frame cannot declare millions of elements."""
     size = 1 if flexible else 0
     for field in wire_fields(message_class):
         if field.wire.exists_in(version) and field.wire.tag is None:
