@@ -97,9 +97,9 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of `base` and `over` together (option -> text). If an option is set in
-    `over`, it replaces itself and all its synonyms in `base`, even a synonym that has precedence
-    within one layer."""
+    """Return the values of `base` and `over` together (option -> text). An option that is set in
+    `over` removes its own value and the values of its synonyms from `base`, even that of a synonym
+    with higher precedence."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 
@@ -260,8 +260,8 @@ def merged(
 
 
 def is_secret(row: Option | None) -> bool:
-    """Whether values of the option must not be shown: its declaration `row` says that it is a
-    password, or its name is unknown (None)."""
+    """Whether values of the option must be hidden: its declaration `row` says that the option is a
+    password, or `row` is None because the name is unknown."""
     return row is None or row.type is OptionType.PASSWORD
 
 
