@@ -30,8 +30,8 @@ class LoopWatch:
     durations that meters have counted in the last minute."""
 
     def __init__(self, meters: Meters) -> None:
-        """Create a measurement that has not started. `meters` returns a unique name and the meter
-        of each metric whose durations in the last minute are stored."""
+        """Create a measurement that has not started. `meters` returns the metrics whose durations
+        of the last minute are stored: for each one a unique name, and its meter."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None

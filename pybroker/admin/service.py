@@ -2,8 +2,9 @@
 server later.
 
 The HTTP libraries take longer to import than the rest of the broker. A thread imports them as soon
-as the broker serves clients, or PATIENCE_S after the begin of a slow start. An earlier connection
-waits in the backlog of the listener. This module imports no HTTP library.
+as the broker serves clients, or PATIENCE_S after the begin of a slow start. A connection that
+arrives before the HTTP server starts waits in the backlog of the listener. This module imports no
+HTTP library.
 """
 
 from __future__ import annotations

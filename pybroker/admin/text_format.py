@@ -39,8 +39,8 @@ def escaped(text: str) -> str:
 
 
 def labels(values: Mapping[str, str]) -> str:
-    """Return labels and their values as a line of the text format has them, in braces. Without
-    labels, return an empty string."""
+    """Return labels and their values in braces, in the form that a line of the text format
+    requires. Without labels, return an empty string."""
     if not values:
         return ""
     inner = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())
