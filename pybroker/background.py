@@ -161,8 +161,8 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Return those of the tasks that run, without the caller's own task: waiting for itself, it
-    would wait forever."""
+    """Return the tasks that run, without the caller's own task: a task that waits for itself would
+    wait forever."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

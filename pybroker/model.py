@@ -93,8 +93,8 @@ class PartitionState:
 
 def is_orphaned(state: PartitionState) -> bool:
     """Whether the partition has no leader, no in-sync replica and no eligible replica, so that no
-    replica is known to have every committed record. This happens if all of them may lack records
-    after a power loss or a loss of a disk."""
+    replica is known to have every committed record. This happens if all replicas that could lead
+    have stepped aside, because they may lack records after a power loss or a loss of a disk."""
     return state.leader == NO_LEADER and not state.isr and not state.eligible
 
 
