@@ -39,8 +39,8 @@ class CheckpointWriter:
 
     def write_changed(self, high_watermarks: HighWatermarks) -> None:
         """Write the high watermarks, recovery points and log starts that have changed since the
-        last call. First waits for a call in another thread, which may be writing the same
-        values."""
+        last call. If another thread is in this method, first wait for it, because it may be writing
+        the same values."""
         with self._under_way:
             changed = take(self._changes.unsaved)
             for directory in self._table.directories.usable():
@@ -62,8 +62,8 @@ class CheckpointWriter:
             self.attempt(directory, partial(self._write_recovery_points, directory, keys))
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
-        """Call `write` for this directory. Return whether everything was written. A failure is
-        reported: for a full disk to `refused`, any other to `failed`."""
+        """Call `write` for this directory. Return whether everything was written. A full disk is
+        reported to `refused`, any other failure to `failed`."""
         try:
             write()
         except DiskFull as error:

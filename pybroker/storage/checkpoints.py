@@ -80,11 +80,13 @@ def _lines(data: bytes, path: str) -> list[str]:
         raise CorruptionError(f"{path}: the content is not text in UTF-8") from error
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
-        raise CorruptionError(f"{path}: expected version {_VERSION} and the number of entries")
+        raise CorruptionError(
+            f"{path}: expected version {_VERSION} and the number of entries in the first two lines"
+        )
     if _number(lines[1], path) != len(lines) - 2 or not text.endswith("\n"):
         raise CorruptionError(
-            f"{path}: the file has {len(lines) - 2} entries or ends within a line,"
-            f" expected {lines[1]} entries"
+            f"{path}: expected {lines[1]} entries, each on a whole line, but found"
+            f" {len(lines) - 2} lines, the last of which may be cut off"
         )
     return lines[2:]
 

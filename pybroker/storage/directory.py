@@ -90,8 +90,8 @@ class OffsetCheckpoint:
             log.warning("checkpoint is damaged and is not used reason=%r", str(error))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file durably by one with these offsets, unless it contains the same. Raises
-        StorageError."""
+        """Replace the file durably by one with these offsets, unless it contains exactly these
+        already. Raises StorageError."""
         if self.offsets != offsets or self.lost:
             self._disk.replace(self._path, encode_offsets(offsets))
             self.offsets = dict(offsets)
@@ -282,7 +282,7 @@ class LogDirectory:
         return [(partition, self._path(name)) for partition, name in parsed if partition]
 
     def family(self) -> Family:
-        """Return the list of all log directories of the broker that this directory stores. Raises
+        """Return the list of all log directories of the broker, as this directory stores it. Raises
         StorageError."""
         path = self._path(FAMILY)
         try:

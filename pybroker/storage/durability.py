@@ -53,13 +53,13 @@ class Durability:
         )
 
     def counted_end(self, end: int) -> int:
-        """Return the end of the records that count as durable, for a log with the end offset `end`.
-        If flush.messages allows unsynced records, they count as durable until flush.messages
-        records wait for a sync."""
+        """Return the end offset of the records that count as durable, for a log with the end offset
+        `end`. Besides the synced records, these are the unsynced ones up to the last end offset
+        that `tolerates` allowed."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether flush.messages allows a log with the end offset `end` to wait with its
+        """Return whether flush.messages allows a log with the end offset `end` to postpone its
         flush. If so, all its records count as durable (`counted_end`)."""
         if end - self.recovery_point >= config.flush_messages:
             return False

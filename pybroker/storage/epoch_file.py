@@ -76,8 +76,8 @@ class EpochFile:
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
         """Wrap a write of batches of several leader epochs to `log`. If the write fails, the epochs
-        of unwritten batches are removed. Otherwise no batch of a lower epoch could follow in the
-        log."""
+        of unwritten batches are removed. If they stayed, no batch of a lower epoch could follow in
+        the log."""
         try:
             yield
         except (BrokerError, StorageError):

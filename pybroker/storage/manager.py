@@ -378,7 +378,8 @@ class LogManager:
     # -- checkpoints
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """Return the high watermark in the last checkpoint, a lower bound; 0 if it has none."""
+        """Return the last checkpointed high watermark, a lower bound of the present one; 0 if
+        none."""
         home = self._home.get(partition)
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 

@@ -214,7 +214,7 @@ class ProducerState:
         return min(starts, default=None)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the entry in the transaction index for a transaction that the last marker
+        """Return the entry of the transaction index for `completed`, which the last marker has
         aborted."""
         return AbortedTransaction(
             completed.producer_id,

@@ -102,9 +102,9 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments, in the given order. Their files are renamed now, and
-        `remove_doomed` removes them from `due_ms` (wall clock) on. The order must be such that a
-        crash between two renames leaves no gap in the log."""
+        """Remove these segments, in the given order. Their files are renamed now. `remove_doomed`
+        removes the files after the time `due_ms` (wall clock). The order must be such that a crash
+        between two renames leaves no gap in the log."""
         removed = list(gone)
         self._state = tuple(segment for segment in self._state if segment not in removed)
         self._changes += 1
