@@ -36,9 +36,9 @@ class ReplicaFetchers:
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` returns the channel to the broker with an id. `incomplete` holds the broker's
-        incomplete replicas. `losses` reads and writes loss receipts; None in a cluster without
-        unclean elections."""
+        """`channel` returns the channel to the broker with the given id. `incomplete` holds the
+        broker's incomplete replicas. `losses` reads and writes loss receipts; None in a cluster
+        without unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock

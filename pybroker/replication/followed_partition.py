@@ -27,8 +27,8 @@ class FollowedPartition:
         partition: Partition,
         on_change: Callable[[FollowedPartition], None] = lambda followed: None,
     ) -> None:
-        """The fetcher watches `partition` (`Partition.watch`). `on_change` is then called once, at
-        the next change of the partition."""
+        """When the fetcher watches `partition` (`Partition.watch`), `on_change` is called once, at
+        the partition's next change."""
         self.partition = partition
         self.on_change = on_change
         self.leader_epoch = partition.leader_epoch
