@@ -119,9 +119,9 @@ class LagWatch:
             moment = self._clock.monotonic()
             self._taken = _Taken(await self._progress(), moment)
         except (PybrokerError, OSError) as error:
-            log.warning("group lag unknown, the last report stays error=%s", error)
+            log.warning("group lag unknown, the last report stays in use error=%s", error)
         except Exception:
-            log.exception("group lag unknown, the last report stays")
+            log.exception("group lag unknown, the last report stays in use")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
         """Return the committed offsets and the lags of all groups that this broker coordinates.
