@@ -346,7 +346,7 @@ def _decompressed_bytes_max(rules: BatchRules) -> int:
 
 
 def _check_records(data: Buffer, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
-    """Check the keys and the timestamps of the records, which takes their decompression. The
+    """Check the keys and the timestamps of the records, which must be decompressed for this. The
     decompressed size is limited, because a small batch may decompress to gigabytes. Raises
     RecordsRefused, BrokerError."""
     try:
