@@ -436,9 +436,9 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Remove the partition from `missing` and from the checkpoints, because its directory,
-        which has disappeared, is no longer needed: the topic is deleted, or a new log is copied
-        from another broker. Raises StorageError."""
+        """Stop expecting the partition's missing directory: remove the partition from `missing` and
+        from the checkpoints. Its topic is deleted, or a new log is copied from another broker.
+        Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 

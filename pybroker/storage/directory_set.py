@@ -191,8 +191,8 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The list of directories to store in all of them when the accepted losses have been
-        handled: it omits the directories whose loss was accepted."""
+        """The list of log directories that each directory stores after the accepted losses have
+        been handled. It omits the directories whose loss was accepted."""
         return self._family
 
     def _ids(self) -> dict[str, str]:

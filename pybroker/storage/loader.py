@@ -54,7 +54,8 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The known facts about a log before it is opened. A value of None is not in the checkpoint.
+    """The known facts about a log before it is opened. None: the checkpoint does not have the
+    value.
 
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
@@ -364,8 +365,8 @@ class _Loader:
 
     def _known_start(self) -> int:
         """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
-        The epoch file is written before the checkpoint. So if the checkpoint has the higher log
-        start, it is corrupt, and retention would delete the records below it."""
+        The epoch file is written before the checkpoint. So a checkpoint with the higher log start
+        is corrupt, and with that log start retention would delete valid records."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start

@@ -36,8 +36,8 @@ class AppendResult(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Damage:
     """The first corrupt range of a log: the bytes at `position` in the file `path` are not as they
-    were written, and later bytes are valid, or had been synced. Readers still get the records below
-    `offset`.
+    were written. They are not a torn tail: valid batches follow, or the log is known to have been
+    written beyond them. Readers still get the records below `offset`.
 
     `is_whole`: all records are intact, and only the leader epoch in a batch header is wrong. With
     `is_doubt`, the wrong one is either this leader epoch or the one in the epoch file. If a

@@ -49,7 +49,7 @@ def whole(
 ) -> Whole:
     """Return the end of the valid batches at the start of `data`. In a valid batch the checksum is
     right, the offsets are at least `offset`, rise from batch to batch and are below `end_offset`,
-    and the leader epoch is that of `epoch_of`. Fast enough for every read."""
+    and the leader epoch is the one that `epoch_of` returns. Fast enough for every read."""
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
     while position + HEADER_SIZE <= size:
