@@ -120,8 +120,8 @@ class Purgatory:
             self._waiters.setdefault(key, {})[waiter] = None
 
     async def _watch_in_turns(self, keys: Sequence[TopicPartition], waiter: _Waiter) -> None:
-        """Watch the keys after the first `KEYS_PER_TURN_MAX`, and let other tasks run in between. A
-        key that changes before the request watches it ends the wait too."""
+        """Watch the keys after the first `KEYS_PER_TURN_MAX`, and let other tasks run in between.
+        If a key changes before the request watches it, the wait ends, too."""
         changed = self._entering[waiter] = set()
         try:
             for start in range(KEYS_PER_TURN_MAX, len(keys), KEYS_PER_TURN_MAX):

@@ -41,8 +41,8 @@ def stepped_aside(
     `live` is None, the live brokers are not known yet, and a replica on any other broker suffices.
 
     If the broker is neither in sync nor eligible, return `state` itself. The caller writes it
-    nevertheless: the write raises the version of the state node, so that a leader's change under
-    way that adds the broker to the ISR fails."""
+    nevertheless: the write raises the version of the state node, so that a leader's concurrent
+    write cannot add the broker to the ISR."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None

@@ -53,8 +53,8 @@ class IncompleteReplicas:
         return is_incomplete
 
     async def look(self) -> bool:
-        """Try to remove each replica that `refused` has noted from the ISR of its partition. A
-        replica stays if it must not leave the ISR yet. Return whether any replica left."""
+        """Try to remove from its ISR each replica that `refused` has noted. A replica stays if it
+        must not leave the ISR yet. Return whether any replica left."""
         return any([await self._look_at(key) for key in sorted(self._refused)])
 
     async def _look_at(self, key: TopicPartition) -> bool:
