@@ -122,9 +122,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the partitions of the request that ZooKeeper has just confirmed this broker to lead.
-    Ask only about partitions whose end may not be returned without the confirmation, all in one
-    request to ZooKeeper. Partitions in `but` are not asked about."""
+    """Ask ZooKeeper, in one request, which partitions this broker still leads, and return those.
+    Ask only about partitions whose end may not be returned without the confirmation. Partitions in
+    `but` are left out."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
