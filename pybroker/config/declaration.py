@@ -315,8 +315,8 @@ def shortened(text: str) -> str:
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """Return the first faults for the log, and how many more there are. A client or another program
-    may cause any number of faults, and they must not fill the log."""
+    """Return the first faults, for the log. If there are more, the last item says how many. A
+    client or another program may cause any number of faults, and they must not fill the log."""
     more = len(faults) - SUGGESTIONS_MAX
     return [*faults[:SUGGESTIONS_MAX], *([f"and {more} more"] if more > 0 else [])]
 
