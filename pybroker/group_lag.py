@@ -63,7 +63,7 @@ class ProgressReport:
 
 def records_behind(committed: int, end: int) -> int:
     """Return the number of offsets from `committed`, the committed offset, to `end`. As in Kafka's
-    tools, the number includes offsets without a record that a consumer gets: gaps from compaction,
+    tools, the number includes the offsets at which a consumer gets no record: gaps from compaction,
     markers of transactions, and records that retention has deleted."""
     return max(0, end - committed)
 

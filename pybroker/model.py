@@ -128,7 +128,7 @@ class PartitionFacts:
 
 class Extent(enum.IntEnum):
     """Which partitions a command names: some, all, or a part of a series of commands that together
-    name all. The numbers are those of pybroker's own field in the requests."""
+    name all. The numbers are those of the request field `extent`, which only pybroker has."""
 
     SOME = 0
     """The command names some partitions. All other partitions stay as they are."""

@@ -70,6 +70,6 @@ BROKERS: Final = ("start", "container")
 
 
 def tool_name(word: str) -> str:
-    """Return the name in the list of the tool that the user calls `word`. Kafka's own names, such
-    as `kafka-topics` and `kafka-topics.sh`, are accepted, too."""
+    """Return the listed name of the tool that the user calls `word`. Kafka's own names, such as
+    `kafka-topics` and `kafka-topics.sh`, are accepted, too."""
     return word.removesuffix(".sh").removeprefix("kafka-")
