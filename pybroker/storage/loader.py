@@ -373,7 +373,7 @@ class _Loader:
         first = self._filed.entries[0].start_offset
         if first < start:
             log.warning(
-                "log start taken from the epoch file, it is below the checkpoint path=%s start=%d",
+                "log start taken from the epoch file, lower than the checkpoint's path=%s start=%d",
                 self._directory,
                 first,
             )
