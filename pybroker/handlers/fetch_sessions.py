@@ -295,7 +295,7 @@ class FetchSessionCache:
         if session.epoch != epoch:
             raise BrokerError(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"fetch session {session_id}: epoch {epoch}: expected {session.epoch}",
+                f"fetch session {session_id}: the epoch is {epoch}, expected {session.epoch}",
             )
         session.epoch = next_epoch(epoch)
         session.used_s = now_s
