@@ -53,7 +53,7 @@ async def _stop(name: str, stop: Step) -> None:
         await _carry_out(stop)
     except Exception as error:
         log.error(
-            "not stopped, stopping the other components component=%s error=%r",
+            "component failed to stop, stopping the others component=%s error=%r",
             name,
             error,
             exc_info=error,

@@ -74,7 +74,7 @@ async def test_failing_stop_is_logged_and_the_others_are_stopped(
     assert components.done[-3:] == ["stop c", "stop b", "stop a"]
     (told,) = caplog.messages
     error = f"RuntimeError('stop {name}')"
-    assert told == f"not stopped, stopping the other components component={name} error={error}"
+    assert told == f"component failed to stop, stopping the others component={name} error={error}"
 
 
 @pytest.mark.parametrize("name", NAMES)

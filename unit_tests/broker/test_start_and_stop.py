@@ -128,7 +128,7 @@ async def test_component_whose_stop_fails_keeps_no_other_from_stopping(
     stage.failing_stop = name
     await bench.stop()
     assert stage.stopped == stage.started[::-1]
-    line = f"not stopped, stopping the other components component={name} error="
+    line = f"component failed to stop, stopping the others component={name} error="
     assert line + f"RuntimeError('{name}')" in caplog.messages
     stage.forget()
     if name == THE_MARK:
