@@ -28,20 +28,21 @@ This page lists all options of the broker and of topics. The broker reads Kafka'
 mode. ``pybroker start CONFIG`` reads the file; ``--override key=value`` overrides it.
 
 Without a file some defaults are those of a small cluster. Internal topics get as many replicas as
-there are brokers (three at most), and the first join of a group does not wait. With ``--brokers N``
-all topics get that many replicas (``default.replication.factor``), and from three brokers on
-``min.insync.replicas`` is 2.
+there are brokers, at most three. The first member of a group does not wait for other members. With
+``--brokers N`` all other topics get as many replicas as internal topics
+(``default.replication.factor``). With three or more brokers ``min.insync.replicas`` is 2.
 
-An invalid value stops the start, with all faults listed at once. A name that looks like a typing
-mistake stops the start, too, and so does an option marked *refused here* with another value than
-its default. One warning names all options that are set and have no effect: those marked *without
-effect here*, Kafka's options without an entry, and unknown names.
+If a value is invalid, the broker does not start and lists all faults at once. It does not start
+either if a name looks like a typing mistake, or if an option marked *refused here* is set to
+another value than its default. One warning names all options that are set and have no effect:
+options marked *without effect here*, Kafka's options without an entry, and unknown names.
 
 Options marked as *dynamic* can be changed while the broker runs: with ``kafka-configs``, with an
 admin client, or in ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``. The
-mark *cluster-wide* means that an option can be changed for all brokers or for one; *per-broker*
-means for one broker at a time only. A value for one broker overrides a value for all brokers, and
-both override the file. All options of topics are dynamic.
+mark *cluster-wide* means that an option can be changed for all brokers or for one broker. The mark
+*per-broker* means that an option can be changed for one broker at a time only. A value for one
+broker overrides a value for all brokers, and both override the file. All options of topics are
+dynamic.
 """
 
 
@@ -55,7 +56,7 @@ def render() -> str:
         *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
         _heading("Options of a topic"),
         "Set these options when you create a topic, or change them later. If a topic does not set\n"
-        "an option, the value of the broker's option applies that the topic's option *inherits*.\n",
+        "an option, the broker's option that the entry names after *inherits* applies.\n",
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
         "If one of these options of Kafka is set, the broker does not start. Each entry gives the\n"

@@ -21,17 +21,18 @@ Metrics
    ``pybroker/admin/families.py``; change those.
 
 This page lists the broker's metrics. ``http://HOST:8090/metrics`` returns them in Prometheus' text
-format (``pybroker.http.listener`` sets the address). Dashboards for Kafka find the names that they
-know: those that the JMX exporter makes from Kafka's metrics, and those of kafka_exporter. So
-neither exporter has to run beside this broker. All other metrics begin with ``pybroker_``.
+format (``pybroker.http.listener`` sets the address). The metrics that Kafka has, too, have the
+names that dashboards for Kafka use: those that the JMX exporter makes from Kafka's metrics, and
+those of kafka_exporter. So neither exporter has to run beside this broker. The names of all other
+metrics begin with ``pybroker_``.
 
 - A **gauge** is the value at the moment of the request.
 - A **counter** begins at 0 with each start of the broker.
 - A **summary** has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about
-  the last minute. A quantile may differ from the exact one by one eighth of its value; it is NaN
-  without measurements. ``_sum`` and ``_count`` count from the start of the broker on. Of the
+  the last minute. A quantile may differ from the exact value by one eighth. It is NaN if
+  nothing was measured. ``_sum`` and ``_count`` count from the start of the broker on. Of the
   Produce and Fetch requests that are answered without waiting, one in sixteen is timed and
-  represents the others.
+  counts sixteen times.
 - A metric of a **partition** is shown only by the partition's leader, and a metric of the
   **cluster** only by the controller. So sums over all brokers are correct.
 - Metrics of the **process** have prometheus-client's names: ``process_cpu_seconds_total``,

@@ -127,7 +127,7 @@ BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "
 READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "By condition of the page /readyz: 1 if the condition holds, else 0.")
 BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "The phase of the broker: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
 IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. Kafka's name is about its request handler threads, which this broker does not have. Below 0.3 the broker is near its limit.")
-LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds: the time by which a timer, set five times a second, runs late.")
+LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds: a timer is set five times a second, and this is the time by which it fires late.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
 REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. The quantiles are those of the last minute.")
 TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", GAUGE, ("topic",), "Partitions of the topic. Only the controller shows this metric.")
@@ -165,9 +165,9 @@ ROWS: Final = (
     _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that this broker coordinates.", lambda at: at.groups.partitions),
     _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
     # metrics that Kafka does not have
-    _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a damaged range. A replica that still serves, because no other replica has more records, counts, too.", lambda at: _known(at, at.rooms.damaged())),
+    _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a damaged range. This includes a replica that the broker still serves because no other replica has more records.", lambda at: _known(at, at.rooms.damaged())),
     _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. Each counts until it is in the ISR again.", lambda at: _known(at, at.rooms.logs.suspects)),
-    _gauge("pybroker_incomplete_replicas", "Replicas of this broker that have begun their log anew and copy it from the leader. Such a replica may not lead before its copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
+    _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Such a replica may not lead before the copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
     _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory that has not failed.", lambda at: at.free_bytes),
     _gauges("listener", "pybroker_connections", "Open connections, by listener.", lambda at: at.rooms.connections()),
@@ -186,7 +186,7 @@ OF_LOGS: Final = (
 
 OF_PARTITIONS: Final = (
     PartitionFact(_partition("kafka_topic_partition_in_sync_replica", "The number of in-sync replicas of the partition."), lambda row: row.isr),
-    PartitionFact(_partition("kafka_topic_partition_leader", "The broker id of the partition's leader, -1 without a leader. Without a leader the controller shows the partition's metrics."), lambda row: row.leader),
+    PartitionFact(_partition("kafka_topic_partition_leader", "The broker id of the partition's leader. If the partition has no leader, the value is -1, and the controller shows the partition's metrics."), lambda row: row.leader),
     PartitionFact(_partition("kafka_topic_partition_leader_is_preferred", "1 if the preferred (first) replica of the partition leads, else 0."), lambda row: int(row.leader == row.preferred)),
     PartitionFact(_partition("kafka_topic_partition_replicas", "The number of replicas of the partition."), lambda row: row.replicas),
     PartitionFact(_partition("kafka_topic_partition_under_replicated_partition", "1 if the partition has a replica out of sync, else 0."), lambda row: int(row.isr < row.replicas)),
