@@ -167,9 +167,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "usable versions": Difference(
         "broker-api-versions",
-        "[usable: N] is the version that pybroker's client uses with that broker. For a broker of"
-        " pybroker it is the version of Kafka's tool. For newer brokers it is a lower version, or"
-        " missing if the client never uses the API.",
+        "[usable: N] is the version that pybroker's client uses with that broker. For a broker"
+        " of pybroker, Kafka's tool prints the same version. For newer brokers pybroker's tool"
+        " prints a lower version, or no version if the client never uses the API.",
         "The tool shows the versions between this client and that broker.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
@@ -183,7 +183,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "name of a missing topic": Difference(
         "topics",
-        "The message about a missing topic begins with Topic 'x'. Apache's: Topic 'Optional[x]'.",
+        "The message about a missing topic begins with Topic 'x'. In Apache's tool it begins"
+        " with Topic 'Optional[x]'.",
         "Apache's text is a defect of release 3.",
         replaced(r"'Optional\[(.*)\]'", r"'\1'"),
     ),
@@ -209,8 +210,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "errors of groups": Difference(
         "consumer-groups",
-        "An error is shown by the name of its Kafka error code. Apache prints the Java class. If a"
-        " group must not have members, standard error has a line for each of its members.",
+        "An error is shown by the name of its Kafka error code. Apache prints the Java class. If"
+        " a command is refused because the group has members, standard error has a line for each"
+        " member.",
         "pybroker has no Java classes, and the operator needs to know the members.",
         replaced(r"(due to: |Error: :).*", r"\1"),
         replaced(r"(due to: |Error: :).*", r"\1"),
@@ -232,7 +234,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "missing partitions": Difference(
         "consumer-groups",
-        "--reset-offsets fails at once for a missing partition. Apache's waits until --timeout.",
+        "--reset-offsets fails at once for a missing partition. Apache's tool waits until"
+        " --timeout.",
         "The tool asks the cluster for its partitions.",
     ),
     "lag below zero": Difference(
@@ -262,7 +265,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "order of partitions": Difference(
         "delete-records",
-        "The lines have the order of the given file. Apache's have the order of a hash table.",
+        "The lines have the order of the given file. In Apache's tool they have the order of a"
+        " hash table.",
         "The author of the file finds the lines more easily.",
         sorted,
         sorted,
@@ -300,7 +304,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "leaders that were elected before": Difference(
         "preferred-replica-election",
         "With --bootstrap-server, 'Preferred replica already elected' names the partitions that had"
-        " their preferred leader before. Apache's names those that were elected just now, or none.",
+        " their preferred leader before. Apache's tool names the partitions that were elected"
+        " just now, or none.",
         "Apache's output is a defect of release 2.",
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
@@ -343,7 +348,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "binary payloads": Difference(
         "dump-log",
-        "DefaultDecoder prints the bytes as hexadecimal digits. Apache's prints a Java address.",
+        "DefaultDecoder prints the bytes as hexadecimal digits. Apache's decoder prints a Java"
+        " address.",
         "The digits show the content of the record.",
     ),
     "other decoders": Difference(
@@ -410,14 +416,15 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "reading without a group": Difference(
         "console-consumer",
-        "Without --group the tool assigns the partitions that the topic has at the start to itself."
+        "Without --group the tool reads all partitions that the topic has when the tool starts."
         " Apache's tool joins a group console-consumer-NNN that is never used again; pybroker's"
         " tool does so only with --include.",
         "Reading a topic then needs no coordinator, and does not wait for one.",
     ),
     "retries": Difference(
         "verifiable-producer",
-        "The tool retries failed records within delivery.timeout.ms. Apache's sends each once.",
+        "The tool retries failed records within delivery.timeout.ms. Apache's tool sends each"
+        " record once.",
         "pybroker's producer is idempotent: a retried record is never stored twice.",
     ),
     "exceptions": Difference(
