@@ -183,8 +183,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "name of a missing topic": Difference(
         "topics",
-        "The message about a missing topic begins with Topic 'x'. In Apache's tool it begins"
-        " with Topic 'Optional[x]'.",
+        "The message about a missing topic names Topic 'x'. Apache names Topic 'Optional[x]'.",
         "Apache's text is a defect of release 3.",
         replaced(r"'Optional\[(.*)\]'", r"'\1'"),
     ),
@@ -211,8 +210,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "errors of groups": Difference(
         "consumer-groups",
         "An error is shown by the name of its Kafka error code. Apache prints the Java class. If"
-        " a command is refused because the group has members, standard error has a line for each"
-        " member.",
+        " members of the group prevent the command, standard error has a line for each member.",
         "pybroker has no Java classes, and the operator needs to know the members.",
         replaced(r"(due to: |Error: :).*", r"\1"),
         replaced(r"(due to: |Error: :).*", r"\1"),
@@ -234,8 +232,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "missing partitions": Difference(
         "consumer-groups",
-        "--reset-offsets fails at once for a missing partition. Apache's tool waits until"
-        " --timeout.",
+        "--reset-offsets fails at once for a missing partition. Apache waits until --timeout.",
         "The tool asks the cluster for its partitions.",
     ),
     "lag below zero": Difference(
@@ -265,8 +262,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "order of partitions": Difference(
         "delete-records",
-        "The lines have the order of the given file. In Apache's tool they have the order of a"
-        " hash table.",
+        "The lines have the order of the given file. Apache uses the order of a hash table.",
         "The author of the file finds the lines more easily.",
         sorted,
         sorted,
@@ -348,8 +344,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "binary payloads": Difference(
         "dump-log",
-        "DefaultDecoder prints the bytes as hexadecimal digits. Apache's decoder prints a Java"
-        " address.",
+        "DefaultDecoder prints the bytes as hexadecimal digits. Apache prints a Java address.",
         "The digits show the content of the record.",
     ),
     "other decoders": Difference(
@@ -423,8 +418,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "retries": Difference(
         "verifiable-producer",
-        "The tool retries failed records within delivery.timeout.ms. Apache's tool sends each"
-        " record once.",
+        "The tool retries failed records within delivery.timeout.ms. Apache sends each only once.",
         "pybroker's producer is idempotent: a retried record is never stored twice.",
     ),
     "exceptions": Difference(
