@@ -10,11 +10,19 @@ SIGTERM to the end of the process. All partitions have received a record since t
 The stopped broker runs alone, or it is one of three brokers that all have a replica of each
 partition and each lead a third of the partitions. `python benchmarks/start_time.py stop` runs only
 this part.
+
+`python benchmarks/start_time.py partitions [N]` starts brokers of ours and of Apache Kafka with N
+partitions (default 5,000, in ten topics, ten records in each), in turns, after clean stops. It
+prints for each start the seconds from the start of the process until a Metadata response has a
+leader for every partition, and the processor time of the broker until then; at the end the medians
+and the ratios. Needs Java and the jars that `mvn` brings. With `--ours` it leaves out Apache Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import re
 import signal
 import statistics
@@ -22,15 +30,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.racing import lifecycle, loads, processes
+from benchmarks.racing.contestants import APACHE, OURS, Contestant, ContestantFactory, rotated
+from integration_tests.apache import ApacheZooKeeper
 from pybroker.client import Admin, NewTopic, Producer
 from pybroker.host.embedded_zookeeper import EmbeddedZooKeeper
 from pybroker.testing import Cluster
 
 RUNS = 5
 STOPS = 3
+PARTITIONS = 5_000
+TOPICS = 10
 STARTED = re.compile(r"\[KafkaServer id=\d+\] started")
 
 
@@ -134,7 +149,51 @@ async def starts() -> None:
             await zookeeper.stop()
 
 
+def start_in_turns(names: Sequence[str], partitions: int) -> None:
+    """Print the start times of brokers with this number of partitions, one row a start."""
+    each = partitions // TOPICS
+    topics = [f"many-{number}" for number in range(TOPICS)]
+    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    loads.allow_files(4 * partitions)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starts-")))
+        zookeeper = stack.enter_context(contextlib.closing(ApacheZooKeeper(folder / "zookeeper")))
+        zookeeper.start()
+        field = ContestantFactory(folder, zookeeper.connect, {}, itertools.count(1))
+        contestants: dict[str, Contestant] = {}
+        for name in names:
+            contestant = stack.enter_context(contextlib.closing(field.contestant(name)))
+            contestant.start()
+            for topic in topics:
+                contestant.create([topic], each)
+                contestant.wait_for_leaders([topic], each)
+            lifecycle.append(contestant, topics, each)
+            contestant.stop()
+            contestants[name] = contestant
+        for run in range(RUNS):
+            for name in rotated(names, run):
+                seconds = lifecycle.seconds_until_led(contestants[name], topics, each)
+                cpu = processes.cpu_seconds(contestants[name].pid)
+                contestants[name].stop()
+                figures[name].append((seconds, cpu))
+                print(f"{name:14} {seconds:6.2f} s   processor time {cpu:6.2f} s", flush=True)
+    medians = {
+        name: [statistics.median(column) for column in zip(*rows, strict=True)]
+        for name, rows in figures.items()
+    }
+    for name, (seconds, cpu) in medians.items():
+        print(f"median of {name}: {seconds:.2f} s, processor time {cpu:.2f} s")
+    if len(names) > 1:
+        ours, apaches = medians[OURS], medians[APACHE]
+        print(f"ratio: {ours[0] / apaches[0]:.2f}, processor time {ours[1] / apaches[1]:.2f}")
+
+
 def main() -> None:
+    if "partitions" in sys.argv:
+        numbers = [int(word) for word in sys.argv if word.isdigit()]
+        names = [OURS] if "--ours" in sys.argv else [OURS, APACHE]
+        start_in_turns(names, numbers[0] if numbers else PARTITIONS)
+        return
     if "stop" not in sys.argv:
         asyncio.run(starts())
     for brokers in (1, 3):
