@@ -1,6 +1,6 @@
 """One session with ZooKeeper by one kazoo client. No other module runs code in kazoo's thread.
 
-A link changes kazoo's behaviour in four ways:
+A link changes kazoo's behaviour in five ways:
 
 - After an expiry kazoo opens a new session, and would execute requests meant for the expired
   session in it. A link does not connect again after the end of its session: a new session needs a
@@ -11,6 +11,8 @@ A link changes kazoo's behaviour in four ways:
   right after the answer to the read that set the watch would overtake that answer, and be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does: it sends the server the last zxid that the client has seen.
+- kazoo reads each answer by itself. A link reads many at once (`read_ahead.py`), and wakes the
+  event loop once for all that arrive before the loop runs.
 - With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
   link gives the attempts a third of the session timeout, divided by the number of servers.
 
@@ -25,6 +27,7 @@ import logging
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -37,6 +40,7 @@ from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
 from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.handshake import SessionKey
 from pybroker.coordinator.zookeeper.limits import REQUEST_BYTES_MAX
+from pybroker.coordinator.zookeeper.read_ahead import ReadAheadSocket, wait
 
 log = logging.getLogger(__name__)
 _RECONNECT_DELAY_S: Final = 0.05
@@ -127,14 +131,17 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         connect_timeout_s: float,
         on_end: Callable[[], None],
         on_answer: Callable[[Any], None],
+        on_pause: Callable[[], None],
     ) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
         self._on_end = on_end
         self._on_answer = on_answer
+        self._on_pause = on_pause
         self._lock = threading.Lock()
         self._is_over = False
         self._socket: socket.socket | None = None
+        self._ahead: ReadAheadSocket | None = None
 
     def start(self) -> None:
         """Do nothing: this handler needs no worker threads."""
@@ -144,6 +151,18 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
+
+    def select(self, readers: Any, writers: Any, _: Any, timeout_s: float | None = None) -> Any:
+        """Wait for sockets as `select.select` does; kazoo calls this before each read and write."""
+        if readers and not self.has_answers:
+            self._on_pause()
+        return *wait(readers, writers, timeout_s), []
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether kazoo has bytes of the server that it has not handled yet. `on_pause` is called
+        when it has handled them."""
+        return self._ahead is not None and self._ahead.pending() > 0
 
     def async_result(self) -> Any:
         result = super().async_result()
@@ -158,7 +177,8 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         connection = super().create_connection(*args, **kwargs)
         with self._lock:
             self._socket = connection
-        return connection
+        self._ahead = ReadAheadSocket(connection, self._on_pause)
+        return self._ahead
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         def run() -> None:
@@ -204,11 +224,15 @@ class Link:
         self._on_event = on_event
         share = _CONNECT_SHARE_OF_SESSION * len(connect.hosts)
         self._handler = _DirectHandler(
-            session_timeout_ms / 1000 / share, self._thread_ended, self._answered
+            session_timeout_ms / 1000 / share, self._thread_ended, self._answered, self._paused
         )
         self._asked: dict[int, _Asked] = {}
         """id() of kazoo's result -> the waiting caller. The entry keeps a reference to the result,
         so that its id() is not reused."""
+        self._messages: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """The calls that the event loop has to make, in order."""
+        self._wakes = False
+        """Whether the event loop will run `_take_messages`."""
         self._ended = asyncio.Event()
         self._is_over = False
         self._started = False
@@ -314,8 +338,18 @@ class Link:
         self._soon(self._settle, result)
 
     def _soon(self, action: Callable[..., None], *args: Any) -> None:
+        self._messages.append((action, args))
+        if not self._wakes and not self._handler.has_answers:
+            self._wake()
+
+    def _paused(self) -> None:
+        if self._messages and not self._wakes:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wakes = True
         with suppress(RuntimeError):  # the loop is closed, so no caller waits any more
-            self._loop.call_soon_threadsafe(action, *args)
+            self._loop.call_soon_threadsafe(self._take_messages)
 
     def _stop_client(self) -> None:
         with suppress(Exception):  # kazoo may raise anything when it is stopped while it connects
@@ -324,6 +358,17 @@ class Link:
             self._client.close()
 
     # ---- on the event loop
+
+    def _take_messages(self) -> None:
+        # The flag comes first: a message that arrives now wakes the loop again.
+        self._wakes = False
+        try:
+            for _ in range(len(self._messages)):
+                action, args = self._messages.popleft()
+                action(*args)
+        except BaseException:
+            self._wake()  # for the messages behind this one
+            raise
 
     def _event(self, kind: str, path: str) -> None:
         if not self._is_over:

@@ -11,6 +11,7 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent  # type: 
 
 from pybroker.coordinator.zookeeper.connect_string import ConnectString
 from pybroker.coordinator.zookeeper.link import Link
+from unit_tests.idle_loop import idle
 
 PATH = "/brokers/ids"
 CHILDREN = ["1", "3"]
@@ -58,3 +59,56 @@ def test_an_answer_that_kazoo_refuses_at_once_is_an_exception() -> None:
             await link.answer_of(link.client.get_children_async(PATH))
 
     asyncio.run(play())
+
+
+def test_many_answers_wake_the_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        loop, wakes = asyncio.get_running_loop(), list[Any]()
+        link = Link(
+            ConnectString((("nowhere", 2181),), ""),
+            session_timeout_ms=3000,
+            on_state=lambda *_: None,
+            on_event=lambda *_: None,
+        )
+        sent: list[Any] = []
+        monkeypatch.setattr(link.client, "_call", lambda _, result: sent.append(result))
+        asked = [link.answer_of(link.client.get_children_async(PATH)) for _ in range(100)]
+        wake = loop.call_soon_threadsafe
+
+        def noted(*call: Any) -> None:
+            wakes.append(call)
+            wake(*call)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "call_soon_threadsafe", noted)
+            for number, result in enumerate(sent):
+                result.set([str(number)])
+        assert await asyncio.gather(*asked) == [[str(number)] for number in range(100)]
+        assert len(wakes) == 1
+
+    asyncio.run(play())
+
+
+async def test_a_failing_listener_does_not_delay_later_messages() -> None:
+    seen: list[str] = []
+
+    def event(kind: str, path: str) -> None:
+        if kind == "CHANGED":
+            raise ValueError(path)
+        seen.append(path)
+
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(context["exception"])
+    )
+    link = Link(
+        ConnectString((("nowhere", 2181),), ""),
+        session_timeout_ms=3000,
+        on_state=lambda *_: None,
+        on_event=event,
+    )
+    for kind, path in ((EventType.CHANGED, "/a"), (EventType.CHILD, "/b")):
+        link.watcher(WatchedEvent(kind, KeeperState.CONNECTED, path))
+    await idle()
+    assert [str(each) for each in failures] == ["/a"]
+    assert seen == ["/b"]

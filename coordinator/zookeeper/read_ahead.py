@@ -1,0 +1,81 @@
+"""Sockets for kazoo that cost fewer system calls.
+
+For each message of the server kazoo reads the length, then the message, and before each of both it
+waits for the socket. Each of its waits opens and closes an epoll descriptor. With the classes of
+this module many messages cost one wait by `poll` and one read.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+_READ_BYTES: Final = 64 * 1024
+
+
+class ReadAheadSocket:
+    """A connected socket that reads more bytes than its caller asks for, and keeps the others for
+    the next read. One thread uses it; another one may call `pending`."""
+
+    def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
+        """`on_close` is called after `close`."""
+        self._connection = connection
+        self._on_close = on_close
+        self._kept = b""
+        self._position = 0
+        self.fileno = connection.fileno
+        self.setblocking = connection.setblocking
+        self.send = connection.send
+
+    def pending(self) -> int:
+        """Return how many bytes can be read without a wait. kazoo calls this method, which sockets
+        with TLS have, before it waits for the socket."""
+        return len(self._kept) - self._position
+
+    def recv(self, length: int) -> bytes:
+        """Return at most `length` bytes; b"" at the end of the stream. Raises OSError."""
+        if self._position == len(self._kept):
+            self._kept, self._position = self._connection.recv(max(length, _READ_BYTES)), 0
+        start = self._position
+        chunk = self._kept[start : start + length]
+        self._position = start + len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the connection, and drop the kept bytes."""
+        self._connection.close()
+        self._kept, self._position = b"", 0
+        self._on_close()
+
+
+Waitable = socket.socket | ReadAheadSocket
+
+
+def wait(
+    readers: Sequence[Waitable], writers: Sequence[Waitable], timeout_s: float | None
+) -> tuple[list[Waitable], list[Waitable]]:
+    """Wait until one of the `readers` is readable or one of the `writers` is writable, at most
+    `timeout_s` seconds (None: no limit). Return both kinds. A broken connection is both. Unlike
+    with `select.select`, any number of files may be open. Raises ValueError if a socket is closed.
+    """
+    poll = select.poll()
+    kept = []
+    for each in readers:
+        poll.register(each, select.POLLIN)
+        if isinstance(each, ReadAheadSocket) and each.pending():
+            kept.append(each)
+    for each in writers:
+        poll.register(each, select.POLLOUT)
+    if kept:
+        timeout_s = 0
+    found = {
+        number
+        for number, _ in poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1000))
+    }
+    return (
+        [each for each in readers if each.fileno() in found or each in kept],
+        [each for each in writers if each.fileno() in found],
+    )
