@@ -20,6 +20,8 @@ from pybroker.records.refusals import RecordsRefused
 from pybroker.records.validate import has_to_decompress, stored_form, validate_produced
 from pybroker.replication.authority import NEEDED
 from pybroker.replication.partition import Partition
+from pybroker.replication.spread import persist_epochs
+from pybroker.storage.log import Log
 from pybroker.storage.log_parts import AppendResult
 from pybroker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -79,7 +81,40 @@ def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append the batches of the request. Return the response, or None for acks=0. If a thread has
-    to check a batch, or if `acks` is not satisfied yet, return an awaitable of the response."""
+    to work for a batch, or if `acks` is not satisfied yet, return an awaitable of the response.
+    """
+    new_epochs = _new_epochs(services, message)
+    if new_epochs:
+        return _append_after(new_epochs, services, request, message)
+    return _append_all(services, request, message)
+
+
+def _new_epochs(services: Services, message: ProduceRequest) -> list[Log]:
+    """Return the logs to which the request writes the first batch of a leader epoch."""
+    partitions = services.replicas.partitions
+    keys = (
+        TopicPartition(topic.name, part.index)
+        for topic in message.topic_data
+        for part in topic.partition_data
+    )
+    found = (partitions.get(key) for key in keys)
+    return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
+
+
+async def _append_after(
+    new_epochs: list[Log], services: Services, request: Request, message: ProduceRequest
+) -> ProduceResponse | None:
+    """Write the leader epoch files of these logs in threads, because an append that does it makes
+    the event loop wait for the disk. Then append the batches."""
+    await persist_epochs(services.blocking, new_epochs)
+    services.lease.check()
+    produced = _append_all(services, request, message)
+    return await produced if isinstance(produced, Awaitable) else produced
+
+
+def _append_all(
+    services: Services, request: Request, message: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     progress = _Progress()
     responses = []
     for topic in message.topic_data:

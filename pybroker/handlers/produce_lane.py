@@ -194,6 +194,8 @@ class ProduceLane:
         needed = self._needed
         if partition is None or partition.granted < needed or self._replicas.lease < needed:
             return None
+        if partition.log.epoch_file.changed:  # a thread has to write the leader epoch first
+            return None
         data, now_ms = frame[start:end], self._wall_ms()
         header = validate_quickly(data, partition.batch_rules(version), now_ms)
         if header is None:

@@ -316,7 +316,7 @@ class Fetcher:
                 self._positions[key] = position(replica, copy.leader_epoch)
                 logs.append(replica)
         if logs:
-            await persist_epochs(self._blocking, logs)  # after an error the append tries it again
+            await persist_epochs(self._blocking, logs)
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Return whether the log of `copy` has the same end and leader epochs as in the request

@@ -288,20 +288,18 @@ class ReplicaManager:
             await self._let_go(facts.topic_partition for facts in news)
             orders = [(facts, configs[facts.topic_partition.topic]) for facts in news]
             opened = await self._opener.open(orders)
-            leading, following = list[tuple[TopicPartition, Log]](), list[TopicPartition]()
+            following, internal = list[TopicPartition](), list[Log]()
             async for facts, result in yield_every(zip(news, opened, strict=True)):
                 key = facts.topic_partition
                 if isinstance(result, PybrokerError):
                     answers[key] = self._cannot_open(key, result)
-                elif self._assign(facts, result).is_leader:
-                    leading.append((key, result))
-                else:
+                elif not self._assign(facts, result).is_leader:
                     following.append(key)
+                elif key.topic in INTERNAL_TOPICS:
+                    internal.append(result)
             self._copy(following)
-            saved = await persist_epochs(self._blocking, [each for _, each in leading])
-            for (key, _), failure in zip(leading, saved, strict=True):
-                if failure is not None:
-                    answers[key] = self._cannot_open(key, failure)
+            if internal:  # a coordinator's first append cannot wait for a thread
+                await persist_epochs(self._blocking, internal)
             for facts in command.partitions:
                 if answers[facts.topic_partition] is ErrorCode.NONE:
                     answers[facts.topic_partition] = self.leadership_yield.answer(facts)

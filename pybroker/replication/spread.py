@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from pybroker.errors import BrokerError, PybrokerError, StorageError
+from pybroker.errors import BrokerError
 from pybroker.ports import Blocking
 from pybroker.storage.log import Log
 
@@ -28,15 +29,12 @@ async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T])
     return [result for part in parts for result in part]
 
 
-async def persist_epochs(blocking: Blocking, logs: Sequence[Log]) -> list[PybrokerError | None]:
+async def persist_epochs(blocking: Blocking, logs: Sequence[Log]) -> None:
     """Write the new leader epochs of these logs to disk, so that no append has to wait for this
-    write. Return the error of each log, or None for success, in the order of `logs`."""
-    return await spread(blocking, _persist_epochs, logs)
+    write. After an error the append tries it again, and raises the error."""
+    await spread(blocking, _persist_epochs, logs)
 
 
-def _persist_epochs(log: Log) -> PybrokerError | None:
-    try:
+def _persist_epochs(log: Log) -> None:
+    with contextlib.suppress(BrokerError):
         log.persist_epochs()
-    except (BrokerError, StorageError) as error:
-        return error
-    return None

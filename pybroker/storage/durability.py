@@ -81,10 +81,11 @@ class Durability:
         begun = self._truncations
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset
-        changed = indexes or segments.directory_changed or epochs.changed
+        changed = indexes or segments.directory_changed or epochs.is_owed
         if end <= self.recovery_point and not changed:
             return
-        epochs.persist()
+        if epochs.is_owed:
+            epochs.persist()
         segments.sync(self.recovery_point, end, indexes=indexes)
         with self._lock:
             if begun == self._truncations:

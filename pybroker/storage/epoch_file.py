@@ -28,6 +28,7 @@ class EpochFile:
     them to the file."""
 
     __slots__ = (
+        "_begins_only",
         "_changes",
         "_directory",
         "_disk",
@@ -49,6 +50,7 @@ class EpochFile:
         # suffice: changes can follow while a thread writes the file.
         self._changes = 1 if changed else 0
         self._durable_changes = 0
+        self._begins_only = False
         self._precedes: str | None = None
         self.last_recorded = NO_EPOCH
         """The leader epoch in the last call of `record`. A repeated call with this epoch changes
@@ -57,8 +59,16 @@ class EpochFile:
     @property
     def changed(self) -> bool:
         """Whether `persist` has something to do: the epochs in memory may differ from the file, or
-        the file that `comes_after` has named is not synced yet."""
+        the file that `comes_after` has named is not synced yet. Then `persist` comes before the
+        next batch."""
         return self._precedes is not None or self._changes != self._durable_changes
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether the file would be wrong if the log were closed without another batch. A file that
+        differs from memory only in epochs without records is right, because the start of a broker
+        ignores the epochs that begin at the log end."""
+        return self.changed and not (self._begins_only and self._precedes is None)
 
     def comes_after(self, path: str) -> None:
         """Make the next `persist` first sync the file at `path`, in the same directory. The log
@@ -84,22 +94,42 @@ class EpochFile:
             self.truncate_end(log.log_end_offset + 1)
             raise
 
+    def begin(self, epoch: int, start_offset: int, log_end_offset: int) -> None:
+        """Let the leader epoch `epoch` begin at `start_offset`, in a log with this end."""
+        before = self.history.entries
+        if epoch >= 0 and self.history.assign(epoch, start_offset):
+            recorded = tuple(each for each in before if each.start_offset < log_end_offset)
+            has_no_record = start_offset == log_end_offset
+            self._note_change(begins_only=has_no_record and self.history.entries[:-1] == recorded)
+
     def assign(self, epoch: int, start_offset: int) -> None:
         if epoch >= 0 and self.history.assign(epoch, start_offset):
-            self._changes += 1
+            self._note_change()
+
+    def remove_unrecorded(self, log_end_offset: int) -> None:
+        """Remove the epochs without records: those that begin at the log end."""
+        self.last_recorded = NO_EPOCH
+        if self.history.truncate_end(log_end_offset):
+            self._note_change(begins_only=True)
 
     def truncate_end(self, end_offset: int) -> None:
         self.last_recorded = NO_EPOCH
         if self.history.truncate_end(end_offset):
-            self._changes += 1
+            self._note_change()
 
     def truncate_start(self, start_offset: int) -> None:
         if self.history.truncate_start(start_offset):
-            self._changes += 1
+            self._note_change()
 
     def clear(self) -> None:
         self.history = EpochHistory()
         self.last_recorded = NO_EPOCH
+        self._note_change()
+
+    def _note_change(self, *, begins_only: bool = False) -> None:
+        """Count a change. `begins_only`: it concerns only epochs without records."""
+        was_durable = self._changes == self._durable_changes
+        self._begins_only = begins_only and (was_durable or self._begins_only)
         self._changes += 1
 
     def persist(self) -> None:

@@ -352,12 +352,14 @@ class Log:
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """Begin a leader epoch at `start_offset`. The first append of this epoch makes its start
         durable, unless the caller calls `persist_epochs` before."""
-        self.epoch_file.assign(epoch, start_offset)
+        self.epoch_file.begin(epoch, start_offset, self.log_end_offset)
 
     def persist_epochs(self) -> None:
-        """Write the leader epochs to their file if they have changed. Waits for the disk."""
-        with lookup.reported():
+        """Write changed leader epochs to their file. Waits for the disk; any thread may call it."""
+        try:
             self.epoch_file.persist()
+        except StorageError as error:
+            raise self._owner.refuse(self.topic_partition, error) from error
 
     # -- truncating
 
@@ -366,7 +368,7 @@ class Log:
         Raises BrokerError KAFKA_STORAGE_ERROR."""
         self._check_usable()
         if offset >= self.log_end_offset:
-            self.epoch_file.truncate_end(self.log_end_offset)  # an epoch without a record
+            self.epoch_file.remove_unrecorded(self.log_end_offset)
             return
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)

@@ -259,6 +259,7 @@ async def test_a_leader_cut_off_while_it_decompresses_a_batch_rejects_the_batch(
     await bench.create("compacted", configs={"cleanup.policy": "compact"})
     partition = bench.app.replicas.partition(TopicPartition("compacted", 0))
     partition.is_replicated = True
+    bench.store_epoch("compacted")
     gate = bench.blocking.hold()
     data = batch(b"a", key=b"k", codec=Codec.GZIP)
     request = produce_request("compacted", {0: data}, acks=acks)

@@ -19,7 +19,7 @@ from pybroker.config.listeners import endpoints
 from pybroker.coordinator.zookeeper.registry import cluster_id, create_parents
 from pybroker.errors import ErrorCode
 from pybroker.handlers.dispatch import Answer
-from pybroker.model import Endpoint, UpdateMetadata
+from pybroker.model import Endpoint, TopicPartition, UpdateMetadata
 from pybroker.ports import Buffer, Clock, Disk
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
@@ -332,6 +332,11 @@ class Bench:
         request = produce_request(topic, {partition: records}, acks=acks)
         answer: ProduceResponse = await self.ask(ApiKey.PRODUCE, version, request)
         return the_only(the_only(answer.responses).partition_responses)
+
+    def store_epoch(self, topic: str) -> None:
+        """Write the leader epoch of partition 0 to disk. Otherwise the first produce waits for
+        it."""
+        self.app.replicas.partition(TopicPartition(topic, 0)).log.persist_epochs()
 
     async def fetch(
         self, topic: str, offset: int, *, version: int = LATEST_FETCH, **options: Any

@@ -40,6 +40,7 @@ async def bench(tmp_path: Path, disk: FaultyDisk) -> AsyncIterator[Bench]:
         await started.create(T, 2, {"flush.messages": "1"})
         # The lane takes clients that it has seen before.
         await started.produce(T, batch(b"first"), partition=1)
+        started.store_epoch(T)
         yield started
 
 
@@ -171,6 +172,7 @@ async def test_every_fifth_record_waits_for_a_sync_with_flush_messages_5(
     bench: Bench, faults: Faults
 ) -> None:
     await bench.create("five", 1, {"flush.messages": "5"})
+    bench.store_epoch("five")
     gate = bench.blocking.hold()
     for offset in range(4):
         assert (await bench.produce("five", batch(b"v"), acks=1)).base_offset == offset

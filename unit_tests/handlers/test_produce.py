@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from unit_tests.handlers.bench import (
     values_of,
 )
 from unit_tests.patience import PATIENCE_MS, in_time
+from unit_tests.storage.faulty_disk import FaultyDisk
 
 FOREVER_MS = 10 * PATIENCE_MS
 
@@ -115,10 +117,11 @@ async def test_a_sole_in_sync_replica_commits_nothing_with_min_insync_replicas_2
 
 async def test_each_produce_is_answered_when_it_is_committed(bench: Bench) -> None:
     await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID, 2), 1))
+    partition = bench.app.replicas.partition(TopicPartition("t", 0))
+    bench.store_epoch("t")
     request = produce_request("t", {0: batch()}, timeout_ms=FOREVER_MS)
     tasks = [asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request)) for _ in range(3)]
     await bench.waits(bench.app.replicas.produces, *tasks)
-    partition = bench.app.replicas.partition(TopicPartition("t", 0))
     for end, done in ((0, []), (1, [0]), (1, [0]), (3, [0, 1, 2])):
         fetch = FollowerFetch(2, end, 0)
         bench.app.replicas.follower_fetched(partition, fetch, bench.clock.monotonic())
@@ -173,6 +176,9 @@ async def test_only_compressed_batches_of_such_topics_are_checked_off_the_event_
     bench: Bench, topic: str, codec: Codec
 ) -> None:
     await bench.create(topic, configs=LIMITED[topic])
+    await bench.create("t")  # the parameter replaces the fixture that creates it
+    bench.store_epoch(topic)
+    bench.store_epoch("t")
     bench.blocking.done.clear()
     now_ms = bench.clock.wall_ms()
     good = await bench.produce(topic, batch(b"a", timestamp=now_ms, codec=codec))
@@ -186,6 +192,7 @@ async def test_only_compressed_batches_of_such_topics_are_checked_off_the_event_
 async def test_invalid_records_are_found_off_the_event_loop(bench: Bench) -> None:
     """Produce version 7 has no field for the invalid records."""
     await bench.create("compacted", configs=LIMITED["compacted"])
+    bench.store_epoch("compacted")
     for version, named in ((9, [0, 1]), (7, [])):
         bench.blocking.done.clear()
         result = await bench.produce("compacted", batch(b"a", b"b", key=None), version=version)
@@ -198,6 +205,7 @@ async def test_a_batch_is_not_appended_before_an_earlier_one_with_invalid_record
     bench: Bench,
 ) -> None:
     await bench.create("compacted", configs=LIMITED["compacted"])
+    bench.store_epoch("compacted")
     gate = bench.blocking.hold()
     request = produce_request("compacted", {0: batch(b"a", key=None)})
     request.topic_data[0].partition_data.append(
@@ -215,6 +223,7 @@ async def test_a_batch_is_not_appended_before_an_earlier_one_with_invalid_record
 
 async def test_a_partition_deleted_while_its_batch_is_checked_is_unknown(bench: Bench) -> None:
     await bench.create("compacted", configs=LIMITED["compacted"])
+    bench.store_epoch("compacted")
     gate = bench.blocking.hold()
     request = produce_request("compacted", {0: batch(b"a", codec=Codec.GZIP)})
     task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
@@ -223,3 +232,41 @@ async def test_a_partition_deleted_while_its_batch_is_checked_is_unknown(bench: 
     gate.open.set()
     result = the_only(the_only((await task).responses).partition_responses)
     assert code(result) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# the first batch of a leader epoch
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_a_thread_writes_the_leader_epoch_before_the_first_append(
+    bench: Bench, acks: int
+) -> None:
+    await bench.produce("t", batch(), acks=acks)
+    await bench.app.replicas.leader_and_isr(shared(bench, (BROKER_ID,), 1))
+    checkpoint = bench.home / "t-0" / "leader-epoch-checkpoint"
+    gate = bench.blocking.hold()
+    request = produce_request("t", {0: batch(), 1: batch()}, acks=acks)
+    task = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
+    await in_time(gate.reached.wait())
+    assert end_offset(bench) == 1
+    assert checkpoint.read_text() == "0\n1\n0 0\n"
+    gate.open.set()
+    results = the_only((await in_time(task)).responses).partition_responses
+    assert [code(result) for result in results] == [ErrorCode.NONE] * 2
+    assert checkpoint.read_text() == "0\n2\n0 0\n1 1\n"
+    done = len(bench.blocking.done)
+    assert code(await bench.produce("t", batch(), acks=acks)) is ErrorCode.NONE
+    assert len(bench.blocking.done) == done
+
+
+async def test_a_produce_reports_a_disk_that_cannot_store_the_leader_epoch(tmp_path: Path) -> None:
+    """LeaderAndIsr writes no leader epoch, so the first produce finds the broken disk."""
+    disk = FaultyDisk()
+    async with Bench(tmp_path / "broken", disk=disk) as bench:
+        await bench.create("t", 1)
+        log = bench.app.replicas.partition(TopicPartition("t", 0)).log
+        disk.faults.sync_fails = True
+        assert code(await bench.produce("t", batch())) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert log.failure is not None
+        assert log.log_end_offset == 0
+        disk.faults.sync_fails = False

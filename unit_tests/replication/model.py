@@ -118,13 +118,15 @@ class Model:
 
     def _restarts(self, world: World) -> Steps:
         """Yield the restarts of a broker. Its log survives, and its high watermark is an old one.
-        It executes no earlier command, and does not lead in the same epoch again."""
+        It forgets the epochs without a record: opening a log ignores them. It executes no earlier
+        command, and does not lead in the same epoch again."""
         spent, state = world.spent, world.state
         for broker in BROKERS:
             replica = world.replicas[broker]
+            _, history = cut(replica.log, replica.history, len(replica.log))
             fresh = Replica(
                 log=replica.log,
-                history=replica.history,
+                history=history,
                 epoch=state.leader_epoch - (state.leader != broker),
                 incarnation=replica.incarnation + 1,
                 topic=replica.topic,

@@ -259,14 +259,26 @@ async def test_changes_of_a_role_wake_waiting_requests(replicas: Replicas, what:
         waiter.cancel()
 
 
-async def test_the_start_of_the_leader_epoch_is_durable_before_the_answer(
-    replicas: Replicas,
-) -> None:
+async def test_a_new_leader_waits_for_no_write_of_its_epoch(replicas: Replicas) -> None:
+    """The first append writes the epoch: `test_an_epoch_is_durable_before_its_first_append`."""
     await replicas.told(facts(epoch=0))
     replicas.append()
     await replicas.told(facts(epoch=6))
-    checkpoint = (replicas.home / "t-0" / "leader-epoch-checkpoint").read_text()
-    assert "6 1" in checkpoint.splitlines()
+    checkpoint = replicas.home / "t-0" / "leader-epoch-checkpoint"
+    assert checkpoint.read_text() == "0\n1\n0 0\n"
+    assert replicas.partition().log.epoch_end_offset(0) == (0, 1)
+    replicas.append()
+    assert checkpoint.read_text() == "0\n2\n0 0\n6 1\n"
+
+
+async def test_the_epoch_of_an_internal_topic_is_durable_before_the_answer(
+    replicas: Replicas,
+) -> None:
+    """Coordinators append on the event loop, where no append may wait for a sync."""
+    key = TopicPartition("__consumer_offsets", 0)
+    await replicas.told(facts(key, epoch=6))
+    checkpoint = replicas.home / str(key) / "leader-epoch-checkpoint"
+    assert checkpoint.read_text() == "0\n1\n6 0\n"
 
 
 async def test_a_partition_that_cannot_be_opened_does_not_delay_others(
