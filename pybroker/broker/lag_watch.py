@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from pybroker.background import BackgroundTask
+from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.calls import GroupOverview, GroupView
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.states import GroupState
@@ -30,6 +31,9 @@ PATIENCE_S: Final = 2.0
 """How long (s) a request waits for a new report. After that it gets the previous one."""
 TIMEOUT_MS: Final = 5_000
 """The time limit (ms) of each request to a leader."""
+GROUPS_AT_ONCE: Final = 50
+"""The number of groups whose offsets are read at the same time. A read from ZooKeeper of one group
+after the other waits for several answers each."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
 """If the groups have more committed partitions than this, a report has the lag in records only. For
 the lag in seconds, this broker would have to fetch a batch of each partition that has a lag."""
@@ -127,19 +131,16 @@ class LagWatch:
         """Return the committed offsets and the lags of all groups that this broker coordinates.
         Read the committed offsets before the log ends, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
-        groups = [
-            group
-            for overview in overviews
-            if (group := await self._committed(overview)) is not None
-        ]
+        found = await bounded_gather(self._committed, overviews, GROUPS_AT_ONCE)
+        groups = [group for group in found if group is not None]
         positions = [position for group in groups for position in group.committed.items()]
         if not positions:
             return tuple(groups)
-        found = iter(await self._ask(positions, len(positions) <= POSITIONS_IN_DETAIL_MAX))
+        lags = iter(await self._ask(positions, len(positions) <= POSITIONS_IN_DETAIL_MAX))
         return tuple(
             replace(
                 group,
-                lags={key: lag for key in group.committed if (lag := next(found)) is not None},
+                lags={key: lag for key in group.committed if (lag := next(lags)) is not None},
             )
             for group in groups
         )

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from pybroker.broker import lag_watch
-from pybroker.broker.lag_watch import FRESH_S, POSITIONS_IN_DETAIL_MAX, LagWatch, Position
+from pybroker.broker.lag_watch import (
+    FRESH_S,
+    GROUPS_AT_ONCE,
+    POSITIONS_IN_DETAIL_MAX,
+    LagWatch,
+    Position,
+)
 from pybroker.clock import ManualClock
 from pybroker.coordinator.groups.calls import GroupOverview, GroupView, MemberView
 from pybroker.coordinator.groups.offset_store import CommittedOffset
@@ -34,6 +40,8 @@ class Coordinated:
     details: bool | None = None
     answering: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None
+    reads: int = 0
+    reads_at_once: int = 0
 
     @property
     def offsets(self) -> Coordinated:
@@ -62,6 +70,10 @@ class Coordinated:
     ) -> Mapping[TopicPartition, CommittedOffset]:
         assert partitions is None
         self.asked.append(f"commits of {group_id}")
+        self.reads += 1
+        self.reads_at_once = max(self.reads_at_once, self.reads)
+        await asyncio.sleep(0)
+        self.reads -= 1
         found = self.committed[group_id].items()
         return {key: CommittedOffset(offset) for key, offset in found}
 
@@ -96,6 +108,15 @@ async def test_committed_offsets_are_read_before_log_ends() -> None:
         ("i", 0, {}),
     ]
     assert known(report) == {"g": {A0: Lag(6)}, "h": {A0: Lag(0)}, "i": {}}
+
+
+async def test_the_offsets_of_some_groups_are_read_at_once() -> None:
+    """One group after the other would cost a round trip to ZooKeeper for each of their nodes."""
+    names = [f"g{number}" for number in range(3 * GROUPS_AT_ONCE)]
+    groups = Coordinated({name: {A0: number % 10} for number, name in enumerate(names)})
+    lags = known(await watch(groups).report())
+    assert list(lags.items()) == [(name, {A0: Lag(10 - int(name[-1]))}) for name in names]
+    assert groups.reads_at_once == GROUPS_AT_ONCE
 
 
 async def test_groups_without_commits_cause_no_request_to_leaders() -> None:
