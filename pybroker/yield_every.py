@@ -1,5 +1,5 @@
-"""Lets a long loop yield to other tasks. The controller decides about thousands of partitions on
-the event loop on which the same broker serves its clients.
+"""Lets a long loop yield to other tasks. The controller decides about thousands of partitions, and
+a request may name as many, on the event loop on which the broker serves its other clients.
 
 While one handler of the controller yields, no other handler of the controller runs: they run one
 after another.
@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 ITEMS_PER_YIELD: Final = 250
-"""The number of items after which the loop yields. Deciding about one item and encoding the
-decision take about ten microseconds."""
+"""The number of items after which the loop yields. Deciding about one partition, or looking it
+up, takes about ten microseconds."""
 
 
 async def yield_every(items: Iterable[T]) -> AsyncIterator[T]:

@@ -11,7 +11,6 @@ import logging
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.list_offsets import (
@@ -21,6 +20,7 @@ from pybroker.wire.messages.list_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +28,12 @@ log = logging.getLogger(__name__)
 async def handle_offset_for_leader_epoch(
     services: Services, request: Request, message: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    pause = PeriodicYield()
-    topics = []
-    for topic in message.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            key = TopicPartition(topic.topic, wanted.partition)
-            partitions.append(_look_up(services, key, wanted))
-            await pause.after_item()
-        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    topics = [OffsetForLeaderTopicResult(each.topic, []) for each in message.topics]
+    found = zip(message.topics, topics, strict=True)
+    items = ((answer, wanted) for topic, answer in found for wanted in topic.partitions)
+    async for answer, wanted in yield_every(items):
+        key = TopicPartition(answer.topic, wanted.partition)
+        answer.partitions.append(_look_up(services, key, wanted))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Container
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.authority import NEEDED, Authority
 from pybroker.replication.partition import Partition
@@ -28,6 +27,7 @@ from pybroker.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,6 @@ async def handle_list_offsets(
     if message.replica_id == _CONSUMER:
         committed = message.isolation_level == _READ_COMMITTED
         end = _stable_end if committed else _committed_end
-    topics = []
-    pause = PeriodicYield()
     seen: set[TopicPartition] = set()
     repeated: set[TopicPartition] = set()
     for topic in message.topics:
@@ -65,18 +63,17 @@ async def handle_list_offsets(
             key = TopicPartition(topic.name, wanted.partition_index)
             (repeated if key in seen else seen).add(key)
     lead_now = await _lead_now(services, message, repeated)
-    for topic in message.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            key = TopicPartition(topic.name, wanted.partition_index)
-            if key in repeated:
-                answer = _failed(wanted, ErrorCode.INVALID_REQUEST)
-            else:
-                asked = _END_CONFIRMED if key in lead_now else _END
-                answer = await _look_up(services, request, key, wanted, end, NEEDED[asked])
-            partitions.append(answer)
-            await pause.after_item()
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    topics = [ListOffsetsTopicResponse(each.name, []) for each in message.topics]
+    found = zip(message.topics, topics, strict=True)
+    items = ((answers, wanted) for topic, answers in found for wanted in topic.partitions)
+    async for answers, wanted in yield_every(items):
+        key = TopicPartition(answers.name, wanted.partition_index)
+        if key in repeated:
+            answer = _failed(wanted, ErrorCode.INVALID_REQUEST)
+        else:
+            asked = _END_CONFIRMED if key in lead_now else _END
+            answer = await _look_up(services, request, key, wanted, end, NEEDED[asked])
+        answers.partitions.append(answer)
     return ListOffsetsResponse(topics=topics)
 
 

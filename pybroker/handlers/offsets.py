@@ -16,7 +16,6 @@ from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from pybroker.replication.authority import NEEDED
 from pybroker.wire.messages.offsets import (
@@ -40,6 +39,7 @@ from pybroker.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from pybroker.yield_every import yield_every
 
 _FIRST_WITH_ERROR_FOR_ALL = 2
 _FIRST_WITH_GROUPS = 8
@@ -57,18 +57,15 @@ entry."""
 async def handle_offset_commit(
     services: Services, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    pause = PeriodicYield()
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, OffsetCommitRequestPartition] = {}
-    for topic in message.topics:
-        for item in topic.partitions:
-            key = TopicPartition(topic.name, item.partition_index)
-            code = _fault_of(services, key, item)
-            codes[key] = code
-            wanted.pop(key, None)
-            if code is ErrorCode.NONE:
-                wanted[key] = item
-            await pause.after_item()
+    items = ((topic.name, item) for topic in message.topics for item in topic.partitions)
+    async for name, item in yield_every(items):
+        key = TopicPartition(name, item.partition_index)
+        codes[key] = _fault_of(services, key, item)
+        wanted.pop(key, None)
+        if codes[key] is ErrorCode.NONE:
+            wanted[key] = item
     if wanted:
         codes.update(await _commit(services, request, message, wanted))
     return OffsetCommitResponse(
@@ -272,7 +269,6 @@ async def _topics(
     """Return the results for the partitions in `wanted`, or for all partitions in `found` if
     `wanted` is None. If the request names a partition several times, it gets one result, as in
     Kafka: a partition number has 4 bytes, but the metadata of an offset may have thousands."""
-    pause = PeriodicYield()
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
         for key in sorted(found):
@@ -280,14 +276,11 @@ async def _topics(
     else:
         for topic in wanted:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    topics = []
-    for name, numbers in asked.items():
-        partitions = []
-        for number in numbers:
-            partitions.append(_answer(number, found.get(TopicPartition(name, number))))
-            await pause.after_item()
-        topics.append(OffsetFetchResponseTopic(name=name, partitions=partitions))
-    return topics
+    answers = {name: OffsetFetchResponseTopic(name, []) for name in asked}
+    items = (TopicPartition(name, number) for name, numbers in asked.items() for number in numbers)
+    async for key in yield_every(items):
+        answers[key.topic].partitions.append(_answer(key.partition, found.get(key)))
+    return [*answers.values()]
 
 
 def _answer(
@@ -315,16 +308,14 @@ def _answer(
 async def handle_offset_delete(
     services: Services, request: Request, message: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    pause = PeriodicYield()
     codes: dict[TopicPartition, ErrorCode] = {}
+    items = ((topic.name, item) for topic in message.topics for item in topic.partitions)
     try:
         shard = services.groups.shard_of(message.group_id)
         is_read = await _topics_in_use(shard, message.group_id)
-        for topic in message.topics:
-            for item in topic.partitions:
-                key = TopicPartition(topic.name, item.partition_index)
-                codes[key] = _deletion_fault(services, key, is_read)
-                await pause.after_item()
+        async for name, item in yield_every(items):
+            key = TopicPartition(name, item.partition_index)
+            codes[key] = _deletion_fault(services, key, is_read)
         wanted = [key for key, code in codes.items() if code is ErrorCode.NONE]
         if wanted:
             codes.update(await shard.offsets.delete(message.group_id, wanted))

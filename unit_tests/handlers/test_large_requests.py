@@ -8,7 +8,6 @@ import pytest
 
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.handlers.metadata import CREATIONS_MAX
-from pybroker.handlers.periodic_yield import ITEMS_PER_YIELD
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -20,6 +19,7 @@ from pybroker.wire.messages.list_offsets import (
 )
 from pybroker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pybroker.wire.primitives import REQUEST_ELEMENTS_MAX
+from pybroker.yield_every import ITEMS_PER_YIELD
 from unit_tests.handlers.bench import Bench, code, the_only
 
 
