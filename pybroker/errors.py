@@ -175,6 +175,11 @@ class CloseConnection(PybrokerError):
     """A request gets no response: its connection is closed instead. The message says why."""
 
 
+class IllegalMove(PybrokerError):
+    """The table of a state machine does not allow this transition: a bug, or, in the controller, a
+    context that is wrong and has to be read again."""
+
+
 class CorruptionError(PybrokerError):
     """Stored bytes are damaged. The message names the file, the position, and the content that was
     expected."""

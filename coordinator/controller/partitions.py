@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.errors import PybrokerError
+from pybroker.errors import IllegalMove
 from pybroker.model import NO_LEADER, Broker, PartitionState, TopicPartition
 
 NO_VERSION: Final = -1
@@ -44,11 +44,6 @@ LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = Mappi
     }
 )
 """Target status -> the statuses from which a partition may move to it."""
-
-
-class IllegalMove(PybrokerError):
-    """The controller tried a transition that is not in the table: its context is wrong and has to
-    be read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.coordinator.controller.partitions import IllegalMove
+from pybroker.errors import IllegalMove
 from pybroker.model import TopicPartition
 
 

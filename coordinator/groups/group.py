@@ -16,8 +16,8 @@ from typing import Final
 from pybroker.coordinator.groups.calls import Identity, Protocols
 from pybroker.coordinator.groups.member import Member
 from pybroker.coordinator.groups.records import RecordedGroup, RecordedMember
-from pybroker.coordinator.groups.states import LEGAL_MOVES, GroupState, IllegalMove
-from pybroker.errors import ErrorCode
+from pybroker.coordinator.groups.states import LEGAL_MOVES, GroupState
+from pybroker.errors import ErrorCode, IllegalMove
 from pybroker.model import NO_TIMESTAMP
 
 GROUP_BYTES: Final = 2048

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.errors import PybrokerError
-
 
 class GroupState(enum.Enum):
     """The state of a group. The values are Kafka's names, as in DescribeGroups."""
@@ -42,10 +40,6 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
     }
 )
 """Target state -> the states from which a group may move to it."""
-
-
-class IllegalMove(PybrokerError):
-    """The error of a transition that is not in the table: a bug."""
 
 
 class GroupRequest(enum.Enum):

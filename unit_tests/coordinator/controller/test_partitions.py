@@ -9,7 +9,6 @@ import pytest
 from pybroker.coordinator.controller.partitions import (
     LEGAL_MOVES,
     NO_VERSION,
-    IllegalMove,
     Partition,
     PartitionStatus,
     StateNode,
@@ -17,6 +16,7 @@ from pybroker.coordinator.controller.partitions import (
     registered_since,
     stored,
 )
+from pybroker.errors import IllegalMove
 from pybroker.model import Broker, PartitionState, TopicPartition
 
 KEY = TopicPartition("orders", 0)

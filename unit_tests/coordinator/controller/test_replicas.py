@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 from pybroker.coordinator.controller.deletion import Deletion
-from pybroker.coordinator.controller.partitions import IllegalMove
 from pybroker.coordinator.controller.replicas import LEGAL_MOVES, ReplicaStatus, moved
+from pybroker.errors import IllegalMove
 from unit_tests.coordinator.controller.cluster import key
 
 NON_EXISTENT, ONLINE, OFFLINE, STARTED, SUCCESSFUL, INELIGIBLE = ReplicaStatus
