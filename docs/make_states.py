@@ -1,6 +1,6 @@
-"""Write the tables of states into the pages: the diagrams of the controller's states into
-`replication.rst`, the states of groups and their answers into `groups.rst`. `make docs` runs this
-module; a test compares the pages with `render()`."""
+"""Write the tables of states into the pages: the diagrams of the controller's states and of the
+health of replicas into `replication.rst`, the states of groups and their answers into `groups.rst`.
+`make docs` runs this module; a test compares the pages with `render()`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from typing import Final, TypeVar
 
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
+from pybroker.storage import replica_health
+from pybroker.storage.replica_health import Event, Health
 
 BEGIN: Final = ".. The diagrams are made by ``make docs`` from LEGAL_MOVES; change that.\n"
 END: Final = ".. The diagrams end here.\n"
+BEGIN_HEALTH: Final = (
+    ".. The diagram is made by ``make docs`` from LEGAL_MOVES of replica_health.py; change that.\n"
+)
+END_HEALTH: Final = ".. The diagram ends here.\n"
 CONTROLLER: Final = "replication.rst"
+HEALTH: Final = "health in replication.rst"
 GROUPS: Final = "groups.rst"
 StatusT = TypeVar("StatusT", bound=enum.Enum)
 
@@ -28,20 +35,38 @@ def targets(moves: Mapping[StatusT, frozenset[StatusT]]) -> dict[str, list[str]]
     }
 
 
+def events(moves: Mapping[Event, Mapping[Health, Health]]) -> dict[str, list[str]]:
+    """Each health with its possible next ones and their events, in the order of the table."""
+    width = max(len(each.value) for each in Health)
+    return {
+        source.value: [
+            f"{after[source].value:{width}} : {event.value}"
+            for event, after in moves.items()
+            if source in after
+        ]
+        for source in Health
+    }
+
+
 TABLES: Final[Mapping[str, Mapping[str, dict[str, list[str]]]]] = MappingProxyType(
     {
         CONTROLLER: {
             "A partition": targets(partitions.LEGAL_MOVES),
             "A replica of a topic that is being deleted": targets(replicas.LEGAL_MOVES),
         },
+        HEALTH: {"A replica": events(replica_health.LEGAL_MOVES)},
         GROUPS: {"A group": targets(states.LEGAL_MOVES)},
     }
 )
-"""Page -> title -> diagram."""
+"""Part of a page -> title -> diagram."""
 
 
 def page_of(name: str) -> Path:
-    return Path(__file__).parent / name
+    return Path(__file__).parent / name.rpartition(" ")[2]
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return (BEGIN_HEALTH, END_HEALTH) if name == HEALTH else (BEGIN, END)
 
 
 def render(name: str) -> str:
@@ -50,7 +75,8 @@ def render(name: str) -> str:
         f"{title}::\n\n{_diagram(moves)}\n" for title, moves in TABLES[name].items()
     )
     answers = f"\n{_answers()}" if name == GROUPS else ""
-    return f"{BEGIN}\n{diagrams}{answers}\n{END}"
+    begin, end = _marks(name)
+    return f"{begin}\n{diagrams}{answers}\n{end}"
 
 
 def _diagram(moves: Mapping[str, list[str]]) -> str:
@@ -74,8 +100,9 @@ def _answers() -> str:
 def main() -> None:
     for name in TABLES:
         text = page_of(name).read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        after = rest.split(END)[1]
+        begin, end = _marks(name)
+        before, rest = text.split(begin)
+        after = rest.split(end)[1]
         page_of(name).write_text(before + render(name) + after, encoding="utf-8")
 
 

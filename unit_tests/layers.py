@@ -57,7 +57,7 @@ replication: append_rules authority follower isr isr_notifications purgatory spr
     leader_state | partition | followed_partition high_watermarks leadership_yield opening
     truncation | catch_up | fetcher |
     fetchers | manager | * | internal_log
-replication.health: log_end_reports step_aside | incomplete_replicas power_loss | damaged_replicas
+replication.health: log_end_reports step_aside | power_loss unhealthy_replicas
 server: acceptor limits receive_buffer refusals request_memory | connection | listener
 spark: cuts examples failures java option_values readability | snapshot_document | snapshot_model |
     counting planning splits | options snapshot | rows | batch_reader newest_rows | latest | reading
@@ -68,7 +68,7 @@ spark.etl: files layout moments progress yaml_file | job_names manifest | store 
 storage: * | checkpoints files index_table producer_state retention | directory epoch_file
     offset_index producer_snapshot time_index | directory_set segment snapshot_files |
     undeleted_segments segment_roll segments | durability log_parts lookup | epoch_check log
-    recovery | checkpointed chores incomplete loader log_table scrub | checkpoint_writer ending
+    recovery | checkpointed chores loader log_table replica_health scrub | checkpoint_writer ending
     moves | opening relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin

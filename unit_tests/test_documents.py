@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
 from pybroker.replication.authority import NEEDED, Authority
+from pybroker.storage import replica_health
 from unit_tests.sources import ROOT, TEST_FOLDERS
 
 CONFIG = ROOT / "config"
@@ -82,7 +83,7 @@ def test_option_that_stops_the_start_is_not_called_without_effect(name: str) -> 
     assert "without effect" not in commented
 
 
-def _size(moves: Mapping[Any, frozenset[Any]]) -> int:
+def _size(moves: Mapping[Any, Collection[Any]]) -> int:
     return sum(map(len, moves.values()))
 
 
@@ -92,6 +93,7 @@ def test_the_diagrams_of_states_are_made_from_their_tables(name: str) -> None:
     moves = [line for line in make_states.render(name).splitlines() if line.startswith("    ")]
     count = {
         make_states.CONTROLLER: _size(partitions.LEGAL_MOVES) + _size(replicas.LEGAL_MOVES),
+        make_states.HEALTH: _size(replica_health.LEGAL_MOVES),
         make_states.GROUPS: _size(states.LEGAL_MOVES),
     }
     assert len(moves) == count[name]

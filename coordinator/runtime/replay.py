@@ -3,7 +3,7 @@ order.
 
 A damaged batch is skipped, with an error in the log, only if no other replica may have its records.
 The other batches of the partition are still loaded. If another replica may have the records, the
-broker is about to hand over leadership (`health/damaged_replicas.py`). Until then the shard must
+broker is about to hand over leadership (`health/unhealthy_replicas.py`). Until then the shard must
 not answer requests as if the damaged batch had never existed.
 """
 

@@ -32,6 +32,7 @@ from pybroker.metrics import (
 )
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.replication.followed_partition import FollowedPartition
+from pybroker.storage.replica_health import Health
 
 _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
@@ -165,9 +166,9 @@ ROWS: Final = (
     _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that this broker coordinates.", lambda at: at.groups.partitions),
     _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
     # metrics that Kafka does not have
-    _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a damaged range. This includes a replica that the broker still serves because no other replica has more records.", lambda at: _known(at, at.rooms.damaged())),
-    _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. Each counts until it is in the ISR again.", lambda at: _known(at, at.rooms.logs.suspects)),
-    _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Such a replica may not lead before the copy is complete.", lambda at: _known(at, at.rooms.logs.incomplete.waiting)),
+    _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a damaged range. This includes a replica that the broker still serves because no other replica has more records.", lambda at: _known(at, at.rooms.logs.health.damage)),
+    _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. Each counts until it is in the ISR again, or is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),
+    _gauge("pybroker_incomplete_replicas", "Replicas of this broker whose log is being copied again from its beginning. Such a replica may not lead before the copy is complete.", lambda at: _known(at, at.rooms.logs.health.having(Health.COPYING, Health.RESIGNED, Health.DAMAGED_COPY))),
     _gauge("pybroker_full_log_directories", "Log directories of this broker that accept no writes because the disk is full.", lambda at: len(at.rooms.full_directories())),
     _gauges("logDirectory", "pybroker_log_directory_free_bytes", "Free bytes in the file system of each log directory that has not failed.", lambda at: at.free_bytes),
     _gauges("listener", "pybroker_connections", "Open connections, by listener.", lambda at: at.rooms.connections()),

@@ -17,6 +17,7 @@ from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_parts import Damage
+from pybroker.storage.replica_health import Event, Health
 
 _NAMED_MAX: Final = 5
 """The maximum number of partitions that a reason names. If there are more, it also has the number
@@ -80,7 +81,7 @@ def _directory_faults(rooms: Rooms) -> str:
 
 async def _replica_faults(rooms: Rooms) -> str:
     faulty = []
-    damaged = rooms.damaged()
+    damaged = rooms.logs.health.damage
     facts = [
         facts for topic in rooms.metadata.topics.values() for facts in topic.partitions.values()
     ]
@@ -111,9 +112,10 @@ def _replica_fault(
         return f"has a failed log directory: {partition.log.failure}"
     if rooms.broker_id in _newest_state(partition, facts).isr:
         return ""
-    if key in rooms.logs.incomplete:
+    health = rooms.logs.health
+    if health.allows(key, Event.COMPLETE):
         return "is not in sync: it replicates the whole log again"
-    if key in rooms.logs.suspects:
+    if health[key] is Health.SUSPECT:
         return "is not in sync: it may have lost records in a power loss"
     return "is not in sync"
 

@@ -17,10 +17,8 @@ from pybroker.config.layered_config import LayeredConfig
 from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.metrics import Metrics, counter
-from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
 from pybroker.replication.manager import ReplicaManager
-from pybroker.storage.log_parts import Damage
 from pybroker.storage.manager import LogManager
 
 
@@ -110,9 +108,6 @@ class Rooms:
     journal: Callable[[str | None, int], Awaitable[list[dict[str, object]]]]
     """Returns the latest controller decisions of this broker, for one partition (None: for all
     partitions), at most the given number."""
-    damaged: Callable[[], Mapping[TopicPartition, Damage]]
-    """Returns the damage of each replica whose log has a corrupt range, even if the replica serves
-    clients nevertheless because no other replica has more records."""
     full_directories: Callable[[], Collection[str]]
     free_bytes: Callable[[], Awaitable[Mapping[str, int]]]
     """Returns the free bytes of each log directory in use, by its path."""

@@ -53,9 +53,9 @@ from pybroker.replication.authority import Authority
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.full_disks import FullDisks
 from pybroker.replication.group_commit import GroupCommit
-from pybroker.replication.health.damaged_replicas import DamagedReplicas
 from pybroker.replication.health.log_end_reports import LogEndReports
 from pybroker.replication.health.power_loss import in_sync_again
+from pybroker.replication.health.unhealthy_replicas import UnhealthyReplicas
 from pybroker.replication.housekeeping import Housekeeping
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.manager import ReplicaManager
@@ -111,7 +111,7 @@ class BrokerApp:
         self._directory_failures = DirectoryFailures(
             coord=env.coord, broker_id=broker_id, logs=logs, replicas=self.replicas, lost=lost
         )
-        self.damaged_replicas = self._new_damaged_replicas()
+        self.unhealthy_replicas = self._new_unhealthy_replicas()
         self._membership = self._new_membership(lost)
         self._discovery = new_discovery(config, broker_id, self.metadata, self.replicas, env.clock)
         self.lease = self._new_lease()
@@ -171,7 +171,7 @@ class BrokerApp:
         push("producer-ids", self._producer_ids.close)
         await start("group-commit", self._group_commit.start, self._group_commit.stop)
         settle = partial(settle_replicas, coord, self._broker.id, self._env.clock)
-        existing = await again("replicas", partial(settle, self._logs, self.damaged_replicas))
+        existing = await again("replicas", partial(settle, self._logs, self.unhealthy_replicas))
         follow = partial(again, "configuration", self.live.start)
         await start("configuration", follow, self.live.stop)
         accept = partial(self._server.open, list(sockets.items()))
@@ -193,7 +193,7 @@ class BrokerApp:
             ("discovery", self._discovery),
             ("zookeeper-lease", self.lease),
             ("directory-failures", self._directory_failures),
-            ("damaged-replicas", self.damaged_replicas.loop),
+            ("unhealthy-replicas", self.unhealthy_replicas.loop),
             ("full-disks", self._full_disks),
             ("housekeeping", self._housekeeping),
             ("scrubber", self._scrubber),
@@ -239,7 +239,6 @@ class BrokerApp:
             unsent_bytes=lambda: self._server.unsent_bytes,
             layers=lambda: self.live.layers,
             journal=self.journal.read,
-            damaged=lambda: {**self._logs.damaged(), **self.damaged_replicas.waiting},
             full_directories=lambda: self._full_disks.full,
             free_bytes=self._full_disks.free_bytes,
         )
@@ -359,7 +358,7 @@ class BrokerApp:
             self._config,
             Follower(self._broker.id, self._incarnation),
             self._broker_of,
-            incomplete=self._logs.incomplete,
+            health=self._logs.health,
             losses=LossReceipts(env.coord, self._broker.id),
             blocking=env.blocking,
             clock=env.clock,
@@ -376,11 +375,11 @@ class BrokerApp:
         )
 
     def _new_commands(self) -> LocalBrokerChannel:
-        on_facts = partial(in_sync_again, self._logs.suspects, self._broker.id)
+        on_facts = partial(in_sync_again, self._logs.health, self._broker.id)
         return LocalBrokerChannel(self.replicas, self.metadata, on_facts)
 
-    def _new_damaged_replicas(self) -> DamagedReplicas:
-        return DamagedReplicas(
+    def _new_unhealthy_replicas(self) -> UnhealthyReplicas:
+        return UnhealthyReplicas(
             coord=self._env.coord,
             broker_id=self._broker.id,
             logs=self._logs,
@@ -398,7 +397,7 @@ class BrokerApp:
             clock=self._env.clock,
             bytes_per_second=self._config.pybroker_log_scrub_io_max_bytes_per_second,
             interval_s=self._config.pybroker_log_scrub_interval_ms / 1000,
-            found=self.damaged_replicas.found,
+            found=self.unhealthy_replicas.found,
         )
 
     def _new_server(self) -> Server:

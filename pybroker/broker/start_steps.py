@@ -21,8 +21,8 @@ from pybroker.coordinator.zookeeper.loss_receipts import ACCEPTED_LOSS
 from pybroker.errors import CoordError, StartupError
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.ports import Clock, Coord
-from pybroker.replication.health.damaged_replicas import DamagedReplicas
 from pybroker.replication.health.power_loss import PowerLoss, left_of
+from pybroker.replication.health.unhealthy_replicas import UnhealthyReplicas
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ serves clients in any case, and a missing topic follows later."""
 
 
 async def settle_replicas(
-    coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: DamagedReplicas
+    coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: UnhealthyReplicas
 ) -> set[str]:
     """Let each replica of broker `me` that may lack records leave the ISR and the eligible replicas
     of its partition. Return the names of the topics that exist and are not being deleted. All

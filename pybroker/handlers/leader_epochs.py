@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 async def handle_offset_for_leader_epoch(
     services: Services, request: Request, message: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    topics = [OffsetForLeaderTopicResult(each.topic, []) for each in message.topics]
+    topics = [
+        OffsetForLeaderTopicResult(topic=each.topic, partitions=[]) for each in message.topics
+    ]
     found = zip(message.topics, topics, strict=True)
     items = ((answer, wanted) for topic, answer in found for wanted in topic.partitions)
     async for answer, wanted in yield_every(items):

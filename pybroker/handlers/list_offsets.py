@@ -63,7 +63,7 @@ async def handle_list_offsets(
             key = TopicPartition(topic.name, wanted.partition_index)
             (repeated if key in seen else seen).add(key)
     lead_now = await _lead_now(services, message, repeated)
-    topics = [ListOffsetsTopicResponse(each.name, []) for each in message.topics]
+    topics = [ListOffsetsTopicResponse(name=each.name, partitions=[]) for each in message.topics]
     found = zip(message.topics, topics, strict=True)
     items = ((answers, wanted) for topic, answers in found for wanted in topic.partitions)
     async for answers, wanted in yield_every(items):

@@ -276,7 +276,7 @@ async def _topics(
     else:
         for topic in wanted:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    answers = {name: OffsetFetchResponseTopic(name, []) for name in asked}
+    answers = {name: OffsetFetchResponseTopic(name=name, partitions=[]) for name in asked}
     items = (TopicPartition(name, number) for name, numbers in asked.items() for number in numbers)
     async for key in yield_every(items):
         answers[key.topic].partitions.append(_answer(key.partition, found.get(key)))

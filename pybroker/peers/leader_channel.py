@@ -19,7 +19,7 @@ from pybroker.model import Broker, Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, FetchedPartition, FetchLimits, FetchPosition
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.truncation import Losses
-from pybroker.storage.incomplete import Incomplete
+from pybroker.storage.replica_health import ReplicaHealth
 from pybroker.wire.api import ApiKey
 from pybroker.wire.frame import RESPONSE_SIZE_MAX
 from pybroker.wire.messages.fetch import (
@@ -59,7 +59,7 @@ def new_fetchers(
     follower: Follower,
     find: Callable[[int], Broker | None],
     *,
-    incomplete: Incomplete,
+    health: ReplicaHealth,
     losses: Losses,
     blocking: Blocking,
     clock: Clock,
@@ -75,7 +75,7 @@ def new_fetchers(
     return ReplicaFetchers(
         channel=lambda leader: FollowerLeaderChannel(follower, partial(endpoint, leader), config),
         config=config,
-        incomplete=incomplete,
+        health=health,
         losses=losses,
         blocking=blocking,
         clock=clock,

@@ -9,7 +9,7 @@ from pybroker.errors import BrokerError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, LeaderChannel
 from pybroker.replication.followed_partition import FollowedPartition
-from pybroker.storage.incomplete import Incomplete
+from pybroker.storage.replica_health import Event, ReplicaHealth
 
 log = logging.getLogger(__name__)
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class CatchUp:
     """Watches the catch-up of a broker's incomplete replicas. Used from the event loop only."""
 
-    def __init__(self, incomplete: Incomplete, blocking: Blocking) -> None:
-        self._incomplete = incomplete
+    def __init__(self, health: ReplicaHealth, blocking: Blocking) -> None:
+        self._health = health
         self._blocking = blocking
         self._targets: dict[tuple[TopicPartition, int], int] = {}
         """(partition, leader epoch) -> the log end offset that the leader returned when it was
@@ -33,7 +33,7 @@ class CatchUp:
         have caught up with their leader, and allow them to lead: remove their `incomplete` mark on
         disk. `channel` asks the leader of these partitions for its log end. A failed check is
         logged and repeated at the next call."""
-        for key in self._incomplete.partitions:
+        for key in self._health.allowing(Event.COMPLETE):
             copy = copies.get(key)
             if copy is None or not copy.agrees:
                 continue
@@ -43,7 +43,7 @@ class CatchUp:
                     self._targets[term] = await channel.latest_offset(*term)
                 log_end = copy.partition.log.durable_end
                 if log_end >= self._targets[term]:
-                    await self._blocking.run(self._incomplete.clear, key)
+                    await self._blocking.run(self._health.complete, copy.partition.log)
                     self._targets.pop(term, None)
                     log.info(
                         "copy complete partition=%s log_end=%d: this replica may lead", key, log_end

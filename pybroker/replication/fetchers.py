@@ -19,7 +19,7 @@ from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.partition import Partition
 from pybroker.replication.truncation import Failed, Losses, NoLosses, Truncator
-from pybroker.storage.incomplete import Incomplete
+from pybroker.storage.replica_health import ReplicaHealth
 
 
 class ReplicaFetchers:
@@ -29,23 +29,22 @@ class ReplicaFetchers:
         self,
         *,
         channel: Callable[[int], LeaderChannel],
-        incomplete: Incomplete,
+        health: ReplicaHealth,
         blocking: Blocking,
         clock: Clock,
         config: BrokerConfig,
         losses: Losses | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`channel` returns the channel to the broker with the given id. `incomplete` holds the
-        broker's incomplete replicas. `losses` reads and writes loss receipts; None in a cluster
-        without unclean elections."""
+        """`channel` returns the channel to the broker with the given id. `losses` reads and writes
+        loss receipts; None in a cluster without unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock
         self._config = config
         self._metrics = Metrics() if metrics is None else metrics
         self._truncator = Truncator(blocking, NoLosses() if losses is None else losses)
-        self._catch_up = CatchUp(incomplete, blocking)
+        self._catch_up = CatchUp(health, blocking)
         self._fetchers: dict[int, Fetcher] = {}
         self._sources: dict[TopicPartition, Fetcher] = {}
         self._ending: set[asyncio.Task[None]] = set()

@@ -40,6 +40,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage, Flushable
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import ReplicaMove
+from pybroker.storage.replica_health import Event
 from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
@@ -245,8 +246,8 @@ class ReplicaManager:
         async with self._commands:
             await self._let_go((key,))
             found = self._logs.log(key)
-            if found is not None:
-                await self._blocking.run(self._logs.give_up, found, damage)
+            if found is not None and self._logs.health.allows(key, Event.STEPPED_ASIDE):
+                await self._blocking.run(self._logs.health.give_up, found, damage)
             self.replica_failed(key, damage.told(key))
 
     def directory_failed(self, path: str, error: StorageError) -> None:

@@ -20,6 +20,7 @@ from pybroker.replication.spread import spread
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
+from pybroker.storage.replica_health import Event, Health
 
 log = logging.getLogger(__name__)
 state_change = logging.getLogger("pybroker.state_change")
@@ -117,14 +118,17 @@ class LogOpener:
             )
         try:
             is_copied = facts.state.leader not in (NO_LEADER, self._broker_id)
-            if is_anothers or (is_copied and self._is_replaceable(opened)):
-                self._logs.set_aside(key)
-            if is_copied:
-                self._logs.incomplete.released.discard(key)
-            elif is_orphaned(facts.state) or key in self._logs.incomplete.released:
+            health = self._logs.health[key]
+            is_replaced = is_copied and not is_anothers and health is Health.REPLACEABLE
+            if is_anothers or is_replaced:
+                self._logs.set_aside(key, is_replaced=is_replaced)
+            if is_copied and health is Health.ELECTABLE:
+                self._logs.health.move(key, Event.FOLLOWS, health)
+            may_lead = is_orphaned(facts.state) or health is Health.ELECTABLE
+            if opened is not None and not is_copied and may_lead:
                 # Now no replica is in sync or eligible: each reports its log end, and the longest
                 # log leads. An incomplete one may lead too; it may have copied the most records.
-                self._logs.incomplete.clear(key)
+                self._logs.health.complete(opened)
             made = self._logs.create(
                 key,
                 config,
@@ -134,6 +138,12 @@ class LogOpener:
             )
         except (BrokerError, StorageError) as error:
             return error
+        return self._usable(made, facts)
+
+    def _usable(self, made: Log, facts: PartitionFacts) -> Log | BrokerError:
+        """Return the log `made`, or the error if it is damaged and other replicas have the
+        records."""
+        key = facts.topic_partition
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
             # Wrong epochs are harmless without a follower that would truncate its log by them.
             log.warning(
@@ -142,6 +152,7 @@ class LogOpener:
                 key,
             )
             made.damage = None
+            self._logs.health.move(key, Event.DISMISSED)
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -150,10 +161,3 @@ class LogOpener:
                 " replica, or elect another replica uncleanly",
             )
         return made
-
-    def _is_replaceable(self, opened: Log | None) -> bool:
-        return (
-            opened is not None
-            and opened.damage is not None
-            and opened.topic_partition in self._logs.incomplete.replaceable
-        )

@@ -23,23 +23,22 @@ from pybroker.storage.directory import LogDirectory
 from pybroker.storage.directory_set import DirectorySet
 from pybroker.storage.ending import Ending
 from pybroker.storage.filename import (
-    DAMAGED,
     DAMAGED_DIRECTORY,
     DELETED_DIRECTORY,
     PARTITION_METADATA,
     STRAY_DIRECTORY,
     partition_directory,
 )
-from pybroker.storage.incomplete import Incomplete
 from pybroker.storage.loader import create_log
 from pybroker.storage.log import Log
 from pybroker.storage.log_changes import LogChanges, take
 from pybroker.storage.log_config import LogConfig
-from pybroker.storage.log_parts import Damage, Flushable, LogOwner
+from pybroker.storage.log_parts import Flushable, LogOwner
 from pybroker.storage.log_table import LogTable
 from pybroker.storage.opening import Opening, is_suspect
 from pybroker.storage.producer_state import EXPIRATION_MS_DEFAULT
 from pybroker.storage.relocation import Relocations
+from pybroker.storage.replica_health import Event, Health, ReplicaHealth
 
 log = logging.getLogger(__name__)
 FLUSH_IDLE_MS_DEFAULT: Final = 15_000
@@ -103,11 +102,8 @@ class LogManager:
         self.moves = Relocations(
             self._table, clock, owner_in=self._owner_in, checkpoint=self._checkpoint_one
         )
-        self.incomplete = Incomplete(disk)
+        self.health = ReplicaHealth(disk)
         self.ending = Ending(self._table, disk, self._directory_failed)
-        self.suspects: set[TopicPartition] = set()
-        """Suspect replicas: they may lack records since a power loss or a disk failure. `start`
-        finds them. The broker removes a replica from the set once it is in sync again."""
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False
         self.sync_due: Callable[[Flushable], bool] = _nobody
@@ -166,14 +162,15 @@ class LogManager:
             self._logs[partition] = found.log
             self._home[partition] = opening.home[partition]
             self._changes.note(partition)
+            self.health.find(found.log, is_suspect=is_suspect(opening.home[partition]))
         for directory in self._directories.usable():
             self._changes.unsaved.update(directory.missing)
+            for partition in directory.missing:
+                self.health.move(partition, Event.LOST)
         self.accepted_losses = frozenset(opening.accepted_losses)
-        self.incomplete.load(self._logs.values())
         self.moves.unfinished = opening.unfinished_moves
         for path in opening.leftovers:
             self._deleted.add(0, path)
-        self.suspects.update(key for key in opening.opened if is_suspect(opening.home[key]))
         self._started = True
         recovered = sum(result.recovered for result in opening.opened.values())
         log.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
@@ -193,6 +190,12 @@ class LogManager:
     def gave_up(self) -> bool:
         """Whether the operator accepted the loss of a log directory at this start of the broker."""
         return bool(self._directories.given_up)
+
+    @property
+    def suspects(self) -> set[TopicPartition]:
+        """The replicas that a power loss or a disk failure before this start may have shortened.
+        Some may be damaged or incomplete, too."""
+        return {key for key, home in self._home.items() if is_suspect(home)}
 
     @property
     def may_lack_logs(self) -> bool:
@@ -248,9 +251,6 @@ class LogManager:
         thread may hold the lock while it syncs checkpoints. Copying a dictionary is atomic."""
         return dict(self._logs)
 
-    def damaged(self) -> Mapping[TopicPartition, Damage]:
-        return {key: log.damage for key, log in self.all().items() if log.damage is not None}
-
     def create(
         self,
         partition: TopicPartition,
@@ -271,31 +271,34 @@ class LogManager:
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
-                self.incomplete.require_complete(partition, is_copied)
+                self.health.require_complete(partition, is_copied)
                 return self._adopt(existing, config, topic_id)
-            is_replaced = is_copied and partition in self.incomplete.replaceable
+            health = self.health[partition]
+            is_replaced = is_copied and health is Health.REPLACEABLE
             absence = self._directories.absence(replaced=not is_copied)
             if absence is not None and not is_new and not is_replaced:
                 raise BrokerError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition} is missing: {absence}"
                 )
-            begins_anew = is_replaced or (bool(self._directories.lost) and not is_new)
-            for each in self._directories.all:
-                if not is_copied:
+            if health is Health.GONE and not is_copied:
+                for each in self._directories.all:
                     each.require_not_missing(partition)
-                begins_anew |= partition in each.missing
+            is_lost = bool(self._directories.lost) and not is_new
+            begins_anew = is_replaced or is_lost or health is Health.GONE
             directory = self._table.choose(partition, self.moves.take_request(partition))
             if directory is None:
                 raise StorageError(f"{partition} has no log: all log directories have failed")
             path = f"{directory.path}/{partition_directory(partition)}"
             if begins_anew:  # before the log exists, and before the checkpoints are removed
-                self.incomplete.mark(partition, path)
+                self.health.mark_incomplete(path)
             directory.forget(partition)
             log = create_log(partition, path, config, self._disk, self._owner_in(directory))
             self._write_topic_id(log, topic_id)
             if begins_anew:
-                self.incomplete.replaceable.discard(partition)
+                self.health.move(partition, Event.COPY_BEGUN)
                 self._directories.give_up(partition)
+            else:
+                self.health.forget(partition)
             self._home[partition] = directory
             self._logs[partition] = log
             self._changes.note(partition)
@@ -336,11 +339,13 @@ class LogManager:
                 path = self._take_away(log, DELETED_DIRECTORY)
                 due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
                 self._deleted.add(due_ms, path)
+            self.health.forget(partition)
             self._directories.give_up(partition)
 
-    def set_aside(self, partition: TopicPartition) -> None:
+    def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
         """Rename the partition's directory to `*-stray` and keep its files: they belong to another
-        topic of the same name, or are damaged. Waits for the disk. Raises StorageError."""
+        topic of the same name, or are damaged. `is_replaced`: a copy of the leader's log replaces
+        the log. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)
@@ -348,13 +353,8 @@ class LogManager:
                 purpose = STRAY_DIRECTORY if partition_log.damage is None else DAMAGED_DIRECTORY
                 path = self._take_away(partition_log, purpose)
                 log.warning("log renamed to stray partition=%s path=%s", partition, path)
-
-    def give_up(self, log: Log, damage: Damage) -> None:
-        """Mark a log that is in use as damaged. Other replicas have its records, so the broker does
-        not use the log any more, even after a restart. Waits for the disk. Raises StorageError."""
-        if log.damage is None:
-            self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
-            log.damage = damage
+            if not is_replaced:
+                self.health.forget(partition)
 
     def _take_away(self, log: Log, purpose: str) -> str:
         """Close a log, and rename its directory so that the name shows the `purpose` (a suffix of
@@ -369,7 +369,6 @@ class LogManager:
             # Deletion frees space, so it continues; the next checkpoint omits the partition.
             self.refusals.tell("checkpoint", error)
         log.release()
-        self.incomplete.clear(partition)
         del self._logs[partition]
         del self._home[partition]
         self._changes.unsaved.add(partition)
@@ -489,7 +488,8 @@ class LogManager:
         log.error("log directory failed, now offline path=%s error=%s", directory.path, error)
         logs = self._table.within(directory)
         self.moves.directory_failed(directory, logs)
-        for partition_log in logs.values():
+        for partition, partition_log in logs.items():
+            self.health.move(partition, Event.LOST)
             partition_log.fail(error)
         for listener in self._listeners:
             listener(directory.path, error)

@@ -24,6 +24,7 @@ from pybroker.ports import SessionEvent
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.log_parts import Damage
+from pybroker.storage.replica_health import Event
 from pybroker.wire.api import ApiKey
 from unit_tests.admin.vocabulary import Shown
 from unit_tests.replication.vocabulary import ME, facts
@@ -128,20 +129,23 @@ async def test_offsets_and_sizes_equal_those_of_the_log(shown: Shown) -> None:
 async def test_damaged_replicas_and_full_directories_are_counted(
     shown: Shown,
 ) -> None:
-    keys = [TopicPartition("t", number) for number in range(3)]
+    keys = [TopicPartition("t", number) for number in range(6)]
     await shown.hosts(*(facts(key) for key in keys))
     gone = TopicPartition("gone", 0)
     hole = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
-    shown.holes = {keys[0]: hole, gone: hole}
-    shown.replicas.logs.suspects = {keys[0], keys[1], gone}
-    incomplete = shown.replicas.logs.incomplete
-    for key in keys:
-        incomplete.mark(key, str(shown.home / str(key)))
-    incomplete.released.add(keys[2])  # it leads, because no other replica has more
+    health = shown.replicas.logs.health
+    for key in (keys[0], gone):
+        health.move(key, Event.CORRUPT, damage=hole)
+    health.move(keys[1], Event.UNSYNCED)
+    for key in keys[2:]:
+        health.move(key, Event.COPY_BEGUN)
+    health.move(keys[4], Event.ORPHANED)
+    for _ in range(2):  # it may lead, because no other replica has more
+        health.move(keys[5], Event.ORPHANED)
     shown.full, shown.free = ["/b"], {"/a": 2**40, "/b": 0}
     found = samples(await page(shown.view))
     values = {name: found[f"pybroker_{name}_replicas", frozenset()] for name in HEALTH}
-    assert values == {"damaged": 1, "suspect": 2, "incomplete": 2}
+    assert values == {"damaged": 1, "suspect": 1, "incomplete": 3}
     assert found["pybroker_full_log_directories", frozenset()] == 1
     for path, free in shown.free.items():
         where = frozenset({("logDirectory", path)})

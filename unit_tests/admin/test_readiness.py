@@ -14,6 +14,7 @@ from pybroker.errors import StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
 from pybroker.storage.log_parts import Damage
+from pybroker.storage.replica_health import Event
 from unit_tests.admin.vocabulary import Shown
 from unit_tests.replication.vocabulary import ME, T0, facts
 
@@ -45,7 +46,8 @@ def _fill(shown: Shown) -> None:
 
 def _bend(shown: Shown) -> None:
     """Add damage that is found while the log is in use, before the log is marked as damaged."""
-    shown.holes[T0] = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
+    damage = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
+    shown.replicas.logs.health.move(T0, Event.CORRUPT, damage=damage)
 
 
 def _not_told_of_us(shown: Shown) -> None:
@@ -104,8 +106,8 @@ async def test_reason_of_a_replica_out_of_sync_is_named(shown: Shown) -> None:
     await shown.hosts(
         *(facts(key, leader=2, isr=(2,), replicas=(ME, 2)) for key in (T0, fresh)),
     )
-    shown.replicas.logs.suspects.add(T0)
-    shown.replicas.logs.incomplete.mark(fresh, str(shown.home / "t-1"))
+    shown.replicas.logs.health.move(T0, Event.UNSYNCED)
+    shown.replicas.logs.health.move(fresh, Event.COPY_BEGUN)
     assert (await faults(shown.view))["replicas"] == (
         "t-0 is not in sync: it may have lost records in a power loss;"
         " t-1 is not in sync: it replicates the whole log again"

@@ -11,8 +11,7 @@ from pybroker.config.layered_config import LayeredConfig
 from pybroker.group_lag import ProgressReport
 from pybroker.handlers.metadata_view import MetadataView
 from pybroker.metrics import Metrics
-from pybroker.model import Broker, PartitionFacts, TopicPartition, UpdateMetadata
-from pybroker.storage.log_parts import Damage
+from pybroker.model import Broker, PartitionFacts, UpdateMetadata
 from unit_tests.replication.vocabulary import ME, Replicas
 
 
@@ -38,7 +37,6 @@ class Shown:
     groups: GroupNumbers = field(default_factory=lambda: GroupNumbers({}, 0, 0, 0.0, 0.0))
     progress: ProgressReport | None = None
     given: dict[str, str] = field(default_factory=dict)
-    holes: dict[TopicPartition, Damage] = field(default_factory=dict)
     """Damage that was found in logs in use."""
     full: list[str] = field(default_factory=list)
     free: dict[str, int] = field(default_factory=dict)
@@ -62,7 +60,6 @@ class Shown:
             unsent_bytes=lambda: 17,
             layers=lambda: LayeredConfig(self.view.config),
             journal=self._journal,
-            damaged=lambda: {**self.replicas.logs.damaged(), **self.holes},
             full_directories=lambda: self.full,
             free_bytes=self._free_bytes,
         )

@@ -26,7 +26,7 @@ COMPONENTS = (
         "discovery",
         "zookeeper-lease",
         "directory-failures",
-        "damaged-replicas",
+        "unhealthy-replicas",
         "full-disks",
     ),
     *("housekeeping", "scrubber", "log-end-reports", "isr-changes", "mover", "fetchers"),

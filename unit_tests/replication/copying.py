@@ -145,7 +145,7 @@ class Member:
         self.blocking = NamedGates()
         self.fetchers = ReplicaFetchers(
             channel=lambda leader: Link(group, self.id, leader),
-            incomplete=self.logs.incomplete,
+            health=self.logs.health,
             blocking=self.blocking,
             clock=group.clock,
             config=group.options,

@@ -18,6 +18,8 @@ from pybroker.ports import CreateOp
 from pybroker.replication.health.power_loss import Left, PowerLoss
 from pybroker.replication.health.step_aside import without
 from pybroker.storage.log_parts import Damage
+from pybroker.storage.replica_health import Event
+from unit_tests.patience import until
 from unit_tests.replication.health.test_damaged_replicas import Broker, state
 from unit_tests.replication.recreated_topic import NEXT, RecreatedTopic
 from unit_tests.replication.vocabulary import ME, T0, TOPIC_ID
@@ -33,16 +35,13 @@ async def at_the_start(broker: Broker, recreated_topic: RecreatedTopic) -> None:
 async def in_office(broker: Broker, recreated_topic: RecreatedTopic) -> None:
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
-    await broker.until(lambda: broker.told or recreated_topic.kept)
+    await until(lambda: broker.told or recreated_topic.kept)
 
 
 async def not_complete(broker: Broker, recreated_topic: RecreatedTopic) -> None:
-    log = broker.replicas.logs.log(T0)
-    assert log is not None
-    broker.replicas.logs.incomplete.mark(T0, log.directory)
-    incomplete = broker.damaged._incomplete
-    assert incomplete.refused(T0)
-    await incomplete.look()
+    broker.replicas.logs.health.move(T0, Event.COPY_BEGUN)
+    broker.replicas.manager.on_refusal(T0)
+    await broker.looks()
 
 
 async def after_a_power_loss(broker: Broker, recreated_topic: RecreatedTopic) -> None:

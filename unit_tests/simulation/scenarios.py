@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pybroker.storage.replica_health import Event
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.view import stored_states
@@ -48,7 +49,8 @@ async def read_all(bootstrap: str, count: int) -> list[bytes | None]:
 
 def begins_anew(broker: SimBroker) -> bool:
     """Return whether the broker's replica is an incomplete copy."""
-    return broker.rooms is not None and PARTITION in broker.rooms.logs.incomplete
+    rooms = broker.rooms
+    return rooms is not None and rooms.logs.health.allows(PARTITION, Event.COMPLETE)
 
 
 def begin_with_empty_disks(

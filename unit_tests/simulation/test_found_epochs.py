@@ -69,5 +69,5 @@ def test_a_damaged_leader_epoch_does_not_matter_to_the_only_replica(number: int,
             assert len(simulation.run(read_all, simulation.bootstrap, count)) == count
             app = simulation.cluster.brokers[only].app
             assert app is not None
-            assert not app.damaged_replicas.waiting
+            assert not app.unhealthy_replicas.waiting
             simulation.kill(only)

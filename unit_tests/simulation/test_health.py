@@ -5,6 +5,7 @@ from __future__ import annotations
 from pybroker.admin.readiness import conditions
 from pybroker.admin.view import BrokerView, Phase, Rooms
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.storage.replica_health import Health
 from pybroker.testing.simulation import Simulation
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.operator import repair
@@ -44,12 +45,12 @@ def test_a_damaged_replica_that_stays_leader_is_reported() -> None:
         simulation.pass_time(20)
         told = simulation.run(faults, leader)
         assert f"orders-0 is damaged from offset 0 on in {path}" in told["replicas"]
-        assert [*rooms(leader).damaged()] == [PARTITION]
+        assert [*rooms(leader).logs.health.damage] == [PARTITION]
         repair(cluster)
         simulation.wait(lambda: is_healthy(cluster))
         simulation.pass_time(1)  # the controller sends the new ISR to the followers
         assert simulation.run(faults, leader) == {}
-        assert not rooms(leader).damaged()
+        assert not rooms(leader).logs.health.damage
 
 
 def test_a_replica_is_suspect_from_a_power_loss_until_it_is_in_sync() -> None:
@@ -68,7 +69,7 @@ def test_a_replica_is_suspect_from_a_power_loss_until_it_is_in_sync() -> None:
         simulation.wait(lambda: victim.serves)
         told = simulation.run(faults, victim)
         assert "it may have lost records in a power loss" in told["replicas"]
-        assert rooms(victim).logs.suspects == {PARTITION}
+        assert rooms(victim).logs.health[PARTITION] is Health.SUSPECT
         simulation.mend()
-        simulation.wait(lambda: not rooms(victim).logs.suspects)
+        simulation.wait(lambda: rooms(victim).logs.health[PARTITION] is Health.WHOLE)
         assert simulation.run(faults, victim) == {}

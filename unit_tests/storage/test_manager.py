@@ -284,7 +284,7 @@ def test_a_log_end_below_the_high_watermark_is_damage_within_one_boot(host: Host
     segment = next((host.data / "orders-0").glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-5])
     manager = host.kill()
-    assert list(manager.damaged()) == [A]
+    assert list(manager.health.damage) == [A]
     manager.shutdown({})
     assert not (host.data / ".kafka_cleanshutdown").exists()
 
@@ -389,7 +389,7 @@ def test_a_new_topic_of_the_same_name_inherits_nothing(host: Host) -> None:
     manager.delete(A)
     manager.create(A, SMALL, TOPIC_ID)
     manager = host.kill()
-    assert manager.damaged() == {}
+    assert manager.health.damage == {}
     assert manager.high_watermark_checkpoint(A) == 0
 
 
@@ -457,7 +457,7 @@ def test_truncation_lowers_the_checkpoints_first(host: Host) -> None:
     assert "orders 0 2\n" in (host.data / "recovery-point-offset-checkpoint").read_text()
     assert "orders 0 2\n" in (host.data / "replication-offset-checkpoint").read_text()
     manager = host.kill()
-    assert manager.damaged() == {}
+    assert manager.health.damage == {}
 
 
 def test_retention_runs_for_all(host: Host) -> None:

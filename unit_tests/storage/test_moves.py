@@ -278,7 +278,7 @@ def test_a_kill_in_any_phase_of_a_move_loses_no_record(
     after = existing(manager)
     assert content(after)[-len(expected) :] == expected
     assert after.log_start_offset == start
-    assert manager.damaged() == {}
+    assert manager.health.damage == {}
     is_there = after.directory.startswith(target(host))
     assert manager.moves.unfinished == ({} if is_there else {A: target(host)})
     live = [name for _, name in directories_of(host) if not name.endswith("-delete")]

@@ -31,6 +31,7 @@ from pybroker.model import PartitionFacts, PartitionState, TopicPartition
 from pybroker.ports import Clock, Coord, CoordOp, CreateOp, SetOp
 from pybroker.replication.health.step_aside import StepAside, without
 from pybroker.storage.manager import LogManager
+from pybroker.storage.replica_health import Event, Health, ReplicaHealth
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +56,14 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 
 
 def in_sync_again(
-    suspects: set[TopicPartition], broker_id: int, partitions: Iterable[PartitionFacts]
+    health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Remove from the broker's `suspects` each replica that is in the ISR of its partition in a
-    command of the controller (`partitions`). A suspect replica of a deleted topic stays in the
-    set."""
-    if suspects:
-        suspects.difference_update(
-            each.topic_partition for each in partitions if broker_id in each.state.isr
-        )
+    """Trust each suspect replica of the broker again that is in the ISR of its partition in a
+    command of the controller (`partitions`)."""
+    suspects = set(health.having(Health.SUSPECT))
+    for each in partitions if suspects else ():
+        if broker_id in each.state.isr and each.topic_partition in suspects:
+            health.move(each.topic_partition, Event.IN_SYNC, Health.SUSPECT)
 
 
 class PowerLoss:

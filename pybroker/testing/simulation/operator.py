@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from pybroker.model import TopicPartition
 from pybroker.storage.filename import ACCEPTED_LOSS
+from pybroker.storage.replica_health import Event
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.disk_view import DiskView
@@ -62,13 +63,14 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
-    if key in app.damaged_replicas.waiting:
+    if key in app.unhealthy_replicas.waiting:
         return {str(key)}
-    if key in rooms.replicas.partitions and key not in rooms.logs.incomplete:
+    health = rooms.logs.health
+    if key in rooms.replicas.partitions and not health.allows(key, Event.COMPLETE):
         return set()
     if rooms.logs.lost_directories:
         return {*rooms.logs.lost_directories}
-    return {str(key)} if key in rooms.logs.damaged() else set()
+    return {str(key)} if key in health.damage else set()
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:

@@ -40,7 +40,7 @@ def is_healthy(cluster: SimCluster) -> bool:
     """Return whether every partition has a leader that knows its role and all brokers in its ISR,
     and no broker has a damaged replica that waits for its repair."""
     apps = [each.app for each in _running(cluster)]
-    if any(app is not None and app.damaged_replicas.waiting for app in apps):
+    if any(app is not None and app.unhealthy_replicas.waiting for app in apps):
         return False
     return all(
         len(state.isr) == len(cluster.brokers)

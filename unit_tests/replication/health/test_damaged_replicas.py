@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,12 @@ from pybroker.coordinator.zookeeper.schemas import TopicAssignment
 from pybroker.errors import ConnectionLoss, ErrorCode, MultiFailed, StorageError
 from pybroker.model import NO_LEADER, PartitionState
 from pybroker.ports import CheckOp, CoordOp, OpResult
-from pybroker.replication.health.damaged_replicas import DamagedReplicas, stepped_aside
 from pybroker.replication.health.power_loss import Left, PowerLoss
+from pybroker.replication.health.unhealthy_replicas import UnhealthyReplicas, stepped_aside
 from pybroker.replication.scrubber import Scrubber
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import Damage
+from pybroker.storage.replica_health import Health
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.idle_loop import idle
@@ -71,7 +72,7 @@ class Broker:
         self._make()
 
     def _make(self) -> None:
-        self.damaged = DamagedReplicas(
+        self.damaged = UnhealthyReplicas(
             coord=self.coord,
             broker_id=ME,
             logs=self.replicas.logs,
@@ -129,8 +130,18 @@ class Broker:
         data, stat = await self.coord.get(path)
         return schemas.decode_state(path, data), stat.version
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        await until(condition)
+    async def looks(self) -> bool:
+        """Return whether the replica leaves the ISR in one attempt."""
+        told = self.told
+        await self.damaged._look()
+        return self.told > told
+
+    def has_raised(self) -> bool:
+        self.damaged.loop.wake()
+        return bool(self.incarnations)
+
+    def health(self) -> Health:
+        return self.replicas.logs.health[T0]
 
 
 @pytest.fixture
@@ -166,7 +177,7 @@ async def test_damage_found_at_the_start_is_settled_before_the_registration(brok
     (kept,) = (broker.replicas.home / aside[0]).glob("*.log")
     assert kept.read_bytes() == damaged
     assert broker.replicas.partition().log.log_end_offset == 0
-    assert T0 in broker.replicas.logs.incomplete
+    assert broker.health() is Health.COPYING
     assert await broker.replicas.told(facts(epoch=7, replicas=(ME, 2))) == storage
 
 
@@ -190,11 +201,11 @@ async def test_a_replica_that_steps_aside_in_use_raises_the_incarnation(
         monkeypatch.setattr(broker.coord, "multi", write_and_lose)
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
-    await broker.until(lambda: T0 in broker.damaged.waiting or broker.told)
+    await until(lambda: T0 in broker.damaged.waiting or broker.told)
     if is_lost:
-        await broker.until(lambda: broker.coord.multi == write)
+        await until(lambda: broker.coord.multi == write)
         broker.damaged.loop.wake()
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1 + is_lost
     assert broker.incarnations[-1] == stat.version
@@ -215,15 +226,11 @@ async def test_a_failed_disk_does_not_keep_other_replicas_out_of_the_isr(
         log.fail(error)
         raise error
 
-    monkeypatch.setattr(broker.replicas.logs, "give_up", breaks)
+    monkeypatch.setattr(broker.replicas.logs.health, "give_up", breaks)
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
 
-    def is_over() -> bool:
-        broker.damaged.loop.wake()
-        return T0 not in broker.damaged.waiting
-
-    await until(is_over)
+    await until(broker.has_raised)
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1
     assert broker.incarnations[-1] == stat.version
@@ -252,11 +259,7 @@ async def test_a_failed_disk_after_a_lost_reply_leaves_the_incarnation_known(
     broker.damaged.loop.start()
     broker.damaged.found(T0, Damage(0, str(broker.path), 0, "the checksum is wrong"))
 
-    def is_over() -> bool:
-        broker.damaged.loop.wake()
-        return not broker.damaged.waiting
-
-    await until(is_over)
+    await until(broker.has_raised)
     _, stat = await broker.coord.get(paths.incarnation(ME))
     assert stat.version == 1
     assert broker.incarnations[-1] == stat.version
@@ -276,26 +279,25 @@ async def test_an_incomplete_replica_that_is_the_only_electable_one_leaves_the_i
     await broker.damaged.settle()
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     broker.live = (ME, 3)
-    incomplete = broker.damaged._incomplete
     stored = state(2, (2,))
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
     await broker.replicas.told(facts(epoch=9, replicas=(ME, 2)))
-    assert incomplete.waits
-    assert not await incomplete.look()
-    assert not incomplete.waits, "the replica is neither in sync nor eligible"
+    assert broker.damaged._refused
+    assert not await broker.looks()
+    assert not broker.damaged._refused, "the replica is neither in sync nor eligible"
     assert (await broker.stored())[0] == stored
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(state(ME, (ME,))))
     await broker.replicas.told(facts(epoch=10, isr=(ME,), replicas=(ME, 2)))
-    assert not await incomplete.look()
-    assert incomplete.waits, "no other broker is live"
+    assert not await broker.looks()
+    assert broker.damaged._refused, "no other broker is live"
     broker.live = EVERYBODY
-    assert await incomplete.look()
+    assert await broker.looks()
     assert (await broker.stored())[0] == state(NO_LEADER, (), epoch=5)
-    assert T0 in broker.replicas.logs.incomplete
+    assert broker.health() is Health.RESIGNED
     assert await broker.replicas.told(
         facts(leader=NO_LEADER, epoch=11, isr=(), replicas=(ME, 2))
     ) == [ErrorCode.NONE]
-    assert T0 not in broker.replicas.logs.incomplete
+    assert broker.health() is Health.WHOLE
 
 
 @pytest.mark.parametrize(
@@ -318,14 +320,13 @@ async def test_an_incomplete_replica_leaves_the_isr_to_other_in_sync_replicas(
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     await broker.replicas.told(facts(epoch=7, replicas=(ME, 2)))
     await broker.coord.set(paths.partition_state(T0), schemas.encode_state(stored))
-    incomplete = broker.damaged._incomplete
     broker.live = (ME, 3)
-    assert not await incomplete.look()
-    assert incomplete.waits
+    assert not await broker.looks()
+    assert broker.damaged._refused
     assert (await broker.stored())[0] == stored
     broker.live = EVERYBODY
-    assert await incomplete.look()
-    assert not incomplete.waits
+    assert await broker.looks()
+    assert not broker.damaged._refused
     assert (await broker.stored())[0] == left
 
 
@@ -344,16 +345,15 @@ async def test_an_incomplete_copy_of_a_lost_log_leaves_only_to_electable_replica
     await broker.replicas.told(facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2)))
     monkeypatch.setattr(type(broker.replicas.logs), "lost_directories", ["/gone"])
     broker.live = EVERYBODY
-    incomplete = broker.damaged._incomplete
     left = state(NO_LEADER, (), (2,), epoch=5)
     for epoch, (before, after) in enumerate(
         ((state(ME, (ME,), (2,)), left), (state(ME, (ME,)), state(ME, (ME,)))), 7
     ):
         await broker.coord.set(paths.partition_state(T0), schemas.encode_state(before))
         await broker.replicas.told(facts(epoch=epoch, isr=before.isr, replicas=(ME, 2)))
-        assert incomplete.waits
-        assert await incomplete.look() is (before != after)
-        assert not incomplete.waits
+        assert broker.damaged._refused
+        assert await broker.looks() is (before != after)
+        assert not broker.damaged._refused
         assert (await broker.stored())[0] == after
 
 
@@ -382,7 +382,7 @@ async def test_a_damaged_replica_found_at_the_start_is_tried_again(broker: Broke
     whole = schemas.encode_state(state(ME, (ME, 2)))
     await broker.coord.set(paths.partition_state(T0), whole)
     broker.damaged.loop.start()
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)
     assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
     assert not broker.damaged.waiting
 
@@ -397,14 +397,14 @@ async def test_the_operator_accepts_the_loss_of_records_after_a_corrupt_range(
     broker.killed()
     broker.flip()
     broker.killed()
-    assert broker.replicas.logs.damaged().keys() == {T0}
+    assert broker.replicas.logs.health.damage.keys() == {T0}
     consent = broker.replicas.home / "pybroker.accept-loss"
     consent.write_text("t-0\n")
     for _ in range(2):  # a start that did not come to its end is no end of it
         broker.killed()
         logs = broker.replicas.logs
         assert logs.accepted_losses == {T0}
-        assert not logs.damaged()
+        assert not logs.health.damage
     topic = schemas.encode_topic(TopicAssignment({0: (ME,)}))
     await broker.coord.set(paths.topic("t"), topic)
     lost = await read_accepted_losses(broker.coord, ME, logs)
@@ -415,7 +415,7 @@ async def test_the_operator_accepts_the_loss_of_records_after_a_corrupt_range(
     logs.record_incarnation(7)
     assert not consent.exists()
     broker.killed()
-    assert not broker.replicas.logs.damaged()
+    assert not broker.replicas.logs.health.damage
     assert await broker.replicas.told(facts()) == [ErrorCode.NONE]
     assert broker.replicas.append(b"d").first_offset == 1
     assert list((broker.replicas.home / "t-0").glob("*.corrupt"))
@@ -426,12 +426,12 @@ async def test_a_leader_with_damage_resigns_and_copies_anew(broker: Broker) -> N
     broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)
     assert (await broker.stored())[0] == state(NO_LEADER, (2,), epoch=5)
     assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
     other = facts(leader=2, epoch=6, isr=(2,), replicas=(ME, 2))
     assert await broker.replicas.told(other) == [ErrorCode.NONE]
-    assert T0 in broker.replicas.logs.incomplete
+    assert broker.health() is Health.COPYING
 
 
 async def test_a_damaged_log_stays_marked_after_a_restart(broker: Broker) -> None:
@@ -440,11 +440,11 @@ async def test_a_damaged_log_stays_marked_after_a_restart(broker: Broker) -> Non
     broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)
     await broker.damaged.loop.stop()
     await broker.scrubber.stop()
     broker.killed()
-    assert broker.replicas.logs.damaged().keys() == {T0}
+    assert broker.replicas.logs.health.damage.keys() == {T0}
 
 
 async def test_a_damaged_leader_without_a_substitute_stays_leader(broker: Broker) -> None:
@@ -454,14 +454,14 @@ async def test_a_damaged_leader_without_a_substitute_stays_leader(broker: Broker
     broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
-    await broker.until(lambda: broker.damaged.waiting)
+    await until(lambda: broker.damaged.waiting)
     await idle()
     assert broker.replicas.refusal() is ErrorCode.NONE
     assert broker.replicas.append(b"d").first_offset == 3
     assert await broker.stored() == (state(ME, (ME, 2)), 0)
     broker.live = EVERYBODY
     broker.damaged.loop.wake()
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)
     assert broker.replicas.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -471,7 +471,7 @@ async def test_a_damaged_follower_does_not_join_by_an_earlier_proposal(broker: B
     broker.damaged.loop.start()
     broker.flip()
     broker.scrubber.start()
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)
     assert await broker.stored() == (state(2, (2,)), 1)
 
 
@@ -479,7 +479,7 @@ async def test_an_undamaged_replica_keeps_its_role(broker: Broker) -> None:
     await broker.begin(state(ME, (ME, 2)))
     broker.damaged.loop.start()
     broker.scrubber.start()
-    await broker.until(lambda: broker.scrubber._looked_at)
+    await until(lambda: broker.scrubber._looked_at)
     assert not broker.damaged.waiting
     assert not broker.told
 
@@ -490,9 +490,9 @@ async def test_a_read_through_a_wrong_index_entry_reports_no_damage(broker: Brok
     broker.scrubber._bytes_per_second = 0
     broker.scrubber.start()
     broker.replicas.manager.on_suspicion(T0, 1)
-    await broker.until(lambda: not broker.scrubber._suspects)
+    await until(lambda: not broker.scrubber._suspects)
     await idle()
     assert not broker.damaged.waiting and not broker.told
     broker.flip()
     broker.replicas.manager.on_suspicion(T0, 1)
-    await broker.until(lambda: broker.told)
+    await until(lambda: broker.told)

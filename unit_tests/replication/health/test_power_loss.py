@@ -17,6 +17,8 @@ from pybroker.model import NO_LEADER, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, CoordOp, OpResult
 from pybroker.replication.health.power_loss import Left, PowerLoss, in_sync_again
 from pybroker.replication.health.step_aside import without
+from pybroker.storage.files import SystemDisk
+from pybroker.storage.replica_health import Event, Health, ReplicaHealth
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.replication.vocabulary import facts
@@ -117,14 +119,16 @@ async def test_no_fetch_of_an_earlier_incarnation_adds_the_replica_to_the_isr(
 
 def test_a_replica_is_suspect_until_it_is_in_sync_again() -> None:
     others = TopicPartition("t", 1)
-    suspects = {T0, others}
+    health = ReplicaHealth(SystemDisk())
+    for key in (T0, others):
+        health.move(key, Event.UNSYNCED)
     not_yet = [facts(T0, leader=2, isr=(2,)), facts(others, leader=2, isr=(2, 3))]
-    in_sync_again(suspects, 1, not_yet)
-    assert suspects == {T0, others}
-    in_sync_again(suspects, 1, [facts(T0, leader=2, isr=(2, 1))])
-    assert suspects == {others}
-    in_sync_again(suspects, 1, [facts(T0, leader=2, isr=(2,), epoch=1)])  # it only lags
-    assert suspects == {others}
+    in_sync_again(health, 1, not_yet)
+    assert {*health.having(Health.SUSPECT)} == {T0, others}
+    in_sync_again(health, 1, [facts(T0, leader=2, isr=(2, 1))])
+    assert health.having(Health.SUSPECT) == [others]
+    in_sync_again(health, 1, [facts(T0, leader=2, isr=(2,), epoch=1)])  # it only lags
+    assert health.having(Health.SUSPECT) == [others]
 
 
 async def test_the_only_replica_of_a_partition_stays_with_a_receipt(cluster: Cluster) -> None:

@@ -1,30 +1,39 @@
-"""Removes damaged replicas (replicas whose log has a corrupt range) from the ISR and the eligible
-replicas of their partitions.
+"""Removes damaged replicas (replicas whose log has a corrupt range) and incomplete replicas from
+the ISR and the eligible replicas of their partitions.
 
 Otherwise the controller could elect a damaged replica, which lacks committed records. After the
 removal the broker discards the damaged log and copies all records from the new leader. A damaged
 replica stays in the ISR if it is the only electable one: the broker serves its intact records, and
 no replica truncates its log. At the start of the broker, recovery finds corrupt ranges
 (`storage/recovery.py`). While the log is in use, the scrubber finds them (`scrubber.py`).
+
+An incomplete replica may not lead. It can be in the ISR nevertheless: after an unclean election
+while no other replica was live, or shortly before its catch-up is complete. If other replicas are
+in sync or eligible, the incomplete replica leaves the ISR at once. Otherwise the controller could
+elect it again and again. If it is the only electable replica, it leaves when another assigned
+replica is on a live broker. The partition is then orphaned: each replica reports its log end
+(`log_end_reports.py`), or an unclean election chooses another replica.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container
+from collections.abc import Awaitable, Callable, Collection, Container
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from pybroker.background import RetryLoop
 from pybroker.coordinator.zookeeper.registry import end_earlier_lives, read_incarnation
 from pybroker.coordinator.zookeeper.topic_nodes import Topic
 from pybroker.errors import CoordError, StorageError
-from pybroker.model import PartitionState, TopicPartition
+from pybroker.model import NO_LEADER, PartitionState, TopicPartition, is_orphaned
 from pybroker.ports import Coord
-from pybroker.replication.health.incomplete_replicas import IncompleteReplicas
 from pybroker.replication.health.step_aside import StepAside, without
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.manager import LogManager
+from pybroker.storage.replica_health import Event
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +58,9 @@ def stepped_aside(
     return without(state, broker_id) or state
 
 
-class DamagedReplicas:
-    """Removes the damaged replicas of one broker. The broker calls `settle` before it registers,
-    and runs `loop` afterwards."""
+class UnhealthyReplicas:
+    """Removes the damaged and the incomplete replicas of one broker. The broker calls `settle`
+    before it registers, and runs `loop` afterwards."""
 
     def __init__(
         self,
@@ -73,35 +82,36 @@ class DamagedReplicas:
         self._live = live
         self._changed = changed
         self._raised = raised
-        self._damaged: dict[TopicPartition, Damage] = {}
-        """The damaged replicas that have not stepped aside yet, each with its damage."""
+        self._may_be_raised = False
+        """Whether an attempt to step aside may have raised the broker's incarnation."""
         self._told: set[TopicPartition] = set()
-        self._incomplete = IncompleteReplicas(self._leave, logs, live)
-        replicas.on_refusal = self._refused
-        self.loop = RetryLoop("damaged-replicas", self._look, _LOOK_AGAIN_S)
+        self._refused: set[TopicPartition] = set()
+        """Incomplete replicas that a LeaderAndIsr command made leader, and that were refused."""
+        replicas.on_refusal = self._on_refusal
+        self.loop = RetryLoop("unhealthy-replicas", self._look, _LOOK_AGAIN_S)
 
     async def settle(self) -> None:
         """Remove the damaged replicas of this broker from the ISR and the eligible replicas, before
         the broker registers. Raises CoordError; the broker must not register then."""
-        damaged = sorted(self._logs.damaged().items())
+        damaged = sorted(self.waiting.items())
         if damaged:
             await end_earlier_lives(self._leave.coord, self._leave.broker_id)
+            self.loop.wake()  # for those that cannot step aside yet
         for key, damage in damaged:
-            if not await self._step_aside(key, damage, None):
-                self._damaged[key] = damage
-                self.loop.wake()
+            if await self._step_aside(key, damage, None):
+                self._logs.health.move(key, Event.STEPPED_ASIDE)
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
         """Partition -> the damage of this broker's replica, for each replica that has not stepped
-        aside, because no other replica can replace it now. The dictionary is a copy."""
-        return dict(self._damaged)
+        aside, because no other replica can replace it now."""
+        damage = self._logs.health.damage
+        return {key: damage[key] for key in self._logs.health.allowing(Event.STEPPED_ASIDE)}
 
     def found(self, key: TopicPartition, damage: Damage) -> None:
         """Note that the log of partition `key`, which is in use, has the corrupt range `damage`.
         The replica steps aside soon."""
-        opened = self._logs.log(key)
-        if key in self._damaged or opened is None or opened.damage is not None:
+        if self._logs.log(key) is None or not self._logs.health.allows(key, Event.CORRUPT):
             return
         log.error(
             "log damaged partition=%s path=%s position=%d offset=%d reason=%r: the replica leaves"
@@ -112,49 +122,54 @@ class DamagedReplicas:
             damage.offset,
             damage.reason,
         )
-        self._damaged[key] = damage
+        self._logs.health.move(key, Event.CORRUPT, damage=damage)
         self.loop.wake()
 
-    def _refused(self, key: TopicPartition) -> None:
-        if self._incomplete.refused(key):
+    def _on_refusal(self, key: TopicPartition) -> None:
+        """The broker could not open its replica of `key` for a LeaderAndIsr command."""
+        if self._logs.health.allows(key, Event.ORPHANED):
+            self._refused.add(key)
             self.loop.wake()
 
     async def _look(self) -> bool:
         """Try to remove each damaged or incomplete replica from its ISR. Return whether some must
         be tried again."""
-        done = [key for key in self.waiting if await self._look_at(key)]
-        for key in done:
-            del self._damaged[key]
-            self._told.discard(key)
-        if await self._incomplete.look() or done:
+        if self._may_be_raised:  # the reply to an earlier write may have been lost
+            with suppress(CoordError):
+                self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
+                self._may_be_raised = False
+        waiting = self.waiting
+        self._told.intersection_update(waiting)
+        left = [await self._try(key, self._withdraw(key)) for key in waiting]
+        left += [await self._try(key, self._resign(key)) for key in sorted(self._refused)]
+        if any(left):
             self._changed()
-        return bool(self._damaged) or self._incomplete.waits
+        return bool(self.waiting or self._refused or self._may_be_raised)
 
-    async def _look_at(self, key: TopicPartition) -> bool:
-        """Try to remove the damaged replica of partition `key` from its ISR. Return whether no
-        further attempt is needed."""
-        damage = self._damaged[key]
+    async def _try(self, key: TopicPartition, leaving: Awaitable[bool]) -> bool:
         try:
-            # The reply to an earlier write may have been lost.
-            self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
-            opened, live = self._logs.log(key), self._live()
-            if opened is None or opened.failure is not None:
-                return True  # the log is closed, or its log directory has failed
-            if damage.is_whole and opened.damage is None:
-                return True  # the only replica of its partition; `LogOpener` accepted its epochs
-            if not live or not await self._step_aside(key, damage, live):
-                return False
-            await self._replicas.withdraw(key, damage)
+            return await leaving
         except (CoordError, StorageError) as error:
-            log.warning(
-                "damaged replica cannot leave the isr, trying again partition=%s error=%r",
-                key,
-                error,
-            )
+            text = "replica cannot leave the isr, trying again partition=%s error=%r"
+            log.warning(text, key, error)
+            if key not in self.waiting:
+                self._refused.add(key)
             return False
+
+    async def _withdraw(self, key: TopicPartition) -> bool:
+        """Remove the damaged replica of `key` from the ISR, and close it, if another replica can
+        lead. Return whether it left."""
+        live, damage = self._live(), self.waiting.get(key)
+        if not live or damage is None:
+            return False
+        self._may_be_raised = True
+        if not await self._step_aside(key, damage, live):
+            return False
+        await self._replicas.withdraw(key, damage)
         # After the copying into the old log has stopped: with the new incarnation, a fetch for that
         # log could add the replica to the ISR again.
         self._raised(self._leave.incarnation)
+        self._may_be_raised = False
         return True
 
     async def _step_aside(
@@ -177,7 +192,35 @@ class DamagedReplicas:
             return changed
 
         reason, has_registered = f"damaged offset={damage.offset}", live is not None
-        changed = await self._leave(key, reason, decide, raises=has_registered)
-        if changed is not None:
-            self._logs.incomplete.replaceable.add(key)
+        return await self._leave(key, reason, decide, raises=has_registered) is not None
+
+    async def _resign(self, key: TopicPartition) -> bool:
+        """Remove the incomplete replica of `key` from the ISR if it can leave it now. Return
+        whether it left."""
+        self._refused.discard(key)
+        health = self._logs.health[key]
+        if not self._logs.health.allows(key, Event.ORPHANED):
+            return False
+        changed = await self._leave(key, "incomplete", partial(self._resigned, key))
+        if changed is not None and is_orphaned(changed):
+            self._logs.health.move(key, Event.ORPHANED, health)
         return changed is not None
+
+    async def _resigned(
+        self, key: TopicPartition, state: PartitionState, _: Topic
+    ) -> PartitionState | None:
+        me = self._leave.broker_id
+        changed = without(state, me)
+        if changed is None:
+            return None
+        # In-sync and eligible replicas have all committed records, so any of them can lead.
+        others = {*changed.isr, *changed.eligible}
+        if not others:
+            # The lost log directory may return with the records: the operator decides.
+            if self._logs.lost_directories or state.leader not in (NO_LEADER, me):
+                return None
+            others = {*await self._leave.assigned(key)} - {me}
+        if others.isdisjoint(self._live()):
+            self._refused.add(key)
+            return None
+        return changed

@@ -1,0 +1,220 @@
+"""The health of a broker's replicas: whether a replica may lack records that it has acknowledged,
+and why. A table has the legal moves from one health to another.
+
+A replica has one health. `docs/replication.rst` shows the table. The marks on the disk (a file in
+the directory of the log, or one in the log directory) let the next start find the same health.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode, IllegalMove
+from pybroker.model import TopicPartition
+from pybroker.ports import Disk
+from pybroker.storage.filename import DAMAGED, INCOMPLETE
+from pybroker.storage.log import Log
+from pybroker.storage.log_parts import Damage
+
+_INCOMPLETE: Final = b"this replica is being copied from its leader; it may not lead before\n"
+
+
+class Health(enum.Enum):
+    WHOLE = "Whole"
+    """The replica has every record that it has acknowledged, as far as the broker knows."""
+    SUSPECT = "Suspect"
+    """A power loss or a failed disk may have removed records that were not synced. The replica has
+    not been in the ISR since."""
+    DAMAGED = "Damaged"
+    """The log has a corrupt range. The replica may still be in sync or eligible."""
+    REPLACEABLE = "Replaceable"
+    """The log has a corrupt range, and the replica is neither in sync nor eligible. When another
+    broker leads, a new copy replaces the log."""
+    COPYING = "Copying"
+    """The log was lost, and the broker copies a new one from the leader. The copy is incomplete:
+    the replica may not lead."""
+    RESIGNED = "Resigned"
+    """As COPYING, and the replica has left the ISR once when no other replica was electable."""
+    ELECTABLE = "Electable"
+    """As RESIGNED, but the controller elected the replica again: no live replica has more records.
+    It may lead after the next election."""
+    DAMAGED_COPY = "DamagedCopy"
+    """Both COPYING and DAMAGED."""
+    GONE = "Gone"
+    """The log has disappeared from its log directory, or its log directory has failed."""
+
+
+class Event(enum.Enum):
+    UNSYNCED = "power loss or failed disk"
+    CORRUPT = "corrupt range found"
+    LOST = "log or log directory lost"
+    COPY_BEGUN = "copying begins"
+    COMPLETE = "copy complete, or partition orphaned"
+    FOLLOWS = "another broker leads"
+    ORPHANED = "leaves the ISR as the only electable replica"
+    STEPPED_ASIDE = "steps aside"
+    DISMISSED = "damage does not matter to the only replica"
+    IN_SYNC = "in the ISR again"
+
+
+LEGAL_MOVES: Final[Mapping[Event, Mapping[Health, Health]]] = MappingProxyType(
+    {
+        Event.UNSYNCED: {Health.WHOLE: Health.SUSPECT},
+        Event.CORRUPT: {
+            Health.WHOLE: Health.DAMAGED,
+            Health.SUSPECT: Health.DAMAGED,
+            Health.COPYING: Health.DAMAGED_COPY,
+            Health.RESIGNED: Health.DAMAGED_COPY,
+            Health.ELECTABLE: Health.DAMAGED_COPY,
+        },
+        Event.LOST: dict.fromkeys(Health, Health.GONE),
+        Event.COPY_BEGUN: {
+            Health.WHOLE: Health.COPYING,
+            Health.REPLACEABLE: Health.COPYING,
+            Health.GONE: Health.COPYING,
+        },
+        Event.COMPLETE: {
+            Health.COPYING: Health.WHOLE,
+            Health.RESIGNED: Health.WHOLE,
+            Health.ELECTABLE: Health.WHOLE,
+            Health.DAMAGED_COPY: Health.DAMAGED,
+        },
+        Event.FOLLOWS: {Health.ELECTABLE: Health.RESIGNED},
+        Event.ORPHANED: {
+            Health.COPYING: Health.RESIGNED,
+            Health.RESIGNED: Health.ELECTABLE,
+            Health.ELECTABLE: Health.ELECTABLE,
+            Health.DAMAGED_COPY: Health.DAMAGED_COPY,
+        },
+        Event.STEPPED_ASIDE: {
+            Health.DAMAGED: Health.REPLACEABLE,
+            Health.DAMAGED_COPY: Health.REPLACEABLE,
+        },
+        Event.DISMISSED: {
+            Health.DAMAGED: Health.WHOLE,
+            Health.REPLACEABLE: Health.WHOLE,
+            Health.DAMAGED_COPY: Health.COPYING,
+            Health.GONE: Health.GONE,
+        },
+        Event.IN_SYNC: {Health.SUSPECT: Health.WHOLE},
+    }
+)
+"""Event -> health before the event -> health after it."""
+
+_HAS_DAMAGE: Final = frozenset({Health.DAMAGED, Health.REPLACEABLE, Health.DAMAGED_COPY})
+
+
+class ReplicaHealth:
+    """The health of each replica of one broker. Thread-safe."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._replicas: Mapping[Health, set[TopicPartition]] = {each: set() for each in Health}
+        """The replicas with each health except WHOLE."""
+        self._damage: dict[TopicPartition, Damage] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, key: TopicPartition) -> Health:
+        """Return the health of the replica; WHOLE if this broker has no such replica."""
+        return next((each for each, keys in self._replicas.items() if key in keys), Health.WHOLE)
+
+    def having(self, *healths: Health) -> list[TopicPartition]:
+        """Return the replicas with one of these healths, except WHOLE."""
+        return [key for each in healths for key in list(self._replicas[each])]
+
+    def allows(self, key: TopicPartition, event: Event) -> bool:
+        """Return whether the event is legal for the replica now."""
+        return self[key] in LEGAL_MOVES[event]
+
+    def allowing(self, event: Event) -> list[TopicPartition]:
+        """Return the replicas, except WHOLE ones, for which the event is legal now."""
+        return self.having(*LEGAL_MOVES[event])
+
+    @property
+    def damage(self) -> Mapping[TopicPartition, Damage]:
+        """Replica whose log has a corrupt range -> the first one. The mapping is a copy."""
+        return self._damage.copy()
+
+    def move(
+        self,
+        key: TopicPartition,
+        event: Event,
+        seen: Health | None = None,
+        damage: Damage | None = None,
+    ) -> bool:
+        """Give the replica the health that follows after the event. `seen` is the health on which
+        the caller has decided: if the replica has another one by now, do nothing and return False.
+        `damage` is the corrupt range that was found. Raises IllegalMove."""
+        with self._lock:
+            before = self[key]
+            if seen not in (None, before):
+                return False
+            after = LEGAL_MOVES[event].get(before)
+            if after is None:
+                raise IllegalMove(f"replica={key} is {before.value}: illegal event {event.value}")
+            if damage is not None:
+                self._damage[key] = damage
+            self._set(key, before, after)
+            return True
+
+    def forget(self, key: TopicPartition) -> None:
+        """Forget a replica that is deleted or begins as a new, empty one: it is WHOLE."""
+        with self._lock:
+            self._set(key, self[key], Health.WHOLE)
+
+    def _set(self, key: TopicPartition, before: Health, after: Health) -> None:
+        if after is not Health.WHOLE:
+            self._replicas[after].add(key)
+        if after is not before:  # last: a reader in another thread finds one or the other
+            self._replicas[before].discard(key)
+        if after not in _HAS_DAMAGE:
+            self._damage.pop(key, None)
+
+    # -- with the marks on the disk; each method waits for the disk, and raises StorageError
+
+    def find(self, log: Log, *, is_suspect: bool) -> None:
+        """Find the health of a replica whose log the broker has opened at its start."""
+        key = log.topic_partition
+        if self._disk.exists(f"{log.directory}/{INCOMPLETE}"):
+            self.move(key, Event.COPY_BEGUN)
+        elif is_suspect:
+            self.move(key, Event.UNSYNCED)
+        if log.damage is not None:
+            self.move(key, Event.CORRUPT, damage=log.damage)
+
+    def mark_incomplete(self, directory: str) -> None:
+        """Create the log's directory with the mark of an incomplete log, before the log itself."""
+        self._disk.make_dirs(directory)
+        self._disk.replace(f"{directory}/{INCOMPLETE}", _INCOMPLETE)
+
+    def require_complete(self, key: TopicPartition, is_copied: bool) -> None:
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete, unless another broker
+        leads, so that this broker copies the log from it (`is_copied`)."""
+        if self.allows(key, Event.COMPLETE) and not is_copied:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the log of {key} was lost, and its new copy is not complete: it may lack"
+                " records that this broker has acknowledged. Copying continues once another broker"
+                " leads: start the brokers that were in sync, or elect another replica uncleanly",
+            )
+
+    def complete(self, log: Log) -> None:
+        """Let the replica lead if it is incomplete, and remove its mark: the copy has every record,
+        or no live replica has more."""
+        key = log.topic_partition
+        seen = self[key]
+        if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):
+            self._disk.unlink(f"{log.directory}/{INCOMPLETE}")
+
+    def give_up(self, log: Log, damage: Damage) -> None:
+        """Mark a log that is in use as damaged. Other replicas have its records, so the broker does
+        not use the log any more, even after a restart."""
+        seen = self[log.topic_partition]
+        if log.damage is None:
+            self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())
+            log.damage = damage
+        self.move(log.topic_partition, Event.STEPPED_ASIDE, seen)
