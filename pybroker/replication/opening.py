@@ -152,7 +152,6 @@ class LogOpener:
                 key,
             )
             made.damage = None
-            self._logs.health.move(key, Event.DISMISSED)
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,

@@ -96,9 +96,7 @@ LEGAL_MOVES: Final[Mapping[Event, Mapping[Health, Health]]] = MappingProxyType(
         },
         Event.DISMISSED: {
             Health.DAMAGED: Health.WHOLE,
-            Health.REPLACEABLE: Health.WHOLE,
             Health.DAMAGED_COPY: Health.COPYING,
-            Health.GONE: Health.GONE,
         },
         Event.IN_SYNC: {Health.SUSPECT: Health.WHOLE},
     }

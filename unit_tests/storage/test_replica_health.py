@@ -26,7 +26,7 @@ C..C....C COPY_BEGUN
 ......N.. FOLLOWS
 ....NEEB. ORPHANED
 ..R....R. STEPPED_ASIDE
-..WW...CG DISMISSED
+..W....C. DISMISSED
 .W....... IN_SYNC
 """
 """For each event the health that follows each health of the first line; a dot is illegal."""

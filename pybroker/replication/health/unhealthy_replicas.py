@@ -159,7 +159,11 @@ class UnhealthyReplicas:
     async def _withdraw(self, key: TopicPartition) -> bool:
         """Remove the damaged replica of `key` from the ISR, and close it, if another replica can
         lead. Return whether it left."""
-        live, damage = self._live(), self.waiting.get(key)
+        health = self._logs.health[key]
+        opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
+        if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
+            # The only replica of its partition: `LogOpener` accepted its epochs.
+            return self._logs.health.move(key, Event.DISMISSED, health)
         if not live or damage is None:
             return False
         self._may_be_raised = True
