@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
-from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.errors import CoordError
 from pybroker.handlers import fetch_reading, produce
 from pybroker.model import NO_EPOCH, NO_OFFSET
@@ -230,6 +230,15 @@ def _unchecked(_multi: Any) -> Any:
     return changed
 
 
+def _of_any_topic(multi: Any) -> Any:
+    """Write to a topic's nodes even if it is a recreated topic."""
+
+    async def changed(coord: Any, _topic: Any, ops: Any, send: Any = None) -> Any:
+        return await multi(coord, None, ops, send)
+
+    return changed
+
+
 def _whoever_has_it(_look: Any) -> Any:
     """Treat a fence that another coordinator has set since as the coordinator's own fence."""
 
@@ -343,6 +352,11 @@ PLANTED: Final = (
         "offset-write-without-fence",
         "every write of offsets checks the coordinator's fence",
         (Replacement(FencedWrites, "multi", _unchecked),),
+    ),
+    Planted(
+        "write-to-recreated-topic",
+        "every write to a topic's nodes checks the topic's id",
+        (Replacement(topic_nodes, "multi", _of_any_topic),),
     ),
     Planted(
         "copy-takes-over-early",

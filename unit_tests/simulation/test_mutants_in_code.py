@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -12,8 +14,10 @@ import pytest
 from pybroker.coordinator.controller.writes import ControllerMoved, FencedWriter, Write
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
-from pybroker.coordinator.zookeeper import paths
-from pybroker.errors import ErrorCode
+from pybroker.coordinator.zookeeper import paths, topic_nodes
+from pybroker.coordinator.zookeeper.registry import create_parents, ensure
+from pybroker.coordinator.zookeeper.schemas import TopicAssignment, encode_topic
+from pybroker.errors import ErrorCode, NoNode
 from pybroker.model import TopicPartition
 from pybroker.ports import CreateOp
 from pybroker.records.batch import read_header
@@ -185,6 +189,25 @@ async def what_a_deposed_coordinator_asks_for_is_refused(_home: Path) -> bool:
     return [*codes.values()] == [ErrorCode.NOT_COORDINATOR] and stage.node("t-0") == b"8"
 
 
+async def a_write_for_a_deleted_topic_is_refused(_home: Path) -> bool:
+    coord = MemoryCoord(MemoryTree())
+    await coord.start()
+    try:
+        await create_parents(coord)
+        deleted, recreated = uuid.UUID(int=1), uuid.UUID(int=2)
+        await coord.create(paths.topic("t"), encode_topic(TopicAssignment({0: (1,)}, recreated)))
+        await coord.create(paths.topic_id(recreated))
+        write = CreateOp(paths.loss(TopicPartition("t", 0)), b"")
+        await ensure(coord, paths.parent(write.path))
+        with contextlib.suppress(NoNode):
+            await topic_nodes.apply(coord, ("t", deleted), write)
+            return False
+        await topic_nodes.apply(coord, ("t", recreated), write)
+    finally:
+        await coord.close()
+    return True
+
+
 def between_two_directories(home: Path) -> tuple[Host, LogManager, ReplicaMove]:
     """Return a log of three records and the incomplete copy of a move that has taken the log's
     name.
@@ -231,6 +254,7 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "controller-without-epoch-check": a_deposed_controller_writes_nothing,
     "old-coordinator-commits": what_a_deposed_coordinator_asks_for_is_refused,
     "offset-write-without-fence": what_a_deposed_coordinator_asks_for_is_refused,
+    "write-to-recreated-topic": a_write_for_a_deleted_topic_is_refused,
     "copy-takes-over-early": a_copy_takes_over_with_all_records,
     "copy-always-kept": the_longer_log_is_kept,
 }
@@ -238,7 +262,7 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
 
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() == BY_NAME.keys()
-    assert len(PLANTED) == len(BY_NAME) == 15
+    assert len(PLANTED) == len(BY_NAME) == 16
 
 
 @pytest.mark.parametrize("name", RULES)
