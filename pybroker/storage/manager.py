@@ -99,10 +99,14 @@ class LogManager:
             refused=self.refusals.tell,
             failed=self._directory_failed,
         )
-        self.moves = Relocations(
-            self._table, clock, owner_in=self._owner_in, checkpoint=self._checkpoint_one
-        )
         self.health = ReplicaHealth(disk)
+        self.moves = Relocations(
+            self._table,
+            clock,
+            owner_in=self._owner_in,
+            checkpoint=self._checkpoint_one,
+            health=self.health,
+        )
         self.ending = Ending(self._table, disk, self._directory_failed)
         self.accepted_losses: frozenset[TopicPartition] = frozenset()  # at this start
         self._started = False

@@ -30,6 +30,7 @@ from pybroker.storage import meta
 from pybroker.storage.directory import LogDirectory
 from pybroker.storage.filename import (
     FUTURE_DIRECTORY,
+    INCOMPLETE,
     LEADER_EPOCHS,
     MOVED_HERE,
     MOVING_AWAY,
@@ -233,6 +234,9 @@ class ReplicaMove:
             log.flush()
             log.close()
             self._copy_epochs(log)
+            mark = f"{source.directory}/{INCOMPLETE}"
+            if self._disk.exists(mark):  # else the copy could lead after a restart
+                self._disk.replace(f"{log.directory}/{INCOMPLETE}", self._disk.read(mark))
             self._announce()
             final = f"{self.target.path}/{partition_directory(self.topic_partition)}"
             with self._marks:

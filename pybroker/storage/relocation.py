@@ -14,10 +14,16 @@ from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 from pybroker.storage.directory import LogDirectory
-from pybroker.storage.filename import DELETED_DIRECTORY, FUTURE_DIRECTORY, STRAY_DIRECTORY
+from pybroker.storage.filename import (
+    DELETED_DIRECTORY,
+    FUTURE_DIRECTORY,
+    INCOMPLETE,
+    STRAY_DIRECTORY,
+)
 from pybroker.storage.log_parts import LogOwner
 from pybroker.storage.log_table import LogTable
 from pybroker.storage.moves import ReplicaMove, forget_move
+from pybroker.storage.replica_health import Health, ReplicaHealth
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +43,13 @@ class Relocations:
         *,
         owner_in: Callable[[LogDirectory], LogOwner],
         checkpoint: Callable[[LogDirectory, Mapping[TopicPartition, int]], None],
+        health: ReplicaHealth,
     ) -> None:
         self._table = table
         self._clock = clock
         self._owner_in = owner_in
         self._checkpoint = checkpoint
+        self._health = health
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._requested: dict[TopicPartition, LogDirectory] = {}
         self.unfinished: dict[TopicPartition, str] = {}
@@ -141,6 +149,8 @@ class Relocations:
         assert directory is not None
         path = old.directory
         try:
+            if self._health[partition] is Health.WHOLE:  # it may have become complete meanwhile
+                table.disk.unlink(f"{move.log.directory}/{INCOMPLETE}")
             move.make_durable()
             with table.lock:
                 self._checkpoint(move.target, {partition: high_watermark})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,6 +13,8 @@ from pybroker.model import TopicPartition
 from pybroker.storage.files import SystemDisk
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.replica_health import Event, Health, ReplicaHealth
+from unit_tests.storage.test_manager import A, Host, existing, make
+from unit_tests.storage.test_moves import begin, copy_all, finish
 
 T0: Final = TopicPartition("t", 0)
 DAMAGE: Final = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
@@ -108,3 +111,24 @@ def test_only_a_complete_replica_may_lead(before: Health) -> None:
             health.require_complete(T0, is_copied=False)
     else:
         health.require_complete(T0, is_copied=False)
+
+
+@pytest.mark.parametrize("completes", ["never", "before the swap", "after the swap"])
+def test_an_incomplete_replica_that_moves_stays_incomplete(tmp_path: Path, completes: str) -> None:
+    host = Host(tmp_path)
+    host.directories = [str(tmp_path / name) for name in ("data", "more")]
+    manager = host.start()
+    manager.health.mark_incomplete(make(manager).directory)
+    manager = host.kill()
+    move = begin(host, manager)
+    copy_all(move)
+    move.rename()
+    if completes == "before the swap":
+        manager.health.complete(existing(manager))
+    finish(manager, move)
+    if completes == "after the swap":
+        manager.health.complete(existing(manager))
+    expected = Health.COPYING if completes == "never" else Health.WHOLE
+    assert manager.health[A] is expected
+    assert host.kill().health[A] is expected
+    host.release()
