@@ -113,8 +113,8 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether the member is in a generation, so that it still owns its partitions, as far as it
-        knows."""
+        """Whether the member, as far as it knows, is in a generation and so still owns its
+        partitions."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
