@@ -86,8 +86,8 @@ class PartitionReader:
     fetch_epoch: int = NO_EPOCH
     """The leader epoch of the last record before `fetch_offset`."""
     checked_epoch: int = NO_EPOCH
-    """The latest leader epoch in which the leader's log was found to have all records before
-    `fetch_offset`."""
+    """The latest leader epoch for which the check for log truncation before `fetch_offset` is done
+    (`position_check.py`)."""
     epochs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     """(leader epoch, first offset) of the latest leader epochs fetched since the last `jump`."""
     reset: int | None = None
