@@ -56,13 +56,13 @@ class LinkPages(SphinxTransform):
 
 
 def page_of(text: str) -> str | None:
-    """The page that a file name stands for, if it is one of ours."""
+    """Return the page that a file name stands for; None if it is not the file of a page."""
     found = PLAIN_NAME.fullmatch(text)
     return found[1] if found else PAGES_ELSEWHERE.get(text)
 
 
 def link_to(page: str, literal: nodes.literal, origin: str) -> pending_xref:
-    """A reference that Sphinx gives the page's title as its text."""
+    """Return a reference to the page. Sphinx inserts the page's title as the text."""
     link = pending_xref(
         literal.rawsource,
         nodes.inline(literal.rawsource, page, classes=["doc"]),

@@ -25,8 +25,8 @@ WIDTH: Final = 100
 
 
 class Section(NamedTuple):
-    """A part of server.properties: the options whose names match the pattern and no earlier
-    section's."""
+    """A part of server.properties: the options whose names match the section's pattern and no
+    pattern of an earlier section."""
 
     title: str
     pattern: str

@@ -55,7 +55,7 @@ FAULTS_SHOWN: Final = 5
 @dataclass(frozen=True, slots=True)
 class AtTime:
     """The first record whose timestamp is `timestamp_ms` (since 1970) or later. If there is no such
-    record, the bound is the log end offset with `or_latest`, and a fault without it."""
+    record: with `or_latest` the bound is the log end offset, without it the spec has a fault."""
 
     timestamp_ms: int
     or_latest: bool = True

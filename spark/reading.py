@@ -101,8 +101,8 @@ class FrozenReader(DataSourceReader):
     """Divides a frozen read into tasks, and executes the tasks. It is pickled to the tasks."""
 
     def __init__(self, frozen: FrozenRead, schema: StructType) -> None:
-        """Create the reader for a schema. Raises ConfigError for a user's own schema with other
-        columns."""
+        """Create the reader for a schema. Raises ConfigError if a user's own schema does more than
+        choose and order columns."""
         with in_one_line():
             check_schema(schema, frozen.request)
         self._frozen = frozen

@@ -39,9 +39,9 @@ NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one field that says where to
-    reset to is set; the other such fields are None or False. `topics` contains arguments of --topic
-    such as "orders" and "orders:0,1"."""
+    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one of the fields that
+    choose the new offsets is set; the others of them are None or False. `topics` contains arguments
+    of --topic such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False

@@ -170,9 +170,12 @@ class BrokerNotifier:
     def _complete(self, sender: BrokerSender) -> None:
         """Let the sender send the first roles and the first metadata. They are marked as complete
         (Extent.ALL) if they name every replica of the broker and every partition of the cluster.
-        When roles are marked, the broker removes each replica that they do not name: its topic was
-        deleted. So roles and metadata are not marked if the controller could not read all topics.
-        Roles are also not marked while a partition of the broker has no stored state."""
+
+        When the roles are marked as complete, the broker removes each replica that they do not
+        name, because the replica's topic was deleted. So neither the roles nor the metadata are
+        marked if the controller could not read all topics. The roles are also not marked while a
+        partition of the broker has no stored state.
+        """
         whole = not self._context.damaged
         lacks_state = any(
             partition.state is None and sender.broker.id in partition.replicas

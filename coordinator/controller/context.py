@@ -48,8 +48,9 @@ class ClusterContext:
     yielding: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """Partition -> the brokers that refused to lead it: other replicas are preferred as leaders."""
     stale: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
-    """Partition -> the ISR members whose broker ended or restarted since it was last in sync. The
-    controller has to remove them from the ISR. An entry is kept until the smaller ISR is stored."""
+    """Partition -> the ISR members whose brokers ended or restarted since the members were last in
+    sync. The controller has to remove them from the ISR. An entry is kept until the smaller ISR is
+    stored."""
     leaving: set[int] = field(default_factory=set)
     """Live brokers in controlled shutdown."""
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)

@@ -217,7 +217,7 @@ class Controller:
                 await self._step_down()
             except ConnectionLoss as error:
                 log.warning(
-                    "event_postponed event=%s reason=%r: handled again after a pause", event, error
+                    "event_not_handled event=%s reason=%r: tried again after a pause", event, error
                 )
                 await self._pause()
                 self._enqueue(event)

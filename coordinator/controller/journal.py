@@ -1,8 +1,8 @@
 """The decision journal: each decision of the controller, its reason, and the event that caused it.
 
-Entries are plain JSON objects. This module makes the entries, and `note` stores them: it never
-waits and never fails. Every entry has `time` (UTC), `controller` and `controller_epoch`, `event`
-(the event that the controller is handling, see `events.py`) and `what`:
+Entries are plain JSON objects. This module makes the entries. The function `note` stores
+them; it never waits and never fails. Every entry has `time` (UTC), `controller` and
+`controller_epoch`, `event` (the event that the controller is handling, see `events.py`) and `what`:
 
 - `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
   `from` and `to` are states with `version`, the version of the state node, and `from` is null for a

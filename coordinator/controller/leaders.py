@@ -1,7 +1,7 @@
 """The choice of a partition's leader: one pure function for each strategy.
 
 A strategy uses the assignment, the stored state and the live brokers, but no epochs. It writes
-nothing. `decisions.py` makes a new state of its result.
+nothing. `decisions.py` makes a new state from its result.
 """
 
 from __future__ import annotations

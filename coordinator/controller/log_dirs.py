@@ -116,15 +116,14 @@ class LogDirFailures:
                     context.yielding.setdefault(key, set()).add(broker_id)
             offline.update(changed)
         if changed:
-            name = "accepted" if isinstance(event, ReplicasAccepted) else "refused"
-            log.warning(
-                "roles_answered answer=%s broker=%d partitions=%d", name, broker_id, len(changed)
-            )
+            accepted = isinstance(event, ReplicasAccepted)
+            name = "roles_accepted_after_refusal" if accepted else "roles_refused"
+            log.warning("%s broker=%d partitions=%d", name, broker_id, len(changed))
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether broker `leader` leads the partition, and another replica can lead that has not
-        refused to lead. Without the second condition, leadership would move forever between
+        """Whether broker `leader` leads the partition, and at least one other replica may lead and
+        has not refused to lead. If refusals did not count, leadership would move forever between
         replicas that all refuse."""
         partition = self._context.partitions[key]
         state = partition.state

@@ -87,8 +87,9 @@ class PartitionStateMachine:
                 await self._policies.load({each.topic_partition.topic for each in disturbed})
             except ConnectionLoss as error:
                 log.warning(
-                    "topic_options_not_read partitions=%d reason=%r: min.insync.replicas and"
-                    " unclean.leader.election.enable are needed first, the controller tries again",
+                    "topic_options_not_read partitions=%d reason=%r: no state is stored without"
+                    " min.insync.replicas and unclean.leader.election.enable, the controller tries"
+                    " again",
                     len(known),
                     error,
                 )
@@ -168,7 +169,7 @@ class PartitionStateMachine:
             nodes, damaged = await read_states(self._coord, keys)
         except ConnectionLoss as error:
             log.warning(
-                "states_not_read_back partitions=%d reason=%r: decided again after a pause",
+                "states_not_read_back partitions=%d reason=%r: a pause and a new decision follow",
                 len(keys),
                 error,
             )

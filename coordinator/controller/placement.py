@@ -76,8 +76,8 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
     """Return the index of the broker that gets follower `number` (from 0), among `brokers` brokers.
-    `first` is the index of the first replica's broker. `shift` and `number` determine the distance
-    from it, which is 1 to `brokers` - 1, modulo `brokers`. So the result never equals `first`."""
+    `first` is the index of the first replica's broker. `shift` and `number` determine how many
+    brokers after `first` the result is: 1 to `brokers` - 1. So the result never equals `first`."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

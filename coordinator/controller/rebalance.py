@@ -25,8 +25,8 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
     """Return broker -> the partitions that the broker does not lead although it is their preferred
-    replica. The result has only brokers for which these are more than `percentage` percent of all
-    partitions with that preferred replica."""
+    replica. A broker is in the result only if these partitions are more than `percentage` percent
+    of all partitions of which the broker is the preferred replica."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -93,8 +93,8 @@ class Rebalance:
 
         def decide(partition: Partition) -> StateWrite | None:
             """Return the state with the preferred replica as the leader. Return None if the
-            preferred replica leads already or may not lead, and if the leader has just changed the
-            ISR: a later check then holds the election."""
+            preferred replica leads already or may not lead. Return None also if the leader has just
+            changed the ISR: a later check then holds the election."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

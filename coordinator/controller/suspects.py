@@ -1,5 +1,5 @@
-"""Orphaned partitions: after a power loss every in-sync and every eligible replica has left the
-ISR, so no replica is known to hold all committed records.
+"""Orphaned partitions: after a power loss every in-sync and every eligible replica has stepped
+aside, so no replica is known to hold all committed records.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
 elects the longest log and writes a loss receipt. An unclean election may give the partition a
@@ -31,8 +31,8 @@ def longest(
 ) -> Sequence[int]:
     """Return the replicas with the longest log, in the order of the assignment: the log ends with
     the latest leader epoch and, in that epoch, at the largest offset. These replicas have the same
-    records. Return an empty sequence while a replica has not reported its log end for this state,
-    or is not on one of `hosts`, the live brokers that can use their replica.
+    records. Return an empty sequence while any assigned replica has not reported its log end for
+    this state, or is not on one of `hosts`, the live brokers that can use their replica.
 
     A log whose last epoch is later than the partition's leader epoch is damaged and does not count:
     no checksum covers the epochs of batches.

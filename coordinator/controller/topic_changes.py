@@ -84,7 +84,7 @@ class TopicChanges:
         added = [TopicPartition(name, key) for key in sorted(merged.keys() - known.keys())]
         if not added:
             return
-        log.info("topic_grows topic=%s partitions=%d added=%d", name, len(merged), len(added))
+        log.info("topic_expanded topic=%s partitions=%d added=%d", name, len(merged), len(added))
         grown = TopicDescription(name, found.topic_id, merged)
         await self._loader.expand_topic(grown, added)
         self._services.notifier.describe(added)

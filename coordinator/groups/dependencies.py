@@ -43,7 +43,7 @@ class UnmirroredGroups:
 
 
 def _has_room(size: int) -> None:
-    """Do nothing: this limit never refuses the memory of a member."""
+    """Do nothing: without a memory limit no member is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The inputs and the effects of one decision about a group.
 
 A decision changes the group, and adds actions to its `Effects`: answers, records to store, log
-lines. The coordinator carries out the actions after the decision: it stores first and answers then.
+lines. The coordinator carries out the actions after the decision: it stores the records first, and
+answers afterwards.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class StoreAssignment:
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
     """The action to store the new member id of a static member that has restarted. The member gets
-    its answer when the record is committed. `before` is the member, `leader` the id of the group's
-    leader before the change; `may_skip` as in `Join`."""
+    its answer when the record is committed. `before` is the member with its earlier id. `leader` is
+    the member id of the group's leader before the change. `may_skip` as in `Join`."""
 
     record: RecordedGroup
     member_id: str

@@ -175,7 +175,7 @@ class FencedWrites:
                     pause_s = RETRY_S
                     continue
                 log.info(
-                    "offset_writes_unknown partition=%d changes=%d: they are sent again",
+                    "offset_writes_unanswered partition=%d changes=%d: they are sent again",
                     self._shard.partition,
                     len(batch),
                 )
@@ -188,7 +188,7 @@ class FencedWrites:
             _decide(self._open, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _deposed(self, error: _Deposed) -> None:
-        log.warning("coordinator_deposed partition=%d reason=%s", self._shard.partition, error)
+        log.warning("coordinator_replaced partition=%d reason=%s", self._shard.partition, error)
         self._shard.resign(str(error))
         self.end()
 
@@ -269,9 +269,9 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether `_known` says if the node exists, so that the change can be built without a read
-        of the node. A missing node outside /pybroker has to be read again, because other clients
-        may have created it."""
+        """Whether it is known that the node exists, or that it does not exist, so that a change can
+        be built without a read. A missing node outside /pybroker is not known, because other
+        clients may have created it."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

@@ -50,8 +50,8 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove the parent nodes of these topics' offsets that have no children, and then the empty
-    nodes above them, up to the group's own. Raises CoordError."""
+    """Remove each of these topics' parent nodes of offsets and details that has no children. Then
+    remove the empty nodes above them, up to the group's own node. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

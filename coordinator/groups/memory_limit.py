@@ -46,7 +46,7 @@ class MemoryLimit:
             left_out = self._log_limit.allow()
             if left_out is not None:
                 log.warning(
-                    "group_members_without_room bytes_used=%d bytes_max=%d lines_left_out=%d",
+                    "group_members_refused bytes_used=%d bytes_max=%d lines_left_out=%d",
                     self._taken,
                     self._bytes_max,
                     left_out,

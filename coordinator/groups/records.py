@@ -300,7 +300,7 @@ def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
 def _version_of(data: Buffer) -> int:
     if len(data) < _VERSION.size:
         raise MalformedInput(
-            f"a key or value of {len(data)} bytes, expected a version of 2 bytes first"
+            f"a key or value of {len(data)} bytes, expected at least the 2 bytes of its version"
         )
     version: int = _VERSION.unpack_from(data)[0]
     return version

@@ -75,8 +75,8 @@ def removal(group_id: str, key: TopicPartition) -> Change:
 
 
 class OffsetNodes:
-    """Reads offsets from ZooKeeper. The first read of every new session syncs, so that it returns
-    all writes that reads of an earlier session have returned. All methods may raise CoordError."""
+    """Reads offsets from ZooKeeper. The first read of every new session syncs first. So it
+    never returns older data than a read of an earlier session. All methods may raise CoordError."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord

@@ -37,8 +37,8 @@ class StorageMark:
         return next((stored for stored in Stored if stored.value == data), None)
 
     async def put(self, stored: Stored) -> None:
-        """Store in the shard's ZooKeeper node which offset store has its offsets. Does nothing if
-        the node already names `stored`. Raises BrokerError, CoordError."""
+        """Write into the shard's ZooKeeper node that the store `stored` has the shard's offsets. Do
+        nothing if the node already names this store. Raises BrokerError, CoordError."""
         if await self.get() is stored:
             return
         change = Change("", self._path, ((self._path, stored.value),))

@@ -114,7 +114,7 @@ class LiveShard(Generic[C]):
         try:
             self.coordinator.ended()
         except Exception:
-            log.exception("coordinator failed at its end partition=%s", self._key)
+            log.exception("coordinator_not_ended_cleanly partition=%s", self._key)
 
     async def settled(self) -> None:
         """Wait until loading has succeeded or the shard has ended."""

@@ -84,7 +84,7 @@ async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
     """Return (the entity's values, version of its node); the version is None if the node does not
-    exist. `tolerant`: return no values, so that a malformed node is no error."""
+    exist. `tolerant`: do not parse the node, and return no values; a malformed node is no error."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)

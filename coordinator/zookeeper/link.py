@@ -2,13 +2,13 @@
 
 A link changes kazoo's behaviour in five ways:
 
-- After an expiry kazoo opens a new session, and would execute requests meant for the expired
-  session in it. A link does not connect again after the end of its session: a new session needs a
-  new link.
+- After an expiry kazoo opens a new session, and would send in it the requests that were meant for
+  the expired session. A link does not connect again after the end of its session: a new session
+  needs a new link.
 - kazoo passes answers and watch events to two threads, so an answer may overtake a watch event that
   was sent before it. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. An answer is passed on even before `answer_of` is called for it: otherwise a watch event
-  right after the answer to the read that set the watch would overtake that answer, and be lost.
+  in order. It passes on an answer even before `answer_of` is called for it. Otherwise a watch event
+  could overtake the answer of the read that set the watch. The event would then be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does: it sends the server the last zxid that the client has seen.
 - kazoo reads each answer by itself. A link reads many at once (`read_ahead.py`), and wakes the

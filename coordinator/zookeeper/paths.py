@@ -83,8 +83,8 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 class ConfigEntity(NamedTuple):
     """The entity of a configuration: pairs (entity type, name). Names are decoded; the name
-    DEFAULT_ENTITY means the defaults. Only the configuration of a client of a user has two
-    pairs."""
+    DEFAULT_ENTITY means the defaults. There are two pairs only if the configuration is for a
+    client of a user."""
 
     parts: tuple[tuple[str, str], ...]
 

@@ -46,10 +46,10 @@ async def repeat_unanswered(
 
 
 async def repeat_conditional_write(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `attempt`, which reads a node and then writes it conditionally.
-    `attempt` is called again if another client changed the node, or after ConnectionLoss, when it
-    is unknown whether the write was applied. Raises the error of the last attempt. Raises any other
-    error at once."""
+    """Return the result of `attempt`, which reads a node and then writes it conditionally. Call
+    `attempt` again if another client changed the node, or after ConnectionLoss, which leaves open
+    whether the write was applied; raise the error of the last of `_ATTEMPTS_MAX` attempts. Raise
+    any other error at once."""
     for number in range(1, _ATTEMPTS_MAX):
         try:
             return await attempt()

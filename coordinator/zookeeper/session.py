@@ -106,8 +106,8 @@ class KazooCoord:
     ) -> None:
         """Close the session of an earlier process and open a new one.
 
-        With `make_chroot`, for brokers only, a missing chroot is created. Raises StartupError after
-        `timeout_s`, if all servers have refused `refusals_max` times, or if there is no chroot.
+        With `make_chroot`, for brokers only, a missing chroot is created. Raises StartupError if
+        `timeout_s` ends, if all servers refuse `refusals_max` times, or if there is no chroot.
         """
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:

@@ -39,11 +39,11 @@ class WatchTable:
         return list(fired)
 
     def existing(self) -> list[str]:
-        """Return the paths with a data watch whose node existed when it was set."""
+        """Return the path of each data watch that was set on an existing node."""
         return [path for path in self._data if path not in self._missing]
 
     def missing(self) -> list[str]:
-        """Return the paths with a data watch whose node did not exist when it was set."""
+        """Return the path of each data watch that was set on a missing node."""
         return [path for path in self._data if path in self._missing]
 
     def parents(self) -> list[str]:

@@ -64,7 +64,7 @@ def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]])
         if set(_threads_of(streams, topic)) != set(threads):
             raise NoRoundRobin(
                 "partition.assignment.strategy=roundrobin needs the same topics and numbers of"
-                f" streams in all members of the group, but {head} and {topic} differ in theirs"
+                f" streams in all members of the group, but those of {head} and {topic} differ"
             )
     threads.sort(key=_java_order)
     keys = sorted(TopicPartition(topic, number) for topic in topics for number in partitions[topic])

@@ -105,7 +105,7 @@ class GroupNodes:
         )
 
     async def broker_addresses(self) -> list[str]:
-        """Return host:port of the listeners of all live brokers that use no encryption."""
+        """Return host:port of each unencrypted listener (PLAINTEXT) of each live broker."""
         names = await self._coord.children(paths.BROKER_IDS)
         nodes = await asyncio.gather(*(self._data(f"{paths.BROKER_IDS}/{name}") for name in names))
         found = []
@@ -147,7 +147,7 @@ class GroupNodes:
         return None
 
     async def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the owner nodes of these partitions that belong to this member."""
+        """Remove this member's owner nodes of these partitions."""
         owners = [paths.group_owner(self._group_id, key) for key in partitions]
         await asyncio.gather(*(self._delete_own(path) for path in owners))
 

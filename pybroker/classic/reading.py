@@ -179,9 +179,9 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Fetch the partition from the position that auto.offset.reset names. The offset of that
-        position is looked up before a record is consumed: if the partition is released before that,
-        the next owner has to start at the same offset."""
+        """Fetch the partition from the position that auto.offset.reset names. Also look up the
+        offset of that position: if the partition is released before a record is consumed, the next
+        owner has to start at the same offset."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

@@ -49,8 +49,8 @@ class RebalanceListener(Protocol):
 
     async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
         """Called when these partitions are lost, because the session with ZooKeeper has expired.
-        Other members may already read them. The next owner reads every record again whose offset
-        this member has not committed."""
+        Other members may already read them. The next owner reads all records after this member's
+        last committed offset again."""
 
 
 class Streams(Protocol):
@@ -313,8 +313,8 @@ class Rebalancer:
             self._uncertain.pop(key, None)
 
     async def withdraw(self) -> None:
-        """Leave the group like `leave`, but do not raise: ZooKeeper deletes the nodes that cannot
-        be removed now at the end of the session."""
+        """Leave the group like `leave`, but do not raise. At the end of the session ZooKeeper
+        deletes the nodes that could not be removed."""
         try:
             await self.leave()
         except (CoordError, ClientError) as error:

@@ -31,8 +31,8 @@ class Subscription:
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
         """Return topic -> number of streams, given the existing `topics`. A subscription by name
-        includes topics that do not exist yet; one by pattern excludes Kafka's internal topics with
-        `exclude_internal`. Raises ConfigError for an invalid pattern."""
+        includes topics that do not exist yet. With `exclude_internal`, a subscription by pattern
+        excludes Kafka's internal topics. Raises ConfigError for an invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()

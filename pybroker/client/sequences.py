@@ -6,9 +6,9 @@ number is a duplicate, a higher number leaves a gap. Two situations need a reset
 - A failed batch may leave a gap. The partition is then `unresolved`: batches with numbers keep them
   and are retried, and new batches wait. If the gap remains after the last batch with a number, the
   producer resets the numbers in a new epoch (KIP-360).
-- The broker reports that the first batch in flight does not follow, because it lost the earlier
-  batches. The partition is then `restarting`: the producer waits for the responses of all batches
-  in flight, and then resets the numbers.
+- The broker reports that the first batch in flight does not follow the last stored batch, because
+  the broker has lost earlier batches. The partition is then `restarting`: the producer waits for
+  the responses of all batches in flight, and then resets the numbers.
 
 This module does no I/O.
 """

@@ -74,30 +74,29 @@ def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
 
 @dataclass(slots=True, eq=False)
 class PartitionReader:
-    """The state of a partition that is assigned to a consumer.
-
-    `position` is the offset of the next record for the application, None while unknown.
-    `fetch_offset` >= `position` is the next offset to request. `reset` is the timestamp for
-    ListOffsets that finds an unknown position; with `initial`, the committed offset of the group
-    comes first. `era` counts the changes of the position by a seek or a reset, so that a response
-    to a request before such a change is ignored. `position_epoch` is the leader epoch of the last
-    record before the position, `fetch_epoch` that of the last record before `fetch_offset`.
-    `epochs` has the first offset of each of the latest leader epochs that were fetched since the
-    last such change. `checked_epoch` is the leader epoch whose log has all records before
-    `fetch_offset`.
-    """
+    """The state of a partition that is assigned to a consumer."""
 
     topic_partition: TopicPartition
     position: int | None = None
+    """The offset of the next record for the application; None while it is unknown."""
     fetch_offset: int = -1
+    """The next offset to request. It is at least `position`."""
     position_epoch: int = NO_EPOCH
+    """The leader epoch of the last record before `position`."""
     fetch_epoch: int = NO_EPOCH
+    """The leader epoch of the last record before `fetch_offset`."""
     checked_epoch: int = NO_EPOCH
+    """The latest leader epoch for which the check for log truncation before `fetch_offset` is done
+    (`position_check.py`)."""
     epochs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
+    """(leader epoch, first offset) of the latest leader epochs fetched since the last `jump`."""
     reset: int | None = None
+    """The timestamp by which ListOffsets finds an unknown position."""
     initial: bool = False
+    """Whether an unknown position is the group's committed offset, if the group has one."""
     paused: bool = False
     era: int = 0
+    """The number of calls of `jump`. A response to a request from before a call is ignored."""
     next_try: float = 0.0
     failures: int = 0
     high_watermark: int = -1

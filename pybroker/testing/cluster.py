@@ -300,8 +300,8 @@ class Cluster:
 
         The existing connections are reset, and `make()` returns a tap, a function, for each new
         connection. A tap is called with a `Direction` and the bytes to pass on. If it returns
-        False, the connection is reset instead. It runs in a thread of the cluster. `make` None, or
-        `heal`, ends the inspection. Only with `proxied=True`.
+        False, the connection is reset instead. Taps run in a thread of the cluster. A call with
+        `make` None, or `heal`, ends the inspection. Only with `proxied=True`.
         """
         self._loop.call(self._proxies().tap, broker, from_, make)
 

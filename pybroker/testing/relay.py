@@ -106,7 +106,7 @@ class Relay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop to listen, and close all connections. Idempotent."""
+        """Stop listening, and close all connections. Idempotent."""
         if self._server is not None:
             self._server.close()
         await cancel_and_wait(*self._tasks)

@@ -65,7 +65,7 @@ def decoded(
     the reason if the record cannot be decoded, and RAW, the bytes of such a record."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
-    # Two steps: Spark computes the columns on which the errors depend only once.
+    # Two steps, so that Spark computes only once the columns on which the errors depend.
     parsed = frame.withColumns({"pybroker_key": key_column, "pybroker_value": value_column})
     error = F.coalesce(key_error, value_error)
     raw = F.when(F.col(ERROR).isNotNull(), F.struct("key", "value"))

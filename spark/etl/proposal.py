@@ -103,7 +103,8 @@ def reached(goal: Snapshot, done: Snapshot) -> bool:
 
 
 def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the ranges of the snapshot's offsets that were deleted already when it was taken."""
+    """Return the offset ranges of the snapshot that the log no longer had when the snapshot was
+    taken."""
     return tuple(
         (item.topic, item.partition, item.start, min(item.log_start, item.end))
         for item in snapshot.ranges()

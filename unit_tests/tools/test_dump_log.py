@@ -97,8 +97,8 @@ MEMBER_TEXT = (
         (
             b"\0",
             b"?",
-            "key: Error at offset 0, skipping. a key or value of 1 bytes, expected a version of 2"
-            " bytes first",
+            "key: Error at offset 0, skipping. a key or value of 1 bytes, expected at least the 2"
+            " bytes of its version",
         ),
     ],
 )

@@ -69,10 +69,10 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes. They are the positions, but the
-        records from an offset in `in_hand` on, which the application may not have processed, do not
-        count. A partition that the application itself has committed at its present position is
-        omitted."""
+        """Return the offsets to commit when the consumer closes: the position of each partition,
+        but for a partition in `in_hand` the offset there, because the application may not have
+        processed the records from that offset on. Omit a partition in `in_hand` that the
+        application itself has committed at its present position."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._told.get(key) == places[key]:

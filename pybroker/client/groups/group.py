@@ -69,7 +69,7 @@ class Group:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Return a context manager that a call that reads holds open. While it is open,
+        """Return a context manager for a call that reads. While the context manager is open,
         max.poll.interval.ms does not run out."""
         self._member.reading = True
         try:

@@ -69,8 +69,8 @@ class Membership:
     """The group membership of a consumer. It calls `news` when the next call of the application has
     work to do.
 
-    Invariant: `state` is STABLE exactly if `identity` names a generation of which the coordinator,
-    by its last answer, counts this consumer as a member. `rejoin` is the reason to join, or None.
+    Invariant: `state` is STABLE exactly if, by the coordinator's last answer, this consumer is a
+    member of the generation in `identity`. `rejoin` is the reason to join, or None.
     `failure` is the error that makes the membership impossible, or None.
     """
 
@@ -113,8 +113,8 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether the member is in a generation, so that it still owns its partitions, as far as it
-        knows."""
+        """Whether the member, as far as it knows, is in a generation and so still owns its
+        partitions."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
@@ -350,9 +350,9 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
 
     def _divide_what_was_withheld(self, now: float) -> None:
-        """Let the group rebalance, as its leader, if a partition still has no owner. Its previous
-        owner, which must release it and rejoin, may have failed, and a static member that replaces
-        it causes no rebalance."""
+        """As the group's leader, let the group rebalance if a partition still has no owner. The
+        partition's previous owner must release it and rejoin, but may have failed; a static member
+        that replaces this owner causes no rebalance."""
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
             self.request_rejoin("partitions were assigned to no member")

@@ -203,8 +203,8 @@ class GroupSession:
 
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
-        """Return a context manager that one task at a time holds open. The task that holds it open
-        may open it again, so that a rebalance callback may close the consumer or unsubscribe."""
+        """Return a context manager that is open in at most one task. This task may open it again,
+        so that a rebalance callback may close the consumer or unsubscribe."""
         if self._in_turn is asyncio.current_task():
             yield
             return

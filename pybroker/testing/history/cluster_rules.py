@@ -30,7 +30,8 @@ def monotone_watermarks(history: History) -> Iterator[Violation]:
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
-        # Requests of one client may overlap. Only one sent after an answer must not be lower.
+        # Requests of one client may overlap. A lower offset is a violation only if it was requested
+        # after the earlier answer.
         goes_back = known is not None and answer.offset < known.offset
         if known is not None and goes_back and answer.asked > known.answered:
             if stale_leaders.explain(answer):

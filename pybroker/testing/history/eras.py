@@ -106,16 +106,16 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with the partition's name in the era of the poll. A poll that belongs to
-        no era gets a unique name, made from `number`, so that its offsets are not compared with
-        other polls."""
+        """Return the poll with the partition's name in the era of the poll. If the poll belongs to
+        no era, its partition gets a unique name, made from `number`, so that its offsets are not
+        compared with those of other polls."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition with the name for a change of its state in ZooKeeper at the time
-        `at`. These names change only when the topic is recreated, not at a loss receipt."""
+        """Return the partition with its name in the topic's life (from creation to deletion) at the
+        time `at`, for a change of its state in ZooKeeper. A loss receipt ends no life."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -390,8 +390,8 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """Yield (partition, time, offset, operation) for each record of which a client knew, from
-        that time on, that it is committed."""
+        """Yield (partition, time, offset, operation) for each offset at which a client knows of a
+        committed record, from `time` on."""
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():

@@ -31,8 +31,8 @@ class DataLossBudget:
         self._harmed: set[int] = set()
 
     def allows(self, broker: int) -> bool:
-        """Return whether `broker` may lose data now, because the number of brokers that have lost
-        data stays within the limit with it."""
+        """Return whether `broker` may lose data now: whether the number of brokers that have lost
+        data, including `broker`, stays within the limit."""
         states = stored_states(self._cluster)
         self._harmed = {each for each in self._harmed if not self._is_whole(each, states)}
         return len(self._harmed | {broker}) <= self._most

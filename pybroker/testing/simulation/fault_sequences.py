@@ -84,9 +84,9 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of the brokers one after another, each when the broker killed before it may have
-    left the ISR. The broker that was killed first lacks the most records. It restarts first; the
-    others restart when it may have been elected."""
+    """Yield kills of all brokers, one after another. Before each kill, the previously killed broker
+    has time to leave the ISR. The broker that was killed first lacks the most records. It restarts
+    first; the others restart when it may have been elected."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]

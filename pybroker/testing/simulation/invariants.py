@@ -110,9 +110,9 @@ class Invariants:
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
         """End the doubt about each replica that has left the ISR since and has rejoined it. A
-        replica on a stopped broker does not count as having left, because a write that is under way
-        may still add it to the ISR for its earlier state. `running` has the replicas on running
-        brokers."""
+        replica on a stopped broker does not count as having left, because a write under way may
+        still add it to the ISR, for what it had before the stop. `running` has the replicas on
+        running brokers."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:

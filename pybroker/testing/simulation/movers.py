@@ -87,8 +87,8 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
-        """Note that a client sends a request to move the replica. Until the answer its directory is
-        unknown. Return the identity of the replica, for `answered`."""
+        """Note that a client sends a request to move the replica. Until the answer the replica's
+        directory is unknown. Return the identity of the replica, for `answered`."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1

@@ -484,7 +484,7 @@ class ZooKeeperSession:
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
         """Sync with the leader every sixth of the session timeout, and break a connection on which
-        no answer has come for too long. `is_fresh` is true for a new connection, to which earlier
+        no answer has come for too long. `is_fresh` is true for a new connection, for which earlier
         silence does not count."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
