@@ -1,6 +1,7 @@
 """The cost of partitions that stand still: three brokers of ours beside three of Apache Kafka.
 
     python benchmarks/growth.py [--rounds N] [--partitions N,...] [--ours-only] [--foreign PERCENT]
+        [--results]
     python benchmarks/growth.py --duties [--partitions N,...] [--quick]
 
 The first form adds idle partitions (replication 3, no records) to both clusters and measures at
@@ -9,9 +10,11 @@ the other through confluent-kafka (acks=all, linger.ms=0, 400 records a figure) 
 acknowledgement (p50) and the brokers' processor time a record. A round in which other processes
 took more than 10 % of a core (--foreign) is dropped and counted. The clusters stand beside each
 other, so the idle load of one is there while the other is measured. It does not count as foreign.
-Printed are medians with the smallest and the largest round. By default both clusters are measured
-at 0, 500 and 2,000 partitions, and with --ours-only ours at 0, 10,000 and 20,000. Needs Java and
-the jars that `mvn` brings.
+The program prints a table for docs/performance.rst: medians with the smallest and the largest
+round, and how many rounds count. With --results it also puts the medians into the file from which
+`benchmarks.racing.plot` makes the plot. By default both clusters are measured at 0, 500 and 2,000
+partitions, and with --ours-only ours at 0, 10,000 and 20,000. Needs Java and the jars that `mvn`
+brings.
 
 The second form prints what each periodic duty of one broker costs with 100, 1,000 and 10,000
 partitions, connections or groups: the time of a run in ms, or percent of a core.
@@ -35,10 +38,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.racing import duties, loads, processes
+from benchmarks.racing import duties, loads, plot, processes
 from benchmarks.racing.cluster import Cluster
 from benchmarks.racing.contestants import APACHE, OURS
 from benchmarks.racing.librdkafka import ClientFailed
+from benchmarks.racing.results import Spread, about_this_machine
 from integration_tests.apache import ApacheZooKeeper
 
 FOREIGN_PERCENT: Final = 10.0
@@ -52,6 +56,9 @@ FILES: Final = 10_000
 """The limit of open files of this program and of each broker. A broker with more logs than this
 closes idle ones."""
 FIGURES: Final = ("p50 ms", "cpu ms/record", "idle % of a core")
+KEYS: Final = ("p50", "cpu", "idle")
+"""The names of FIGURES in benchmarks/results/growth.json."""
+PLOT_KEY: Final = ("partitions", "brokers")
 
 
 @dataclass(frozen=True)
@@ -211,13 +218,33 @@ def run(
     return table
 
 
-def text(table: Table, rounds: int) -> str:
-    head = f"{'partitions':>10}  {'brokers':<13}"
-    lines = [head + "".join(f"{name:>26}" for name in FIGURES) + "  dropped rounds"]
+def rst(table: Table) -> str:
+    """Return the table as reStructuredText, for docs/performance.rst."""
+    lines = [["idle partitions", "brokers", "p50", "CPU a record", "idle", "rounds"]]
     for (size, name), found in table.items():
-        cells = "".join(f"{_cell(found.figures[figure]):>26}" for figure in FIGURES)
-        lines.append(f"{size:>10,}  {name:<13}{cells}  {found.dropped} of {rounds}")
-    return "\n".join(lines)
+        figures = [_cell(found.figures[figure]) for figure in FIGURES]
+        kept = len(found.figures[FIGURES[0]])
+        rounds = f"{kept} ({found.dropped} dropped)" if found.dropped else str(kept)
+        lines.append([f"{size:,}", name, *figures, rounds])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    rule = ["=" * width for width in widths]
+    return "\n".join(
+        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (rule, lines[0], rule, *lines[1:], rule)
+    )
+
+
+def plot_rows(table: Table) -> list[dict[str, object]]:
+    """Return the rows of benchmarks/results/growth.json: each figure as its median, smallest and
+    largest round."""
+    date = about_this_machine()["date"]
+    rows = []
+    for (size, name), found in table.items():
+        spreads = [Spread.of(found.figures[figure]) for figure in FIGURES]
+        figures = {key: s.rounded() for key, s in zip(KEYS, spreads, strict=True) if s is not None}
+        if figures:
+            rows.append({"partitions": size, "brokers": name, "date": date, **figures})
+    return rows
 
 
 def _cell(figures: Sequence[float]) -> str:
@@ -258,6 +285,9 @@ def arguments() -> argparse.Namespace:
         metavar="PERCENT",
         help="drop a round if other processes took more of a core (default 10)",
     )
+    parser.add_argument(
+        "--results", action="store_true", help="put the medians into benchmarks/results/growth.json"
+    )
     parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
     return parser.parse_args()
 
@@ -287,7 +317,9 @@ def main() -> None:
             cluster = stack.enter_context(Cluster(name, place, chroot, SESSION_MS))
             stands.append(Stand(cluster, scale))
         table = run(stands, sizes, options.rounds, scale, options.foreign)
-        print(text(table, options.rounds))
+        print(rst(table))
+        if options.results:
+            plot.merge_rows(plot.RESULTS / "growth.json", plot_rows(table), PLOT_KEY)
 
 
 if __name__ == "__main__":
