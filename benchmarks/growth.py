@@ -226,12 +226,7 @@ def rst(table: Table) -> str:
         kept = len(found.figures[FIGURES[0]])
         rounds = f"{kept} ({found.dropped} dropped)" if found.dropped else str(kept)
         lines.append([f"{size:,}", name, *figures, rounds])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    rule = ["=" * width for width in widths]
-    return "\n".join(
-        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in (rule, lines[0], rule, *lines[1:], rule)
-    )
+    return duties.simple_table(lines)
 
 
 def plot_rows(table: Table) -> list[dict[str, object]]:

@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Final
 
 from benchmarks.racing import lifecycle, loads, plot, processes, report
-from benchmarks.racing.contestants import Contestant, ContestantFactory, rotated
-from benchmarks.racing.measures import Figures, RunningMeasures, Scale, mean_rate
+from benchmarks.racing.contestants import APACHE, Contestant, ContestantFactory, rotated
+from benchmarks.racing.measures import Figures, RunningMeasures, Scale, means
 from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
 from integration_tests.apache import ApacheZooKeeper
@@ -96,16 +96,16 @@ class Race:
         return contestant
 
     def _warm_up(self, contestant: Contestant, measures: RunningMeasures) -> None:
-        """Run rounds of the chosen measures until the contestant's rates stand still. Their figures
-        are saved apart."""
-        rounds = measures.warm_up(contestant, self._chosen, self._scale.warm_up_rounds_max)
+        """Run rounds of the chosen measures until the contestant's figures stand still. They are
+        saved apart. A contestant without a just-in-time compiler gets a quarter of the time."""
+        share = 1.0 if contestant.name == APACHE else 0.25
+        rounds = measures.warm_up(contestant, self._chosen, self._scale.warm_up_seconds_max * share)
         for number, figures in enumerate(rounds):
             self.results.warm_up += [
                 Sample(name, number, contestant.name, found) for name, found in figures.items()
             ]
-            self._progress.say(
-                f"{contestant.name} warms up: round {number + 1}, mean {mean_rate(figures):.4g}"
-            )
+            told = ", ".join(f"{key} {mean:.4g}" for key, mean in means(figures).items())
+            self._progress.say(f"{contestant.name} warms up: round {number + 1}, means: {told}")
 
     def _round(
         self, number: int, standing: Sequence[Contestant], measures: RunningMeasures

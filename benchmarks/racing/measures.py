@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +34,7 @@ class Scale:
     request_seconds: float = 2.0
     latency_seconds: float = 10.0
     connections: int = 2000
-    warm_up_rounds_max: int = 12
+    warm_up_seconds_max: float = 150.0
     idle_seconds: float = 20.0
     topics: int = 50
     partitions_each: int = 100
@@ -48,7 +49,7 @@ class Scale:
             request_seconds=0.5,
             latency_seconds=2.0,
             connections=500,
-            warm_up_rounds_max=1,
+            warm_up_seconds_max=8.0,
             idle_seconds=5.0,
             topics=10,
         )
@@ -95,11 +96,11 @@ class RunningMeasures:
         return self.runs[name](contestant)
 
     def warm_up(
-        self, contestant: Contestant, chosen: Sequence[str], rounds_max: int
+        self, contestant: Contestant, chosen: Sequence[str], seconds_max: float
     ) -> Iterator[dict[str, Figures]]:
         """Run rounds of the `chosen` measures with half of their loads, so that a just-in-time
         compiler compiles the broker's code. Yield the figures of each round. The last round is the
-        one at which the rates stand still (`is_steady`), or the `rounds_max`-th."""
+        one at which the figures stand still (`is_steady`), or which ends after `seconds_max`."""
         scale = replace(
             self.scale,
             messages={size: count // 2 for size, count in self.scale.messages.items()},
@@ -109,12 +110,12 @@ class RunningMeasures:
         )
         warm = RunningMeasures(scale)
         names = [n for n in chosen if n in warm.runs and n not in ("memory", "connections")]
-        means: list[float] = []
-        while names and len(means) < rounds_max and not is_steady(means):
-            figures = {name: warm.run(name, contestant) for name in names}
+        deadline = time.monotonic() + seconds_max
+        rounds: list[dict[str, Figures]] = []
+        while names and time.monotonic() < deadline and not is_steady(rounds):
+            rounds.append({name: warm.run(name, contestant) for name in names})
             warm.end_round(contestant)
-            yield figures
-            means.append(mean_rate(figures))
+            yield rounds[-1]
 
     def end_round(self, contestant: Contestant) -> None:
         """Forget the contestant's topics of this round, because the next round uses new topics."""
@@ -213,16 +214,24 @@ class RunningMeasures:
         return {**figures, **latency_figures(crowd.produce)}
 
 
-def mean_rate(figures: Mapping[str, Figures]) -> float:
-    """Return the geometric mean of a round's rates; without a rate, that of its median times."""
-    key = "rate" if any("rate" in found for found in figures.values()) else "p50"
-    return statistics.geometric_mean(found[key] for found in figures.values() if key in found)
+def means(figures: Mapping[str, Figures]) -> dict[str, float]:
+    """Return the geometric means of a round's rates and processor times, or of its median times if
+    it has no rates."""
+    keys = [key for key in ("rate", "cpu") if any(key in found for found in figures.values())]
+    return {
+        key: statistics.geometric_mean(found[key] for found in figures.values() if key in found)
+        for key in keys or ("p50",)
+    }
 
 
-def is_steady(means: Sequence[float]) -> bool:
-    """Return whether the last STEADY_ROUNDS figures lie within STEADY_SHARE of each other."""
-    last = means[-STEADY_ROUNDS:]
-    return len(last) == STEADY_ROUNDS and max(last) <= min(last) * (1 + STEADY_SHARE)
+def is_steady(rounds: Sequence[Mapping[str, Figures]]) -> bool:
+    """Return whether each of the `means` of the last STEADY_ROUNDS rounds lies within STEADY_SHARE
+    of the others."""
+    last = [means(figures) for figures in rounds[-STEADY_ROUNDS:]]
+    return len(last) == STEADY_ROUNDS and all(
+        max(each[key] for each in last) <= min(each[key] for each in last) * (1 + STEADY_SHARE)
+        for key in last[0]
+    )
 
 
 REQUEST_LOADS: Final = (("unbatched-1", 1, 1), ("unbatched-4", 1, 4), ("batched-4", 100, 4))
