@@ -145,8 +145,10 @@ class OneAtATime:
 class Stand:
     """A cluster with idle partitions, and with one topic that gets the records."""
 
-    def __init__(self, cluster: Cluster, scale: Scale) -> None:
+    def __init__(self, cluster: Cluster, label: str, scale: Scale) -> None:
+        """`label` is the cluster's name in the tables."""
         self.cluster = cluster
+        self.label = label
         self._scale = scale
         self._idle = 0
         self._producer = OneAtATime(cluster, cluster.topic(1))
@@ -204,7 +206,7 @@ def run(
         time.sleep(scale.settle_seconds)
         for number in range(rounds):
             for stand in stands if number % 2 == 0 else reversed(stands):
-                found = table.setdefault((size, stand.cluster.name), Found())
+                found = table.setdefault((size, stand.label), Found())
                 figures, foreign_percent = stand.measure()
                 is_kept = foreign_percent <= foreign_percent_max
                 if is_kept:
@@ -212,7 +214,7 @@ def run(
                 found.dropped += not is_kept
                 told = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
                 say(
-                    f"{size} partitions, round {number + 1}, {stand.cluster.name}: {told},"
+                    f"{size} partitions, round {number + 1}, {stand.label}: {told},"
                     f" foreign load {foreign_percent:.0f} % {'' if is_kept else '(dropped)'}"
                 )
     return table
@@ -310,10 +312,11 @@ def main() -> None:
         for number, name in enumerate(names):
             place, chroot = folder / str(number), f"{zookeeper.connect}/{number}"
             cluster = stack.enter_context(Cluster(name, place, chroot, SESSION_MS))
-            stands.append(Stand(cluster, scale))
+            label = name if len(names) > 1 else f"{name} alone"
+            stands.append(Stand(cluster, label, scale))
         table = run(stands, sizes, options.rounds, scale, options.foreign)
         print(rst(table))
-        if options.results:
+        if options.results and not options.quick:
             plot.merge_rows(plot.RESULTS / "growth.json", plot_rows(table), PLOT_KEY)
 
 

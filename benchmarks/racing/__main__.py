@@ -310,7 +310,7 @@ def main() -> None:
         finally:
             if race.results.samples:
                 print_report(race.results, options.output, as_rst=options.rst)
-                if options.results:
+                if options.results and not options.quick:
                     keep(race.results)
 
 

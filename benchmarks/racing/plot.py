@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.racing.contestants import APACHE
 from benchmarks.racing.metrics import METRICS
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -123,25 +124,25 @@ def _growth(rows: Sequence[Row], top: float) -> Iterator[str]:
     title = "Time until an acknowledgement (p50, ms), three brokers, acks=all, by idle partitions"
     yield _text(left, top, title, "start", bold=True)
     for share in (0.0, 0.5, 1.0):
-        y = bottom - share * (bottom - top - 20)
+        y = bottom - share * (bottom - top - 36)
         yield _line(left, y, right, y, 0.4)
         yield _text(left - 8, y + 4, f"{most * share:.1f}", "end")
 
     def place(row: Row) -> tuple[float, float]:
         x = left + sizes.index(row["partitions"]) / max(len(sizes) - 1, 1) * (right - left)
-        return x, bottom - row["p50"][0] / most * (bottom - top - 20)
+        return x, bottom - row["p50"][0] / most * (bottom - top - 36)
 
     for size in sizes:
         x, _ = place({"partitions": size, "p50": [0.0]})
         yield _text(x, bottom + 16, f"{size:,}", "middle")
     names = dict.fromkeys(row["brokers"] for row in rows)
-    for number, name in enumerate(names):
-        colour = (_OURS_COLOUR, _APACHE_COLOUR)[number % 2]
+    for name in names:
+        colour = _APACHE_COLOUR if name == APACHE else _OURS_COLOUR
         line = sorted(place(row) for row in rows if row["brokers"] == name)
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
         yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        x, y = line[-1]
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+        for x, y in line:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
         yield _text(x - 6, y - 7, name, "end", colour=colour)
 
 
