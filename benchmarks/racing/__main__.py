@@ -181,6 +181,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="FOLDER",
         help="the folder for the data of the brokers (default: the folder for temporary files)",
     )
+    _add_report_options(parser)
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    return options
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", action="store_true", help="put the medians into benchmarks/results/race.json"
     )
@@ -193,10 +201,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--into", type=Path, metavar="FILE.rst", help="with --report: replace a document's table"
     )
-    options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error("--rounds must be 1 or more")
-    return options
 
 
 def chosen_measures(only: str) -> list[str]:
