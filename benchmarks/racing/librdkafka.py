@@ -234,6 +234,14 @@ def program() -> str | None:
     return shutil.which(PROGRAM)
 
 
+def client_name() -> str:
+    """Return what runs the rows of `rdkafka_performance`, and the version of the library."""
+    version = confluent_kafka.libversion()[0]
+    if program() is None:
+        return f"librdkafka {version}, called in place of {PROGRAM}"
+    return PROGRAM
+
+
 def program_value(size: int) -> bytes:
     """Return the value of `size` bytes that the program sends."""
     return (PROGRAM_VALUE * (size // len(PROGRAM_VALUE) + 1))[:size]

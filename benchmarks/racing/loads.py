@@ -136,8 +136,8 @@ def produce_by_program(
     installed, librdkafka is called with the same messages and settings."""
     program = librdkafka.program()
     if program is None:
-        value = librdkafka.program_value(size)
-        return produce(contestant, topic, [value], count, codec=codec, acks=acks)
+        messages = [librdkafka.program_value(size)] * VALUES
+        return produce(contestant, topic, messages, count, codec=codec, acks=acks)
     words = ("-P", "-s", str(size), "-z", codec, "-a", "-1" if acks == "all" else acks)
     linger = ("-X", f"linger.ms={librdkafka.PROGRAM_LINGER_MS}")
     return _run_program(contestant, program, topic, size, count, *words, *linger)

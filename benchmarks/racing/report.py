@@ -123,7 +123,8 @@ def summary(results: Results) -> str:
     about = results.about
     return (
         f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
-        f"{about['apache']}; medians of {rounds(results)} rounds{fewer_rounds(results)}"
+        f"{about['apache']}; client {about.get('client', 'librdkafka')}; "
+        f"medians of {rounds(results)} rounds{fewer_rounds(results)}"
     )
 
 

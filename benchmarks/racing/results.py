@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.racing.contestants import APACHE, OURS
+from benchmarks.racing.librdkafka import client_name
 from integration_tests.maven import KAFKA_VERSION
 
 
@@ -107,4 +108,5 @@ def about_this_machine() -> dict[str, str]:
         "memory": f"{memory:.0f} GiB",
         "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}",
         "apache": f"Apache Kafka {KAFKA_VERSION} in ZooKeeper mode",
+        "client": client_name(),
     }
