@@ -104,12 +104,18 @@ simulate: $(VENV)/.installed-test
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m integration_tests.fuzzing --frames $(FRAMES) --seed "$(SEED)"
 
-# Last comes the race with Apache Kafka, half an hour; RACE="--quick --rounds 1" makes it short.
-bench: $(VENV)/.installed-bench
-	@for file in benchmarks/[a-z]*.py; do test "$$file" = benchmarks/race.py && continue; \
+# The cost of idle partitions and the race with Apache Kafka come last, each half an hour, then the
+# plot of both; RACE="--quick --rounds 1" makes the race short, and keeps it out of the plot.
+bench: $(VENV)/.installed-test
+	@for file in $$(ls benchmarks/[a-z]*.py | grep -v -e /growth.py -e /race.py); do \
 	  echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@echo "== benchmarks/growth.py"
+	$(BIN)/python benchmarks/growth.py --duties
+	$(BIN)/python benchmarks/growth.py --results
+	$(BIN)/python benchmarks/growth.py --ours-only --results
 	@echo "== benchmarks/race.py"
-	$(BIN)/python benchmarks/race.py $(RACE)
+	$(BIN)/python benchmarks/race.py --results $(RACE)
+	$(BIN)/python -m benchmarks.racing.plot
 
 # docs/configuration.rst and the files of config/ are made from the tables of options.
 docs: $(VENV)/.installed-test
@@ -142,10 +148,6 @@ $(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml
 	@echo "installing pybroker and all that its tests need into $(VENV)"
 	$(PIP) install --editable '.[embedded,spark,test,docker,docs]'
 	@touch $@ $(VENV)/.installed-embedded
-
-$(VENV)/.installed-bench: $(VENV)/.installed-test
-	$(PIP) install --editable '.[bench]'
-	@touch $@
 
 # Leaves the data of brokers alone.
 clean:

@@ -1,6 +1,7 @@
 """The cost of partitions that stand still: three brokers of ours beside three of Apache Kafka.
 
     python benchmarks/growth.py [--rounds N] [--partitions N,...] [--ours-only] [--foreign PERCENT]
+        [--results]
     python benchmarks/growth.py --duties [--partitions N,...] [--quick]
 
 The first form adds idle partitions (replication 3, no records) to both clusters and measures at
@@ -9,9 +10,11 @@ the other through confluent-kafka (acks=all, linger.ms=0, 400 records a figure) 
 acknowledgement (p50) and the brokers' processor time a record. A round in which other processes
 took more than 10 % of a core (--foreign) is dropped and counted. The clusters stand beside each
 other, so the idle load of one is there while the other is measured. It does not count as foreign.
-Printed are medians with the smallest and the largest round. By default both clusters are measured
-at 0, 500 and 2,000 partitions, and with --ours-only ours at 0, 10,000 and 20,000. Needs Java and
-the jars that `mvn` brings.
+The program prints a table for docs/performance.rst: medians with the smallest and the largest
+round, and how many rounds count. With --results it also puts the medians into the file from which
+`benchmarks.racing.plot` makes the plot. By default both clusters are measured at 0, 500 and 2,000
+partitions, and with --ours-only ours at 0, 10,000 and 20,000. Needs Java and the jars that `mvn`
+brings.
 
 The second form prints what each periodic duty of one broker costs with 100, 1,000 and 10,000
 partitions, connections or groups: the time of a run in ms, or percent of a core.
@@ -35,10 +38,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.racing import duties, loads, processes
+from benchmarks.racing import duties, loads, plot, processes
 from benchmarks.racing.cluster import Cluster
 from benchmarks.racing.contestants import APACHE, OURS
 from benchmarks.racing.librdkafka import ClientFailed
+from benchmarks.racing.results import Spread, about_this_machine
 from integration_tests.apache import ApacheZooKeeper
 
 FOREIGN_PERCENT: Final = 10.0
@@ -52,6 +56,9 @@ FILES: Final = 10_000
 """The limit of open files of this program and of each broker. A broker with more logs than this
 closes idle ones."""
 FIGURES: Final = ("p50 ms", "cpu ms/record", "idle % of a core")
+KEYS: Final = ("p50", "cpu", "idle")
+"""The names of FIGURES in benchmarks/results/growth.json."""
+PLOT_KEY: Final = ("partitions", "brokers")
 
 
 @dataclass(frozen=True)
@@ -138,8 +145,10 @@ class OneAtATime:
 class Stand:
     """A cluster with idle partitions, and with one topic that gets the records."""
 
-    def __init__(self, cluster: Cluster, scale: Scale) -> None:
+    def __init__(self, cluster: Cluster, label: str, scale: Scale) -> None:
+        """`label` is the cluster's name in the tables."""
         self.cluster = cluster
+        self.label = label
         self._scale = scale
         self._idle = 0
         self._producer = OneAtATime(cluster, cluster.topic(1))
@@ -197,7 +206,7 @@ def run(
         time.sleep(scale.settle_seconds)
         for number in range(rounds):
             for stand in stands if number % 2 == 0 else reversed(stands):
-                found = table.setdefault((size, stand.cluster.name), Found())
+                found = table.setdefault((size, stand.label), Found())
                 figures, foreign_percent = stand.measure()
                 is_kept = foreign_percent <= foreign_percent_max
                 if is_kept:
@@ -205,19 +214,34 @@ def run(
                 found.dropped += not is_kept
                 told = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
                 say(
-                    f"{size} partitions, round {number + 1}, {stand.cluster.name}: {told},"
+                    f"{size} partitions, round {number + 1}, {stand.label}: {told},"
                     f" foreign load {foreign_percent:.0f} % {'' if is_kept else '(dropped)'}"
                 )
     return table
 
 
-def text(table: Table, rounds: int) -> str:
-    head = f"{'partitions':>10}  {'brokers':<13}"
-    lines = [head + "".join(f"{name:>26}" for name in FIGURES) + "  dropped rounds"]
+def rst(table: Table) -> str:
+    """Return the table as reStructuredText, for docs/performance.rst."""
+    lines = [["idle partitions", "brokers", "p50", "CPU a record", "idle", "rounds"]]
     for (size, name), found in table.items():
-        cells = "".join(f"{_cell(found.figures[figure]):>26}" for figure in FIGURES)
-        lines.append(f"{size:>10,}  {name:<13}{cells}  {found.dropped} of {rounds}")
-    return "\n".join(lines)
+        figures = [_cell(found.figures[figure]) for figure in FIGURES]
+        kept = len(found.figures[FIGURES[0]])
+        rounds = f"{kept} ({found.dropped} dropped)" if found.dropped else str(kept)
+        lines.append([f"{size:,}", name, *figures, rounds])
+    return duties.simple_table(lines)
+
+
+def plot_rows(table: Table) -> list[dict[str, object]]:
+    """Return the rows of benchmarks/results/growth.json: each figure as its median, smallest and
+    largest round."""
+    date = about_this_machine()["date"]
+    rows = []
+    for (size, name), found in table.items():
+        spreads = [Spread.of(found.figures[figure]) for figure in FIGURES]
+        figures = {key: s.rounded() for key, s in zip(KEYS, spreads, strict=True) if s is not None}
+        if figures:
+            rows.append({"partitions": size, "brokers": name, "date": date, **figures})
+    return rows
 
 
 def _cell(figures: Sequence[float]) -> str:
@@ -258,6 +282,9 @@ def arguments() -> argparse.Namespace:
         metavar="PERCENT",
         help="drop a round if other processes took more of a core (default 10)",
     )
+    parser.add_argument(
+        "--results", action="store_true", help="put the medians into benchmarks/results/growth.json"
+    )
     parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
     return parser.parse_args()
 
@@ -285,9 +312,12 @@ def main() -> None:
         for number, name in enumerate(names):
             place, chroot = folder / str(number), f"{zookeeper.connect}/{number}"
             cluster = stack.enter_context(Cluster(name, place, chroot, SESSION_MS))
-            stands.append(Stand(cluster, scale))
+            label = name if len(names) > 1 else f"{name} alone"
+            stands.append(Stand(cluster, label, scale))
         table = run(stands, sizes, options.rounds, scale, options.foreign)
-        print(text(table, options.rounds))
+        print(rst(table))
+        if options.results and not options.quick:
+            plot.merge_rows(plot.RESULTS / "growth.json", plot_rows(table), PLOT_KEY)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_the_spark_extra_includes_the_arrow_extra() -> None:
 
 def test_the_tests_import_only_dependencies_of_their_extra() -> None:
     used = foreign_imports(sources.other_sources())
-    extras = ["", "embedded", "spark", "test", "bench", "docker", "docs"]
+    extras = ["", "embedded", "spark", "test", "docker", "docs"]
     missing = used.keys() - distributions(extras) - BUILD_TOOLS
     assert not missing, {name: used[name] for name in missing}
 

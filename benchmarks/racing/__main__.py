@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from benchmarks.racing import lifecycle, loads, processes, report
-from benchmarks.racing.contestants import OURS, Contestant, ContestantFactory, rotated
-from benchmarks.racing.measures import Figures, RunningMeasures, Scale
+from benchmarks.racing import lifecycle, loads, plot, processes, report
+from benchmarks.racing.contestants import APACHE, Contestant, ContestantFactory, rotated
+from benchmarks.racing.measures import Figures, RunningMeasures, Scale, means
 from benchmarks.racing.results import Results, Sample, about_this_machine
 from integration_tests import maven
 from integration_tests.apache import ApacheZooKeeper
@@ -77,8 +77,7 @@ class Race:
             if any(name in measures.runs for name in self._chosen):
                 standing = [self._entered(stack, name) for name in self._field.names]
                 for contestant in standing:
-                    self._progress.say(f"{contestant.name} warms up")
-                    measures.warm_up(contestant, self._warm_up_seconds(contestant))
+                    self._warm_up(contestant, measures)
             for number in range(rounds):
                 self._round(number, standing, measures)
         for name in (name for name in self._chosen if name in LONE):
@@ -96,11 +95,17 @@ class Race:
         contestant.start()
         return contestant
 
-    def _warm_up_seconds(self, contestant: Contestant) -> float:
-        """Return the seconds for which the contestant is warmed up. One without a just-in-time
-        compiler needs a quarter of the time."""
-        share = 0.25 if contestant.name == OURS or contestant.name in self._field.commands else 1.0
-        return self._scale.warm_up_seconds * share
+    def _warm_up(self, contestant: Contestant, measures: RunningMeasures) -> None:
+        """Run rounds of the chosen measures until the contestant's figures stand still. They are
+        saved apart. A contestant without a just-in-time compiler gets a quarter of the time."""
+        share = 1.0 if contestant.name == APACHE else 0.25
+        rounds = measures.warm_up(contestant, self._chosen, self._scale.warm_up_seconds_max * share)
+        for number, figures in enumerate(rounds):
+            self.results.warm_up += [
+                Sample(name, number, contestant.name, found) for name, found in figures.items()
+            ]
+            told = ", ".join(f"{key} {mean:.4g}" for key, mean in means(figures).items())
+            self._progress.say(f"{contestant.name} warms up: round {number + 1}, means: {told}")
 
     def _round(
         self, number: int, standing: Sequence[Contestant], measures: RunningMeasures
@@ -168,13 +173,24 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         type=Path,
         default=Path("build/race"),
         metavar="FOLDER",
-        help="the folder for race.json, race.txt and race.png (default: build/race)",
+        help="the folder for race.json and race.txt (default: build/race)",
     )
     parser.add_argument(
         "--folder",
         type=Path,
         metavar="FOLDER",
         help="the folder for the data of the brokers (default: the folder for temporary files)",
+    )
+    _add_report_options(parser)
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    return options
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results", action="store_true", help="put the medians into benchmarks/results/race.json"
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE.json", help="print the table of an earlier race"
@@ -185,10 +201,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--into", type=Path, metavar="FILE.rst", help="with --report: replace a document's table"
     )
-    options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error("--rounds must be 1 or more")
-    return options
 
 
 def chosen_measures(only: str) -> list[str]:
@@ -242,18 +254,24 @@ def show_report(options: argparse.Namespace) -> None:
         results = Results.load(options.report)
         if options.into is not None:
             report.put_into(options.into, results)
+        elif options.results:
+            keep(results)
         else:
             print_report(results, None, as_rst=options.rst)
     except (OSError, ValueError, KeyError) as error:
         raise SystemExit(f"race: --report: {error}") from error
 
 
+def keep(results: Results) -> None:
+    """Put the medians into the file from which `benchmarks.racing.plot` makes the plot."""
+    plot.merge_rows(plot.RESULTS / "race.json", report.plot_rows(results), ("key",))
+
+
 def print_report(results: Results, output: Path | None, *, as_rst: bool) -> None:
     print(report.rst(results) if as_rst else report.table(results))
     if output is not None:
         (output / "race.txt").write_text(report.table(results), encoding="utf-8")
-        report.plot(results, output / "race.png")
-        print(f"race: {output}/race.json, race.txt, race.png", file=sys.stderr)
+        print(f"race: {output}/race.json, race.txt", file=sys.stderr)
 
 
 def main() -> None:
@@ -296,6 +314,8 @@ def main() -> None:
         finally:
             if race.results.samples:
                 print_report(race.results, options.output, as_rst=options.rst)
+                if options.results and not options.quick:
+                    keep(race.results)
 
 
 if __name__ == "__main__":

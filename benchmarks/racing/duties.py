@@ -14,7 +14,7 @@ import statistics
 import struct
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from benchmarks.racing import processes
 from integration_tests.broker import PybrokerProcess
 from integration_tests.process import free_port
 from integration_tests.wire_client import Connection
+from pybroker.broker.lag_watch import FRESH_S
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.coordinator.controller.rebalance import imbalanced
 from pybroker.model import PartitionState, TopicPartition
@@ -46,25 +47,33 @@ from unit_tests.replication.vocabulary import ME
 RUNS: Final = 15
 LATER_MS: Final = 10**6
 SCRAPES: Final = 5
+LAG_PAGES: Final = 2
 TOPIC_PARTITIONS: Final = 500
 FOLLOWERS: Final = (2, 3)
 
 Say = Callable[[str], None]
 Figures = dict[str, float]
 
+FLUSH, FLUSH_ONE = "flush check", "flush check, 1 log changed"
+CHECKPOINT, CHECKPOINT_ONE = "checkpoints", "checkpoints, 1 log changed"
+REMOVAL, RETENTION = "removal of deleted files", "retention"
+ISR_REVIEW, SCRUBBER = "lag checks and ISR review", "scrubber's choice of logs"
+BALANCE = "controller's balance check"
 PER_RUN: Final = {
-    "flush check": 1.0,
-    "flush check, 1 log changed": 1.0,
-    "checkpoint": 5.0,
-    "checkpoint, 1 log changed": 5.0,
-    "removal of deleted files": 5.0,
-    "ISR review": 15.0,
-    "scrubber's choice of logs": 30.0,
-    "retention": 300.0,
-    "controller's balance check": 300.0,
+    FLUSH: 1.0,
+    FLUSH_ONE: 1.0,
+    CHECKPOINT: 5.0,
+    CHECKPOINT_ONE: 5.0,
+    REMOVAL: 5.0,
+    ISR_REVIEW: 15.0,
+    SCRUBBER: 30.0,
+    RETENTION: 300.0,
+    BALANCE: 300.0,
 }
 """The duties whose time is measured in ms for each run -> their default interval in seconds."""
-ON_REQUEST: Final = ("metrics page, partitions", "metrics page, groups and their lag")
+PAGE, PAGE_GROUPS = "metrics page, partitions", "metrics page, groups"
+PAGE_LAG = "metrics page with a new report of the groups' lag"
+ON_REQUEST: Final = (PAGE, PAGE_GROUPS, PAGE_LAG)
 """The measures of CPU time in ms for each metrics page."""
 IDLE: Final = ("idle partitions", "idle connections", "idle groups")
 """The measures of the additional CPU time that a broker with idle partitions, connections or groups
@@ -73,30 +82,38 @@ needs, in percent of one core."""
 
 def table(folder: Path, zookeeper: str, sizes: Sequence[int], seconds: float, say: Say) -> str:
     """Measure all duties at each number of partitions, groups and connections in `sizes`. Return a
-    table. `seconds` is the duration of the measurement of an idle broker; `say` reports
-    progress."""
+    table in reStructuredText. `seconds` is the duration of the measurement of an idle broker; `say`
+    reports progress."""
     found: dict[int, Figures] = {}
     for size in sizes:
         place = folder / f"duties-{size}"
         found[size] = asyncio.run(_of_logs(place / "logs", size))
-        found[size]["controller's balance check"] = _controller_ms(size)
+        found[size][BALANCE] = _controller_ms(size)
         found[size] |= _of_broker(place / "broker", f"{zookeeper}/duties-{size}", size, seconds)
         say(f"{size}: {found[size]}")
-    width = max(map(len, (*PER_RUN, *ON_REQUEST, *IDLE)))
-    head = "".join(f"{size:>10,}" for size in sizes)
-    lines = [f"{'ms a run':<{width}}{head}   every   % of a core at the last"]
+    lines = [["duty", "unit", *(f"{size:,}" for size in sizes), "every", "% of a core"]]
     for name, interval_s in PER_RUN.items():
         share = found[sizes[-1]][name] / interval_s / 10
-        lines.append(f"{_row(name, width, found, sizes)}  {interval_s:>4.0f} s  {share:.4f}")
-    lines.append(f"{'ms a page':<{width}}{head}")
-    lines += [_row(name, width, found, sizes) for name in ON_REQUEST]
-    lines.append(f"{'% of a core':<{width}}{head}")
-    lines += [_row(name, width, found, sizes) for name in IDLE]
-    return "\n".join(lines)
+        lines.append([*_cells(name, "ms a run", found), f"{interval_s:.0f} s", f"{share:.4f}"])
+    for name in ON_REQUEST:
+        lines.append([*_cells(name, "ms a page", found), "", ""])
+    for name in IDLE:
+        lines.append([*_cells(name, "% of a core", found), "", ""])
+    return simple_table(lines)
 
 
-def _row(name: str, width: int, found: dict[int, Figures], sizes: Sequence[int]) -> str:
-    return f"{name:<{width}}" + "".join(f"{found[size][name]:>10.3f}" for size in sizes)
+def _cells(name: str, unit: str, found: Mapping[int, Figures]) -> list[str]:
+    return [name, unit, *(f"{figures[name]:.3f}" for figures in found.values())]
+
+
+def simple_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return `lines`, of which the first has the headings, as a table in reStructuredText."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    rule = ["=" * width for width in widths]
+    return "\n".join(
+        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (rule, lines[0], rule, *lines[1:], rule)
+    )
 
 
 # Duties that run in this process
@@ -163,14 +180,14 @@ async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
     logs.write_checkpoints(marks)
     logs.remove_deleted(now_ms)
     return {
-        "flush check": await _run_ms(flush, nothing),
-        "flush check, 1 log changed": await _run_ms(flush, change),
-        "checkpoint": await _run_ms(checkpoint, nothing),
-        "checkpoint, 1 log changed": await _run_ms(checkpoint, change),
-        "removal of deleted files": await _run_ms(remove, nothing),
-        "ISR review": await _run_ms(leading.changes.review_all, nothing),
-        "scrubber's choice of logs": await _run_ms(choose, nothing),
-        "retention": await _run_ms(retain, nothing),
+        FLUSH: await _run_ms(flush, nothing),
+        FLUSH_ONE: await _run_ms(flush, change),
+        CHECKPOINT: await _run_ms(checkpoint, nothing),
+        CHECKPOINT_ONE: await _run_ms(checkpoint, change),
+        REMOVAL: await _run_ms(remove, nothing),
+        ISR_REVIEW: await _run_ms(leading.changes.review_all, nothing),
+        SCRUBBER: await _run_ms(choose, nothing),
+        RETENTION: await _run_ms(retain, nothing),
     }
 
 
@@ -223,13 +240,14 @@ def _of_broker(folder: Path, zookeeper: str, count: int, seconds: float) -> Figu
         figures = {
             "idle connections": connections - base,
             "idle groups": _idle_percent(broker, seconds, settle=True) - base,
-            "metrics page, groups and their lag": _page_ms(broker, page) - page_ms,
+            PAGE_GROUPS: _page_ms(broker, page) - page_ms,
+            PAGE_LAG: _page_ms(broker, page, apart_s=FRESH_S + 1, pages=LAG_PAGES) - page_ms,
         }
     with _broker(folder / "2", f"{zookeeper}-2") as (broker, page):
         base, page_ms = _idle_percent(broker, seconds), _page_ms(broker, page)
         _create(broker, "many", count)
         figures["idle partitions"] = _idle_percent(broker, seconds, settle=True) - base
-        figures["metrics page, partitions"] = _page_ms(broker, page) - page_ms
+        figures[PAGE] = _page_ms(broker, page) - page_ms
     return figures
 
 
@@ -258,11 +276,14 @@ def _idle_percent(broker: PybrokerProcess, seconds: float, *, settle: bool = Fal
     return (processes.cpu_seconds(broker.process.pid) - before) / seconds * 100
 
 
-def _page_ms(broker: PybrokerProcess, page: str) -> float:
-    """Return the median CPU time in ms that the broker needs for a metrics page. The first page
-    does not count."""
+def _page_ms(
+    broker: PybrokerProcess, page: str, *, apart_s: float = 0.0, pages: int = SCRAPES
+) -> float:
+    """Return the median CPU time in ms that the broker needs for a metrics page, of `pages` pages
+    with `apart_s` seconds between them. The first page does not count."""
     took = []
-    for _ in range(SCRAPES + 1):
+    for _ in range(pages + 1):
+        time.sleep(apart_s)
         before = processes.cpu_seconds(broker.process.pid)
         with urllib.request.urlopen(page, timeout=60) as answer:
             answer.read()

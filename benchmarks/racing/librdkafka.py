@@ -1,5 +1,5 @@
 """Calls librdkafka, from the wheel of confluent-kafka, directly: with thousands of messages in each
-call.
+call. Runs librdkafka's own benchmark, `rdkafka_performance`, where it is installed.
 
 The classes of confluent-kafka create a Python object for each message. This costs more than the
 broker's work for the message, so a race would measure the client. This module therefore calls the
@@ -9,6 +9,9 @@ library by ctypes. Its consumer passes the messages to a C function that does no
 from __future__ import annotations
 
 import ctypes
+import re
+import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
@@ -212,3 +215,49 @@ class Consumer(_Client):
         failed = message.contents.err
         self._library.rd_kafka_message_destroy(message)
         return None if failed else arrived
+
+
+# librdkafka's own benchmark
+
+PROGRAM: Final = "rdkafka_performance"
+PROGRAM_LINGER_MS: Final = 5
+"""The linger.ms of the program's producer, which is also that of `Producer` in the race. The
+program's default is 1,000 ms: it would spend that time before the last batch of each run."""
+PROGRAM_VALUE: Final = b"librdkafka_performance testing!"
+"""The text that the program repeats in each message. All its messages are equal."""
+_PROGRAM_SECONDS_MAX: Final = 300.0
+_SUMMARY: Final = re.compile(r"% (\d+) messages .*?: (\d+) msgs/s", re.DOTALL)
+
+
+def program() -> str | None:
+    """Return the path of `rdkafka_performance`; None if it is not on the PATH."""
+    return shutil.which(PROGRAM)
+
+
+def client_name() -> str:
+    """Return what runs the rows of `rdkafka_performance`, and the version of the library."""
+    version = confluent_kafka.libversion()[0]
+    if program() is None:
+        return f"librdkafka {version}, called in place of {PROGRAM}"
+    return PROGRAM
+
+
+def program_value(size: int) -> bytes:
+    """Return the value of `size` bytes that the program sends."""
+    return (PROGRAM_VALUE * (size // len(PROGRAM_VALUE) + 1))[:size]
+
+
+def run_program(path: str, bootstrap: str, topic: str, count: int, *words: str) -> float:
+    """Run the program at `path` with `count` messages and partition 0 of the topic. `words` say
+    whether it produces or consumes. Return its messages a second.
+
+    Raises ClientFailed if it fails, or handles fewer messages."""
+    command = [path, *words, "-b", bootstrap, "-t", topic, "-p", "0", "-c", str(count)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=_PROGRAM_SECONDS_MAX, check=False
+    )
+    summaries = _SUMMARY.findall(ended.stdout)
+    if ended.returncode or not summaries or int(summaries[-1][0]) < count:
+        told = (ended.stdout + ended.stderr)[-1000:]
+        raise ClientFailed(f"{' '.join(command)} ended with {ended.returncode}: {told}")
+    return float(summaries[-1][1])

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.racing import processes
+from benchmarks.racing import librdkafka, processes
 from benchmarks.racing.contestants import Contestant
 from benchmarks.racing.librdkafka import ClientFailed, Consumer, Producer
 from benchmarks.requests import ask, fetch_frame, framed, load, produce_frame
@@ -127,6 +127,38 @@ def consume(
         with Consumer(contestant.bootstrap, topic, offset) as consumer:
             done += consumer.skip(count)
     return throughput(contestant, cpu, started, done * size)
+
+
+def produce_by_program(
+    contestant: Contestant, topic: str, size: int, count: int, *, codec: str, acks: str
+) -> Throughput:
+    """Send `count` messages of `size` bytes by `rdkafka_performance`. Where that program is not
+    installed, librdkafka is called with the same messages and settings."""
+    program = librdkafka.program()
+    if program is None:
+        messages = [librdkafka.program_value(size)] * VALUES
+        return produce(contestant, topic, messages, count, codec=codec, acks=acks)
+    words = ("-P", "-s", str(size), "-z", codec, "-a", "-1" if acks == "all" else acks)
+    linger = ("-X", f"linger.ms={librdkafka.PROGRAM_LINGER_MS}")
+    return _run_program(contestant, program, topic, size, count, *words, *linger)
+
+
+def consume_by_program(contestant: Contestant, topic: str, size: int, count: int) -> Throughput:
+    """Read `count` messages of `size` bytes from the beginning of the topic by
+    `rdkafka_performance`, or by librdkafka as `produce_by_program` does."""
+    program = librdkafka.program()
+    if program is None:
+        return consume(contestant, topic, 0, count, size=size, passes=1)
+    return _run_program(contestant, program, topic, size, count, "-C", "-o", "beginning")
+
+
+def _run_program(
+    contestant: Contestant, program: str, topic: str, size: int, count: int, *words: str
+) -> Throughput:
+    cpu = processes.cpu_seconds(contestant.pid)
+    rate = librdkafka.run_program(program, contestant.bootstrap, topic, count, *words)
+    used = processes.cpu_seconds(contestant.pid) - cpu
+    return Throughput(rate * size / MEGABYTE, used / (count * size) * GIGABYTE)
 
 
 def requests(

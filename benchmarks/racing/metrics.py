@@ -52,9 +52,20 @@ class Metric:
     def measure(self) -> str:
         return self.key.split("/")[0]
 
+    @property
+    def larger_is_better(self) -> bool:
+        """True for a rate or an amount of work, False for a time, memory or processor time."""
+        return self.key.endswith(("/rate", "/per-cpu"))
+
 
 def produce_name(size: int, codec: str, acks: str) -> str:
     return f"produce-{size}-{codec}-{acks}"
+
+
+def program_name(verb: str, size: int, codec: str, acks: str) -> str:
+    """Return the measure of `rdkafka_performance` whose producer ("produce") or consumer
+    ("consume") it runs."""
+    return "-".join(["program", verb, str(size), codec, *([acks] if verb == "produce" else [])])
 
 
 def size_text(size: int) -> str:
@@ -82,6 +93,17 @@ def _latency(measure: str, title: str) -> Iterator[Metric]:
         yield Metric(f"{measure}/{key}", f"{title}: {text}", "ms", SMALLER)
 
 
+def _by_program() -> Iterator[Metric]:
+    for size in SIZES:
+        for codec in CODECS:
+            title = f"{{}} {size_text(size)}, {codec}"
+            for acks in ACKS:
+                made = f"rdkafka_performance: {title.format('produce')}, acks={acks}"
+                yield from _throughput(program_name("produce", size, codec, acks), made)
+            read = f"rdkafka_performance: {title.format('consume')}"
+            yield from _throughput(program_name("consume", size, codec, ""), read)
+
+
 def _all() -> Iterator[Metric]:
     for size in SIZES:
         for codec in CODECS:
@@ -91,6 +113,7 @@ def _all() -> Iterator[Metric]:
     for size in SIZES:
         for place, text in (("hot", "from memory"), ("cold", "from disk")):
             yield from _throughput(f"consume-{place}-{size}", f"consume {size_text(size)} {text}")
+    yield from _by_program()
     yield from _requests("unbatched-1", "unbatched, 8 connections, 1 under way")
     yield from _requests("unbatched-4", "unbatched, 8 connections, 4 under way")
     yield from _requests("batched-4", "100 records a request, 8 connections, 4 under way")

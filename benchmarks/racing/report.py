@@ -1,4 +1,5 @@
-"""The report of a race: a table for the terminal, a table for the documents, and a plot.
+"""The report of a race: a table for the terminal, a table for the documents, and the rows of its
+medians for the plot (`benchmarks.racing.plot`).
 
 All figures come from `Results`; this module measures nothing.
 """
@@ -8,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import matplotlib.figure
-import matplotlib.ticker
+from typing import Any
 
 from benchmarks.racing.contestants import APACHE, OURS
 from benchmarks.racing.metrics import METRICS, Goal, Metric
@@ -124,7 +123,8 @@ def summary(results: Results) -> str:
     about = results.about
     return (
         f"{about['date']}, {about['cores']} cores, {about['memory']} of memory, {about['system']}; "
-        f"{about['apache']}; medians of {rounds(results)} rounds{fewer_rounds(results)}"
+        f"{about['apache']}; client {about.get('client', 'librdkafka')}; "
+        f"medians of {rounds(results)} rounds{fewer_rounds(results)}"
     )
 
 
@@ -174,38 +174,16 @@ def _list_table_row(line: Sequence[str]) -> str:
     return "\n".join([f"   * - {first}", *(f"     - {cell}".rstrip() for cell in others)])
 
 
-def plot(results: Results, path: Path) -> None:
-    """Write a plot to `path` with a bar for each metric: the ratio of pybroker to Apache Kafka with
-    its range. A mark shows the goal."""
-    shown = [row for row in rows(results) if APACHE in row.ratios][::-1]
-    if not shown:
-        return
-    figure = matplotlib.figure.Figure(figsize=(11, 1.5 + 0.24 * len(shown)), layout="constrained")
-    axes = figure.add_subplot()
-    places = range(len(shown))
-    medians = [row.ratios[APACHE].median for row in shown]
-    spread = [
-        [row.ratios[APACHE].median - row.ratios[APACHE].low for row in shown],
-        [row.ratios[APACHE].high - row.ratios[APACHE].median for row in shown],
+def plot_rows(results: Results) -> list[dict[str, Any]]:
+    """Return the rows of benchmarks/results/race.json: the medians of both brokers, and the median,
+    smallest and largest ratio, for each metric that both have."""
+    return [
+        {
+            "key": row.metric.key,
+            "date": results.about["date"],
+            **{name: row.figures[name].rounded()[0] for name in (OURS, APACHE)},
+            "ratio": row.ratios[APACHE].rounded(),
+        }
+        for row in rows(results)
+        if APACHE in row.ratios
     ]
-    colours = {MET: "tab:green", MISSED: "tab:red", "": "tab:grey"}
-    axes.barh(
-        places,
-        medians,
-        xerr=spread,
-        color=[colours[row.verdict()] for row in shown],
-        error_kw={"elinewidth": 1, "ecolor": "black"},
-    )
-    goals = [(row.metric.goal.ratio, n) for n, row in enumerate(shown) if row.metric.goal]
-    if goals:
-        marks, heights = zip(*goals, strict=True)
-        axes.plot(marks, heights, "k|", markersize=9, label="goal")
-        axes.legend(loc="lower right")
-    axes.set_yticks(places, [f"{row.metric.title} [{row.metric.unit}]" for row in shown])
-    axes.set_ylim(-0.7, len(shown) - 0.3)
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
-    axes.set_xlabel(f"{OURS} / {APACHE} (green: goal met, red: not met, grey: no goal)")
-    figure.suptitle(summary(results), fontsize=9)
-    figure.savefig(path, dpi=110)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.racing.contestants import APACHE, OURS
+from benchmarks.racing.librdkafka import client_name
 from integration_tests.maven import KAFKA_VERSION
 
 
@@ -33,6 +34,8 @@ class Results:
     about: dict[str, str]
     contestants: list[str]
     samples: list[Sample] = field(default_factory=list)
+    warm_up: list[Sample] = field(default_factory=list)
+    """The figures of the warm-up rounds. They do not count."""
 
     def save(self, path: Path) -> None:
         """Write the results to the file `path` atomically."""
@@ -40,6 +43,7 @@ class Results:
             "about": self.about,
             "contestants": self.contestants,
             "samples": [vars(sample) for sample in self.samples],
+            "warm_up": [vars(sample) for sample in self.warm_up],
         }
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -49,7 +53,8 @@ class Results:
     def load(cls, path: Path) -> Results:
         content = json.loads(path.read_text(encoding="utf-8"))
         samples = [Sample(**sample) for sample in content["samples"]]
-        return cls(content["about"], content["contestants"], samples)
+        warm_up = [Sample(**sample) for sample in content.get("warm_up", [])]
+        return cls(content["about"], content["contestants"], samples, warm_up)
 
     @property
     def others(self) -> list[str]:
@@ -89,6 +94,10 @@ class Spread:
             return None
         return cls(statistics.median(figures), min(figures), max(figures))
 
+    def rounded(self) -> list[float]:
+        """Return the median, the smallest and the largest value with four significant digits."""
+        return [float(f"{figure:.4g}") for figure in (self.median, self.low, self.high)]
+
 
 def about_this_machine() -> dict[str, str]:
     """Return the facts about this machine that a reader of the results needs."""
@@ -99,4 +108,5 @@ def about_this_machine() -> dict[str, str]:
         "memory": f"{memory:.0f} GiB",
         "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}",
         "apache": f"Apache Kafka {KAFKA_VERSION} in ZooKeeper mode",
+        "client": client_name(),
     }
