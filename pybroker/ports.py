@@ -396,6 +396,21 @@ class KeyValue:
     value: bytes | None
 
 
+class MarkerListener(Protocol):
+    """Called by the handler of WriteTxnMarkers for each commit or abort marker of an internal
+    topic's partition, in the step of the event loop that appends the marker at `offset` to the
+    leader's log. The marker may not be committed yet. The call never waits and never raises."""
+
+    def __call__(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        producer_id: int,
+        producer_epoch: int,
+        is_commit: bool,
+    ) -> None: ...
+
+
 class PartitionLog(Protocol):
     """A partition of an internal topic on the broker that leads it. A coordinator stores its
     decisions in it. Every method may raise BrokerError KAFKA_STORAGE_ERROR and, once another broker

@@ -65,8 +65,8 @@ spark: cuts examples failures java option_values readability | snapshot_document
 spark.etl: files layout moments progress yaml_file | job_names manifest | store | exactly_once |
     job_model orphans report | decode job_file proposal | sink transform | output run | job |
     command
-storage: * | checkpoints files index_table producer_state retention | directory epoch_file
-    offset_index producer_snapshot time_index | directory_set segment snapshot_files |
+storage: * | txn_index | checkpoints files index_table producer_state retention | directory
+    epoch_file offset_index producer_snapshot time_index | directory_set segment snapshot_files |
     undeleted_segments segment_roll segments | durability log_parts lookup | epoch_check log
     recovery | checkpointed chores loader log_table replica_health scrub | checkpoint_writer ending
     moves | opening relocation | manager

@@ -25,7 +25,7 @@ from pybroker.model import (
     TopicPartition,
     is_orphaned,
 )
-from pybroker.ports import Blocking, Clock
+from pybroker.ports import Blocking, Clock, MarkerListener
 from pybroker.replication.authority import SHORT_OF, Authority, authority
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.followed_partition import FollowedPartition
@@ -80,6 +80,7 @@ class ReplicaManager:
         """Called with a replica of an orphaned partition, which then reports its log end."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
         """Called for each internal topic's partition whose replica here may have a new role."""
+        self.on_marker: MarkerListener = lambda *marker: None
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
         """Called in any thread with an offset at which a partition's log may be damaged."""
@@ -356,8 +357,7 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch is {controller_epoch}, expected {self._controller_epoch}"
-                " or more",
+                f"controller epoch is {controller_epoch}, expected at least {self._controller_epoch}",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(
@@ -412,6 +412,7 @@ class ReplicaManager:
                 high_watermark=known,
                 counters=self._metrics.topic(key.topic),
             )
+            partition.on_decided = lambda: self.fetches.disturbed(key)
             if key.topic not in INTERNAL_TOPICS:
                 self.by_topic.setdefault(key.topic.encode(), {})[key.partition] = partition
         if opened.latest_epoch > facts.state.leader_epoch:  # no checksum covers epochs

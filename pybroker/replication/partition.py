@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
@@ -32,6 +32,7 @@ from pybroker.replication.watched import Watched
 from pybroker.storage.log import Log
 from pybroker.storage.log_config import NEVER
 from pybroker.storage.log_parts import AppendResult
+from pybroker.storage.producer_state import EXEMPT, Verification
 
 _ANY_NUMBER: Final = 2**31
 
@@ -74,6 +75,9 @@ class Partition(Watched):
         """The approximate number of bytes between the high watermark and the log end."""
         self._rules = AppendRules(topic_partition)
         self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        log.producers.decide(self._high_watermark)
+        self.on_decided: Callable[[], None] = lambda: None
+        """Called when the leader's high watermark has passed the marker of a transaction."""
         log.changes.unsaved.add(topic_partition)
 
     def replace_log(self, log: Log) -> None:
@@ -131,7 +135,7 @@ class Partition(Watched):
         """Return the last stable offset: below it every transaction is committed or aborted. It is
         at most the high watermark. It is at least the log start, even if an open transaction began
         below the log start."""
-        stable = self.log.last_stable_offset(self._high_watermark)
+        stable = self.log.producers.last_stable_offset(self._high_watermark)
         return max(stable, self.log.log_start_offset)
 
     def readable_end(self, read_committed: bool) -> int:
@@ -156,21 +160,14 @@ class Partition(Watched):
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
             return True
-        if self._facts is not None and self._is_repeat(facts):
-            return False
+        known, told = self.state, facts.state
+        if known and (told.leader_epoch, told.leader) == (known.leader_epoch, known.leader):
+            return False  # the ISR may differ: this leader may have changed it since
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
             f"{self.topic_partition}: the command has leader epoch {facts.state.leader_epoch} and"
             f" leader {facts.state.leader}, but the replica knows leader epoch {self.leader_epoch}",
         )
-
-    def _is_repeat(self, facts: PartitionFacts) -> bool:
-        """Return whether the `facts` of a command repeat the current leader epoch and leader. Their
-        ISR may differ: the controller may have read the state node before this leader's last
-        change."""
-        assert self._facts is not None
-        state = self._facts.state
-        return (facts.state.leader_epoch, facts.state.leader) == (state.leader_epoch, state.leader)
 
     def told_again(self, facts: PartitionFacts) -> int:
         """Adopt a later version of the state node from a command that repeats the current leader
@@ -364,28 +361,35 @@ class Partition(Watched):
         return self._leader.facts.partition_epoch if self._leader and has_heirs else None
 
     def append(
-        self, data: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+        self,
+        data: memoryview,
+        header: BatchHeader,
+        *,
+        acks: int,
+        now_ms: int,
+        guard: Verification | None = EXEMPT,
     ) -> AppendResult:
         """As the leader, append one validated batch, and advance the high watermark as far as
-        allowed.
+        allowed. `guard` as in `ProducerState.check`.
 
         Raises BrokerError: NOT_ENOUGH_REPLICAS (only with acks=-1; then nothing is written), or the
         error of the producer state. Raises StorageError if the write fails."""
         assert self._leader is not None
         assert self._facts is not None
         config = self.log.config
-        if (
-            acks == -1
-            and self._isr_size < config.min_insync_replicas
-            and (not self.has_enough_replicas())
-        ):
+        may_lack = acks == -1 and self._isr_size < config.min_insync_replicas
+        if may_lack and not self.has_enough_replicas():
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic_partition} has {len(self._facts.state.isr)} in-sync replicas, "
                 f"acks=all needs {self.log.config.min_insync_replicas} (min.insync.replicas)",
             )
         result = self.log.append(
-            data, header, leader_epoch=self._facts.state.leader_epoch, now_ms=now_ms
+            data,
+            header,
+            leader_epoch=self._facts.state.leader_epoch,
+            now_ms=now_ms,
+            guard=guard,
         )
         counters = self._counters
         counters.produce_requests += 1
@@ -476,6 +480,9 @@ class Partition(Watched):
     def _move_high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
         self.log.changes.unsaved.add(self.topic_partition)  # after the change
+        if self.log.producers.undecided and self.log.producers.decide(offset) and self._leader:
+            self.changed()
+            self.on_decided()
 
     def has_enough_replicas(self) -> bool:
         """Return whether the ISR is large enough for appends with acks=all."""

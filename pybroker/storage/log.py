@@ -21,7 +21,7 @@ from pybroker.storage.epoch_file import EpochFile
 from pybroker.storage.epochs import EPOCH_MAX
 from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.log_parts import AppendResult, LogOwner, LogParts
-from pybroker.storage.producer_state import ProducerState
+from pybroker.storage.producer_state import EXEMPT, ProducerState, Verification
 from pybroker.storage.retention import SegmentFacts, expired
 from pybroker.storage.segment import Appended, Segment
 from pybroker.storage.segment_roll import NO_ROOM, SegmentRoll
@@ -113,10 +113,12 @@ class Log:
         *,
         leader_epoch: int,
         now_ms: int,
+        guard: Verification | None = EXEMPT,
     ) -> AppendResult:
         """As the leader, append one validated batch, exactly `data`; its offset and leader epoch
-        are set in place. `header` is the batch's header as received. Raises BrokerError with a code
-        of `ProducerState.check`, or KAFKA_STORAGE_ERROR; then nothing is written."""
+        are set in place. `header` is the batch's header as received, `guard` as in
+        `ProducerState.check`. Raises BrokerError with a code of `ProducerState.check`, or
+        KAFKA_STORAGE_ERROR; then nothing is written."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -124,7 +126,7 @@ class Log:
         marker = None
         if header.producer_id >= 0:
             marker = lookup.marker_of(data, header)
-            duplicate = self._producers.check(header, marker)
+            duplicate = self._producers.check(header, marker, guard)
             if duplicate is not None:
                 was_ms = duplicate.timestamp if stamped_ms >= 0 else NO_TIMESTAMP
                 first, last = duplicate.first_offset, duplicate.last_offset
@@ -330,14 +332,12 @@ class Log:
         (KIP-734); None if no record is below `upper_offset`. Raises BrokerError."""
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset, upper_offset)
 
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the last stable offset, which is at most `high_watermark`."""
-        unstable = self._producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(high_watermark, unstable)
-
-    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Return aborted transactions with records in [from_offset, to_offset), oldest first."""
-        return lookup.aborted_transactions(self.segments, from_offset, to_offset)
+    def aborted_transactions(
+        self, from_offset: int, to_offset: int, *, cached_only: bool = False
+    ) -> list[AbortedTransaction] | None:
+        """Return aborted transactions with records in [from_offset, to_offset), oldest first. None
+        as in `read`."""
+        return lookup.aborted_transactions(self.segments, from_offset, to_offset, cached_only)
 
     # -- leader epochs
 

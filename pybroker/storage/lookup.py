@@ -200,18 +200,30 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tup
 
 @reported()
 def aborted_transactions(
-    segments: Segments, from_offset: int, to_offset: int
-) -> list[AbortedTransaction]:
+    segments: Segments, from_offset: int, to_offset: int, cached_only: bool
+) -> list[AbortedTransaction] | None:
     """Return the aborted transactions that have records from `from_offset` up to `to_offset`,
-    ordered by their first offset."""
+    ordered by their first offset. None: with `cached_only`, the lookup would wait for the disk."""
     found = []
-    for segment in segments.from_offset(from_offset):
-        for entry in segment.transactions.entries():
-            if entry.last_offset >= from_offset and entry.first_offset < to_offset:
+    try:
+        for entry in _entries(segments, from_offset, cached_only):
+            if entry.first_offset < to_offset:
                 found.append(entry)
             if entry.last_stable_offset >= to_offset:
-                return sorted(found, key=lambda each: each.first_offset)
+                break  # all later transactions begin at this last stable offset or above
+    except NotCached:
+        return None
     return sorted(found, key=lambda each: each.first_offset)
+
+
+def _entries(
+    segments: Segments, from_offset: int, cached_only: bool
+) -> Iterator[AbortedTransaction]:
+    """Yield the aborted transactions whose marker is at `from_offset` or later, by their
+    markers."""
+    for segment in segments.from_offset(from_offset):
+        if not segment.transactions.is_missing:
+            yield from segment.transactions.overlapping(from_offset, cached_only=cached_only)
 
 
 def end_without(segments: Segments, offset: int) -> int:
@@ -232,9 +244,13 @@ def rebuild_producers(
 ) -> ProducerState:
     """Return the producer state at the log end: the newest snapshot at an offset up to
     `snapshot_max`, updated by the batches after it. A crash may have removed aborted transactions
-    above `snapshot_max` from the transaction index; reading these batches adds them again.
+    above `snapshot_max` from the transaction index, or damaged the index of a segment; reading the
+    batches adds them again.
     `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle."""
     first, end = segments.first.base_offset, segments.active.next_offset
+    for segment in segments.all:
+        if segment.transactions.is_incomplete:
+            snapshot_max = min(snapshot_max, segment.base_offset)
     loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
     start, state = loaded if loaded is not None else (first, ProducerState())
     if start < end:
@@ -254,6 +270,4 @@ def _replay(state: ProducerState, segment: Segment, start: int, seen_ms: int) ->
                 marker = marker_of(segment.file.pread(place, header.size), header)
             completed = state.apply(header, header.base_offset, seen_ms, marker)
             if completed is not None and completed.aborted:
-                entry = state.aborted(completed)
-                if entry not in segment.transactions.entries():
-                    segment.transactions.append(entry)
+                segment.transactions.add(state.aborted(completed))

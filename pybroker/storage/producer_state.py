@@ -4,10 +4,15 @@ The code does no I/O. `check` decides whether a batch may be appended, and chang
 updates the state for a batch that was written. The leader calls both. Followers and recovery call
 only `apply`, so all replicas reach the same state. `producer_snapshot.py` defines the file
 format.
+
+A transaction is open from its first batch to its marker. It is undecided from its marker on until
+the marker is below the high watermark: until then another leader may lack the marker.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -21,6 +26,9 @@ from pybroker.storage.txn_index import AbortedTransaction
 BATCHES_REMEMBERED: Final = 5
 """The largest number of batches that an idempotent producer has in flight
 (max.in.flight.requests.per.connection). The broker remembers this many for each producer."""
+VERIFICATIONS_MAX: Final = 10_000
+"""The largest number of guards of one partition, so that requests with made-up producer ids cannot
+fill the memory. The oldest guard goes first; its producer's batch gets INVALID_TXN_STATE."""
 EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
 """The default of the option producer.id.expiration.ms."""
 
@@ -58,6 +66,29 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    @property
+    def has_transaction(self) -> bool:
+        """Whether the producer has an open transaction."""
+        return self.transaction_first_offset != NO_OFFSET
+
+
+@dataclass(slots=True, eq=False)
+class Verification:
+    """The guard of a transaction's first append to a partition (KIP-890). The leader creates it,
+    asks the transaction coordinator whether the partition is in the producer's transaction, and
+    appends only while this object is still the producer's current one. A marker removes it, so a
+    confirmation of an earlier transaction does not count for the next one."""
+
+    started_ms: int
+    epoch: int
+    lowest_sequence: int
+    """The lowest sequence of the batches of this epoch that had to be verified. A batch with a
+    higher one is not appended before it."""
+
+
+EXEMPT: Final = Verification(0, NO_EPOCH, SEQUENCE_MAX)
+"""The guard of an append that needs no verification."""
+
 
 class CompletedTransaction(NamedTuple):
     """A transaction from `first_offset` to its marker at `last_offset`."""
@@ -72,24 +103,32 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """The state of all producers of one partition.
 
-    Invariant: the keys of `open_transactions` are the `transaction_first_offset` of all entries
-    with an open transaction."""
+    Invariants: the keys of `open_transactions` are the `transaction_first_offset` of all entries
+    with an open transaction, in ascending order. `first_unstable` is the smallest first offset of
+    all open and undecided transactions; None if there are none. Any thread may read it."""
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
-    open_transactions: dict[int, int] = field(default_factory=dict)
+    open_transactions: OrderedDict[int, int] = field(default_factory=OrderedDict)
     """First offset of an open transaction -> its producer id."""
-    undecided: list[CompletedTransaction] = field(default_factory=list)
-    """The completed transactions whose marker may be at or above the high watermark, in the order
-    of the markers."""
+    undecided: deque[CompletedTransaction] = field(default_factory=deque)
+    """The completed transactions whose marker was not below the high watermark at the last call of
+    `decide`, in the order of the markers."""
+    first_unstable: int | None = None
+    verifications: dict[int, Verification] = field(default_factory=dict)
+    """Producer id -> the guard of the producer's first append to a transaction."""
 
     @classmethod
-    def restored(cls, entries: Iterable[ProducerEntry]) -> ProducerState:
+    def restored(
+        cls,
+        entries: Iterable[ProducerEntry],
+        undecided: Iterable[CompletedTransaction] = (),
+    ) -> ProducerState:
         state = cls({entry.producer_id: entry for entry in entries})
-        state.open_transactions = {
-            entry.transaction_first_offset: entry.producer_id
-            for entry in state.entries.values()
-            if entry.transaction_first_offset != NO_OFFSET
-        }
+        begun = (entry for entry in state.entries.values() if entry.has_transaction)
+        for entry in sorted(begun, key=lambda each: each.transaction_first_offset):
+            state.open_transactions[entry.transaction_first_offset] = entry.producer_id
+        state.undecided.extend(undecided)
+        state._find_first_unstable()
         return state
 
     def take_over(self, other: ProducerState) -> None:
@@ -97,6 +136,8 @@ class ProducerState:
         self.entries = other.entries
         self.open_transactions = other.open_transactions
         self.undecided = other.undecided
+        self.first_unstable = other.first_unstable
+        self.verifications = other.verifications
 
     @property
     def last_seen_ms(self) -> int:
@@ -104,18 +145,57 @@ class ProducerState:
         known."""
         return max((entry.last_seen_ms for entry in self.entries.values()), default=0)
 
+    def verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> Verification | None:
+        """Return the guard of a transactional batch that begins with `sequence`, and which the
+        transaction coordinator has to confirm. Return None if the producer has an open transaction
+        here: its first batch was confirmed."""
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.has_transaction:
+            return None
+        found = self.verifications.get(producer_id)
+        if found is None:
+            if len(self.verifications) >= VERIFICATIONS_MAX:
+                del self.verifications[next(iter(self.verifications))]
+            found = self.verifications[producer_id] = Verification(now_ms, epoch, sequence)
+        elif epoch > found.epoch:
+            found.epoch, found.lowest_sequence = epoch, sequence
+        elif epoch == found.epoch:
+            found.lowest_sequence = min(found.lowest_sequence, sequence)
+        return found
+
     def check(
-        self, header: BatchHeader, marker: EndTransaction | None = None
+        self,
+        header: BatchHeader,
+        marker: EndTransaction | None = None,
+        guard: Verification | None = EXEMPT,
     ) -> RememberedBatch | None:
         """Return None if the producer may append the batch with this header. If the batch repeats
-        one of the producer's last five batches, return that batch.
+        one of the producer's last five batches, return that batch. `guard` is the result of
+        `verification` before the coordinator was asked.
 
         Raises BrokerError: INVALID_PRODUCER_EPOCH for an older epoch than the producer's,
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap in the sequences and for a new epoch that does not
-        begin with sequence 0, INVALID_TXN_STATE for a non-transactional batch inside a transaction,
+        begin with sequence 0, INVALID_TXN_STATE for a non-transactional batch inside a transaction
+        and for the first batch of a transaction whose guard is no longer current,
         TRANSACTION_COORDINATOR_FENCED for a marker of a replaced coordinator. An unknown producer
-        may begin with any sequence, since its state may have expired."""
+        may begin with any sequence, since its state may have expired. Batches of the group
+        coordinator have no sequences."""
         entry = self.entries.get(header.producer_id)
+        first_sequence = header.base_sequence
+        if entry is not None and first_sequence != NO_SEQUENCE:
+            last_sequence = header.last_sequence
+            for batch in entry.batches:
+                if (
+                    batch.last_sequence == last_sequence
+                    and batch.first_sequence == first_sequence
+                    and header.producer_epoch == entry.epoch
+                ):
+                    return batch
+        begins = header.is_transactional and (entry is None or not entry.has_transaction)
+        if begins and marker is None and guard is not EXEMPT:
+            self._check_guard(header, guard)
         if entry is None:
             return None
         if header.producer_epoch < entry.epoch:
@@ -126,21 +206,45 @@ class ProducerState:
             )
         if marker is not None:
             if marker.coordinator_epoch < entry.coordinator_epoch:
-                raise BrokerError(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+                raise BrokerError(
+                    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                    f"producer {header.producer_id}: the marker has coordinator epoch"
+                    f" {marker.coordinator_epoch}, expected {entry.coordinator_epoch} or more",
+                )
             return None
-        if header.producer_epoch == entry.epoch:
-            first, last = header.base_sequence, header.last_sequence
-            for batch in entry.batches:
-                if batch.last_sequence == last and batch.first_sequence == first:
-                    return batch
-        self._check_sequence(entry, header)
-        if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
+        if first_sequence != NO_SEQUENCE:
+            self._check_sequence(entry, header)
+        if entry.has_transaction and not header.is_transactional:
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has an open transaction, so a transactional batch"
                 " is expected",
             )
         return None
+
+    def _check_guard(self, header: BatchHeader, guard: Verification | None) -> None:
+        if guard is None or guard is not self.verifications.get(header.producer_id):
+            raise BrokerError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has no open transaction here, and the coordinator"
+                " has not confirmed that the partition is in the producer's transaction",
+            )
+        # After a failed verification the producer may send later batches before it repeats this
+        # one. If the leader appended a later one first, it could never append this one.
+        if header.base_sequence > guard.lowest_sequence:
+            raise BrokerError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} epoch {header.producer_epoch}: the batch begins"
+                f" with sequence {header.base_sequence}, expected {guard.lowest_sequence}, with"
+                " which the transaction begins here",
+            )
+
+    def refuse(self, producer_id: int, epoch: int) -> None:
+        """Remove the guard of a producer after the coordinator has denied that the partition is in
+        the transaction of the producer with this epoch."""
+        found = self.verifications.get(producer_id)
+        if found is not None and found.epoch <= epoch:
+            del self.verifications[producer_id]
 
     def _check_sequence(self, entry: ProducerEntry, header: BatchHeader) -> None:
         if header.producer_epoch == entry.epoch:
@@ -183,15 +287,19 @@ class ProducerState:
                 header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp
             )
             entry.batches = (*entry.batches[1 - BATCHES_REMEMBERED :], batch)
-        if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
+        if header.is_transactional and not entry.has_transaction:
+            self.verifications.pop(header.producer_id, None)
             entry.transaction_first_offset = first_offset
             self.open_transactions[first_offset] = header.producer_id
+            if self.first_unstable is None:
+                self.first_unstable = first_offset
         return None
 
     def _end_transaction(
         self, entry: ProducerEntry, marker: EndTransaction, last_offset: int
     ) -> CompletedTransaction | None:
         entry.coordinator_epoch = marker.coordinator_epoch
+        self.verifications.pop(entry.producer_id, None)
         first_offset = entry.transaction_first_offset
         if first_offset == NO_OFFSET:
             return None
@@ -203,15 +311,27 @@ class ProducerState:
         self.undecided.append(completed)
         return completed
 
-    def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the smallest first offset among the open transactions and those whose marker is at
-        or above the high watermark; None if there are none."""
-        while self.undecided and self.undecided[0].last_offset < high_watermark:
-            del self.undecided[0]
+    def decide(self, high_watermark: int) -> bool:
+        """Note that the records below `high_watermark` are committed. Return whether transactions
+        whose markers are below it were undecided until now."""
+        undecided = self.undecided
+        if not undecided or undecided[0].last_offset >= high_watermark:
+            return False
+        while undecided and undecided[0].last_offset < high_watermark:
+            undecided.popleft()
+        self._find_first_unstable()
+        return True
+
+    def _find_first_unstable(self) -> None:
         starts = [transaction.first_offset for transaction in self.undecided]
-        if self.open_transactions:
-            starts.append(min(self.open_transactions))
-        return min(starts, default=None)
+        starts += list(itertools.islice(self.open_transactions, 1))
+        self.first_unstable = min(starts, default=None)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the last stable offset: `high_watermark`, or the first offset of an open or
+        undecided transaction below it."""
+        first = self.first_unstable
+        return high_watermark if first is None or first > high_watermark else first
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
         """Return the entry of the transaction index for `completed`, which the last marker has
@@ -220,18 +340,20 @@ class ProducerState:
             completed.producer_id,
             completed.first_offset,
             completed.last_offset,
-            min(self.open_transactions, default=completed.last_offset + 1),
+            next(iter(self.open_transactions), completed.last_offset + 1),
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove the producers that have no open transaction and have not appended for
-        `expiration_ms`. Return their number."""
+        `expiration_ms`, and the guards of that age. Return the number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()
-            if now_ms - entry.last_seen_ms >= expiration_ms
-            and entry.transaction_first_offset == NO_OFFSET
+            if now_ms - entry.last_seen_ms >= expiration_ms and not entry.has_transaction
         ]
         for producer_id in expired:
             del self.entries[producer_id]
+        for producer_id, guard in list(self.verifications.items()):
+            if now_ms - guard.started_ms >= expiration_ms:
+                del self.verifications[producer_id]
         return len(expired)

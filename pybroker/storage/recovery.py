@@ -309,11 +309,7 @@ def _recover_segment(
         return objection
 
     end = scan(segment.file, size, position, next_offset, note, may_have_gaps=may_have_gaps)
-    try:
-        segment.transactions.truncate(end.next_offset)
-    except CorruptionError:
-        # Replaying the checked batches adds their aborted transactions again.
-        segment.transactions.keep([])
+    segment.transactions.truncate(end.next_offset)
     return end
 
 

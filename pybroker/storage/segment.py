@@ -494,5 +494,6 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self.transactions.close()
         self.offsets.table.close()
         self.times.table.close()

@@ -7,15 +7,19 @@ offset of the abort marker. A segment without aborted transactions has no such f
 
 from __future__ import annotations
 
+import bisect
 import struct
 import threading
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from pybroker.errors import CorruptionError, StorageError
-from pybroker.ports import Disk
+from pybroker.ports import Disk, File
+from pybroker.storage.reading import fetch
 
 ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0
+_ENTRIES_A_READ: Final = 128
 
 
 class AbortedTransaction(NamedTuple):
@@ -36,68 +40,138 @@ def decode(data: bytes, path: str) -> list[AbortedTransaction]:
         raise CorruptionError(
             f"{path}: expected a multiple of {ENTRY.size} bytes, the file has {len(data)}"
         )
-    entries: list[AbortedTransaction] = []
-    for version, *fields in ENTRY.iter_unpack(data):
-        if version != _VERSION:
-            raise CorruptionError(
-                f"{path}: entry {len(entries)} has version {version}, expected {_VERSION}"
-            )
-        entries.append(AbortedTransaction(*fields))
-    return entries
+    return [_decoded(fields, path) for fields in ENTRY.iter_unpack(data)]
+
+
+def _decoded(fields: tuple[int, ...], path: str) -> AbortedTransaction:
+    version, *values = fields
+    if version != _VERSION:
+        raise CorruptionError(f"{path}: an entry has version {version}, expected {_VERSION}")
+    return AbortedTransaction(*values)
 
 
 class TxnIndex:
-    """The transaction index of one segment. The file is small and rarely changes, so it is read and
-    written as a whole. Most segments have no file, and every read_committed fetch needs the index.
-    So the object remembers that the file does not exist."""
+    """The transaction index of one segment. Most segments have no file, and every read_committed
+    fetch needs the index. So the object remembers that the file does not exist.
 
-    __slots__ = ("_disk", "_is_missing", "_is_unsynced", "_lock", "path")
+    One thread changes the index; other threads may call `overlapping` at the same time."""
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_is_unsynced",
+        "_last_offset",
+        "_lock",
+        "is_incomplete",
+        "is_missing",
+        "path",
+    )
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
         self._disk = disk
-        self._is_missing = False
+        self._file: File | None = None
+        self.is_missing = False
+        """Whether the file is known not to exist."""
         self._is_unsynced = False
+        self._last_offset: int | None = None
+        """The last offset of the last entry, -1 without entries; None if it was not read yet."""
+        self.is_incomplete = False
+        """Whether a damaged file was removed: the batches of the segment must be read again."""
         # A reader in another thread must not find the file missing while it is being created.
         self._lock = threading.Lock()
 
     def append(self, entry: AbortedTransaction) -> None:
         with self._lock:
-            self._is_missing, self._is_unsynced = False, True
-            file = self._disk.open(self.path, create=True)
-            try:
-                file.append(ENTRY.pack(_VERSION, *entry))
-            finally:
-                file.close()
+            self.is_missing, self._is_unsynced = False, True
+            if self._file is None:
+                self._file = self._disk.open(self.path, create=True)
+            self._file.append(ENTRY.pack(_VERSION, *entry))
+            self._last_offset = entry.last_offset
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """Append an entry whose marker is read again, unless the index has the entry. The entries
+        of a log are read in order."""
+        if self._last_offset is None:
+            entries = self.entries()
+            self._last_offset = entries[-1].last_offset if entries else -1
+        if entry.last_offset > self._last_offset:
+            self.append(entry)
 
     def entries(self) -> list[AbortedTransaction]:
         """Return all entries, in the order of the markers. Raises CorruptionError if the file is
         damaged."""
-        if self._is_missing:
+        if self.is_missing:
             return []
         with self._lock:
             try:
                 return decode(self._disk.read(self.path), self.path)
             except FileNotFoundError:
-                self._is_missing = True
+                self.is_missing = True
                 return []
 
-    def keep(self, entries: list[AbortedTransaction]) -> None:
+    def overlapping(
+        self, from_offset: int, *, cached_only: bool = False
+    ) -> Iterator[AbortedTransaction]:
+        """Yield the entries whose marker is at `from_offset` or later, in the order of the markers.
+        Raises CorruptionError if one is damaged; with `cached_only` raises NotCached if the read
+        would wait for the disk."""
+        file = self._opened()
+        if file is None:
+            return
+        count = file.size() // ENTRY.size
+
+        def last_offset(number: int) -> int:
+            return next(self._read(file, number, 1, cached_only)).last_offset
+
+        first = bisect.bisect_left(range(count), from_offset, key=last_offset)
+        for number in range(first, count, _ENTRIES_A_READ):
+            yield from self._read(file, number, min(_ENTRIES_A_READ, count - number), cached_only)
+
+    def _opened(self) -> File | None:
+        if self.is_missing:
+            return None
+        with self._lock:
+            if self._file is None:
+                if not self._disk.exists(self.path):
+                    self.is_missing = True
+                    return None
+                self._file = self._disk.open(self.path)
+            return self._file
+
+    def _read(
+        self, file: File, number: int, count: int, cached_only: bool
+    ) -> Iterator[AbortedTransaction]:
+        data = fetch(file, number * ENTRY.size, count * ENTRY.size, cached_only=cached_only)
+        if len(data) < count * ENTRY.size:
+            return  # truncated meanwhile
+        for fields in ENTRY.iter_unpack(data):
+            yield _decoded(fields, self.path)
+
+    def truncate(self, offset: int) -> None:
+        """Remove the transactions whose abort marker is at `offset` or later. Remove a damaged
+        index as a whole."""
+        try:
+            before = self.entries()
+        except CorruptionError:
+            self.is_incomplete = True
+            self._keep([])
+            return
+        after = [entry for entry in before if entry.last_offset < offset]
+        if len(after) != len(before):
+            self._keep(after)
+
+    def _keep(self, entries: list[AbortedTransaction]) -> None:
         """Replace all entries of the index by `entries`."""
         data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
+        self.close()
         with self._lock:
-            self._is_missing, self._is_unsynced = False, True
+            self.is_missing, self._is_unsynced = False, True
+            self._last_offset = None
             if data:
                 self._disk.write(self.path, data)
             else:
                 self._disk.unlink(self.path)
-
-    def truncate(self, offset: int) -> None:
-        """Remove the transactions whose abort marker is at `offset` or later."""
-        before = self.entries()
-        after = [entry for entry in before if entry.last_offset < offset]
-        if len(after) != len(before):
-            self.keep(after)
 
     def sync(self) -> None:
         """Make the changes of the file, and its name, durable. Recovery could not restore lost
@@ -106,13 +180,17 @@ class TxnIndex:
             return
         self._is_unsynced = False
         try:
-            if self._disk.exists(self.path):
-                file = self._disk.open(self.path)
-                try:
-                    file.sync()
-                finally:
-                    file.close()
+            file = self._opened()
+            if file is not None:
+                file.sync()
             self._disk.sync_dir(self.path.rpartition("/")[0])
         except StorageError:
             self._is_unsynced = True
             raise
+
+    def close(self) -> None:
+        """Close the file. A later call opens it again."""
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()

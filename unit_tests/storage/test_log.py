@@ -425,10 +425,12 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(bench: Benc
     bench.append(2)
     bench.put(batch(2, producer=9, sequence=0, transactional=True))
     bench.append(1)
-    assert bench.log.last_stable_offset(5) == 2
+    assert bench.log.producers.last_stable_offset(5) == 2
     bench.put(marker(9, commit=True))
-    assert bench.log.last_stable_offset(5) == 2
-    assert bench.log.last_stable_offset(6) == 6
+    assert not bench.log.producers.decide(5)
+    assert bench.log.producers.last_stable_offset(5) == 2
+    assert bench.log.producers.decide(6)
+    assert bench.log.producers.last_stable_offset(6) == 6
 
 
 def test_aborted_transactions_are_found_where_they_overlap(tmp_path: Path) -> None:
@@ -454,10 +456,11 @@ def test_aborted_transactions_are_found_where_they_overlap(tmp_path: Path) -> No
 def test_an_open_transaction_survives_a_restart(bench: Bench) -> None:
     bench.put(batch(2, producer=9, sequence=0, transactional=True))
     bench.reopen()
-    assert bench.log.last_stable_offset(2) == 0
+    assert bench.log.producers.last_stable_offset(2) == 0
     bench.put(marker(9, commit=False))
     bench.crash()
-    assert bench.log.last_stable_offset(3) == 3
+    bench.log.producers.decide(3)
+    assert bench.log.producers.last_stable_offset(3) == 3
 
 
 def test_a_reader_that_found_no_aborted_transaction_finds_a_later_one(
