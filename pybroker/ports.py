@@ -396,6 +396,16 @@ class KeyValue:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A transactional producer whose records a coordinator appends. `guard` is the proof that the
+    partition is in the producer's transaction (KIP-890); only the log reads it."""
+
+    producer_id: int
+    epoch: int
+    guard: object = None
+
+
 class MarkerListener(Protocol):
     """Called by the handler of WriteTxnMarkers for each commit or abort marker of an internal
     topic's partition, in the step of the event loop that appends the marker at `offset` to the
@@ -408,6 +418,7 @@ class MarkerListener(Protocol):
         producer_id: int,
         producer_epoch: int,
         is_commit: bool,
+        /,
     ) -> None: ...
 
 

@@ -26,6 +26,7 @@ from pybroker.broker.membership import Membership
 from pybroker.broker.shutdown import end_logs_last, unregister
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
+from pybroker.broker.transaction_verification import Verifying
 from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
@@ -125,7 +126,9 @@ class BrokerApp:
         self._log_limit = LogLimit(env.clock)
         self._topics = self._topic_admin()
         self._offsets = LateSession(env.connect_offsets)
-        self.groups = self._new_groups()
+        rooms = self._coordination_rooms()
+        self.groups = GroupCoordination(rooms)
+        self.verifying = Verifying(rooms, lambda: self.dispatcher, lambda: self.live.current)
         self.dispatcher = Dispatcher(self._services(cluster_id))
         self._gate = Gate(self.dispatcher.answer)
         self._metering = Metering(self._gate.answer, env.metrics.requests, env.clock)
@@ -166,9 +169,10 @@ class BrokerApp:
         coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
         again = partial(repeat_unanswered, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
-        # These two start at the first request that needs them.
+        # These start at the first request that needs them.
         push("offsets-session", self._offsets.close)
         push("producer-ids", self._producer_ids.close)
+        push("transaction-verifier", self.verifying.stop)
         await start("group-commit", self._group_commit.start, self._group_commit.stop)
         settle = partial(settle_replicas, coord, self._broker.id, self._env.clock)
         existing = await again("replicas", partial(settle, self._logs, self.unhealthy_replicas))
@@ -349,15 +353,12 @@ class BrokerApp:
         self._registered = replace(self._registered, incarnation=newest)
         self._log_end_reports.again()
 
-    def _broker_of(self, broker_id: int) -> Broker | None:
-        return self.metadata.brokers.get(broker_id)
-
     def _new_fetchers(self) -> ReplicaFetchers:
         env = self._env
         return new_fetchers(
             self._config,
             Follower(self._broker.id, self._incarnation),
-            self._broker_of,
+            self.metadata.broker,
             health=self._logs.health,
             losses=LossReceipts(env.coord, self._broker.id),
             blocking=env.blocking,
@@ -445,9 +446,9 @@ class BrokerApp:
             rng=self._env.rng,
         )
 
-    def _new_groups(self) -> GroupCoordination:
+    def _coordination_rooms(self) -> CoordinationRooms:
         env = self._env
-        rooms = CoordinationRooms(
+        return CoordinationRooms(
             broker_id=self._broker.id,
             config=self._config,
             coord=env.coord,
@@ -463,7 +464,6 @@ class BrokerApp:
             log_limit=self._log_limit,
             counters=env.metrics.groups,
         )
-        return GroupCoordination(rooms)
 
     def _services(self, cluster_id: str) -> Services:
         config, env = self._config, self._env
@@ -484,6 +484,7 @@ class BrokerApp:
             mover=self._mover,
             configs=self.live,
             producer_ids=self._producer_ids.next_id,
+            verification=self.verifying.verification,
             clock=env.clock,
             blocking=env.blocking,
             metrics=env.metrics,

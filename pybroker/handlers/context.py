@@ -26,6 +26,7 @@ from pybroker.ports import Blocking, BrokerChannel, Clock
 from pybroker.replication.isr_changes import LeadNow
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.mover import ReplicaMover
+from pybroker.replication.verification import TransactionVerification
 from pybroker.wire.headers import RequestHeader
 
 AUTO_CREATE_WAIT_S: Final = 1.0
@@ -190,6 +191,7 @@ class Services:
     classic_offsets: ClassicOffsets
     configs: Configs
     producer_ids: Callable[[], Awaitable[int]]
+    verification: TransactionVerification
     clock: Clock
     blocking: Blocking
     metrics: Metrics

@@ -59,12 +59,13 @@ from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
+from pybroker.handlers.txn_markers import handle_write_txn_markers
 from pybroker.handlers.unavailable import UNAVAILABLE
 from pybroker.ports import Buffer
 from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.codec import decode_request, encode_response
 from pybroker.wire.fetch_path import decode_fetch_request, encode_fetch_response
-from pybroker.wire.headers import parse_request_header
+from pybroker.wire.headers import RequestHeader, parse_request_header
 from pybroker.wire.messages.cluster import ApiVersionsResponse
 from pybroker.wire.messages.fetch import FetchResponse
 from pybroker.wire.messages.metadata import MetadataRequest
@@ -96,6 +97,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.WRITE_TXN_MARKERS: handle_write_txn_markers,
     ApiKey.ALTER_REPLICA_LOG_DIRS: handle_alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
@@ -170,6 +172,14 @@ class Dispatcher:
         if api.key is ApiKey.API_VERSIONS:
             return self._answer_api_versions(api, request, cast("ApiVersionsResponse", result))
         return _encode(api, request, result)
+
+    async def call(self, key: ApiKey, version: int, listener: str, message: Message) -> Message:
+        """Handle a request of this broker to itself, and return the response."""
+        request = Request(RequestHeader(key, version, 0, None), listener, "")
+        result = self._handlers[key](self._services, request, message)
+        response = await result if isinstance(result, Awaitable) else result
+        assert response is not None
+        return response
 
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse

@@ -23,6 +23,7 @@ from pybroker.replication.authority import NEEDED
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage import scrub
+from pybroker.storage.reading import NotCached
 from pybroker.wire.messages.fetch import (
     AbortedTransaction,
     DivergingEpoch,
@@ -264,27 +265,40 @@ def _read_records(
     if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
     if data and (reading.follower is None or partition.is_stuck(reading.follower.replica_id)):
-        data = _whole(partition, wanted.fetch_offset, data, end)
-    answer.records = data
+        data, end = _whole(partition, wanted.fetch_offset, data, end)
     if reading.committed_only:
-        answer.aborted_transactions = [
-            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-            for aborted in partition.log.aborted_transactions(wanted.fetch_offset, end)
-        ]
+        answer.aborted_transactions = []
+        if data:
+            _list_aborted(partition, wanted.fetch_offset, end, answer, reading.cached_only)
+    answer.records = data
     reading.total_bytes += len(data)
     reading.budget_bytes -= len(data)
 
 
-def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> Buffer:
-    """Return the batches of `data` before the first corrupt one. Raise BrokerError CORRUPT_MESSAGE
-    if the first batch is corrupt. Called for each fetch of a consumer. Called for a fetch of a
-    follower only while the follower makes no progress: a follower checks batches itself, and does
-    not append a corrupt one."""
+def _list_aborted(
+    partition: Partition, offset: int, end: int, answer: PartitionData, cached_only: bool
+) -> None:
+    """List in `answer` the aborted transactions with records in [offset, end)."""
+    try:
+        found = partition.log.aborted_transactions(offset, end, cached_only=cached_only)
+    except NotCached:
+        raise _WouldBlock from None
+    answer.aborted_transactions = [
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in found
+    ]
+
+
+def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> tuple[Buffer, int]:
+    """Return the batches of `data` before the first corrupt one, and the offset that follows. Raise
+    BrokerError CORRUPT_MESSAGE if the first batch is corrupt. Called for each fetch of a consumer.
+    Called for a fetch of a follower only while the follower makes no progress: a follower checks
+    batches itself, and does not append a corrupt one."""
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
-        return data
+        return data, whole.next_offset
     if whole.position:
-        return memoryview(data)[: whole.position]
+        return memoryview(data)[: whole.position], whole.next_offset
     raise BrokerError(
         ErrorCode.CORRUPT_MESSAGE,
         f"{partition.topic_partition}: the batch at offset {offset} is corrupt",

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pybroker.errors import BrokerError, CloseConnection, ErrorCode, StorageError
+from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
+from pybroker.handlers.produce_guards import Guards, begin_guards, confirm_guards
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader
@@ -23,6 +24,7 @@ from pybroker.replication.partition import Partition
 from pybroker.replication.spread import persist_epochs
 from pybroker.storage.log import Log
 from pybroker.storage.log_parts import AppendResult
+from pybroker.storage.producer_state import EXEMPT
 from pybroker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -38,20 +40,7 @@ _ADMIN_CLIENT_ID = "__admin_client"
 """A client with this client id may write to internal topics, as in Kafka."""
 
 
-class _Waiting(NamedTuple):
-    """A batch that has been appended and must not be acknowledged yet."""
-
-    partition: Partition
-    leading_since: int
-    """`Partition.leading_since` when the batch was appended: the leader epoch in which this broker
-    became the leader. If it becomes the leader again later, the batch may be truncated."""
-    end_offset: int
-    """The batch is acknowledged when all offsets below this one are committed (acks=all) or on disk
-    (acks=1)."""
-    acks: int
-    result: PartitionProduceResponse
-
-
+_Waiting = Waiting[PartitionProduceResponse]
 _UNCHECKED = tuple[TopicPartition, memoryview, PartitionProduceResponse]
 """A batch that a thread has to check: the batch has to be decompressed, has to be compressed with
 another codec, or has invalid records that the thread has to find."""
@@ -62,6 +51,7 @@ class _Progress:
     """The batches of one request that still have to be checked, and those that still have to be
     acknowledged."""
 
+    guards: Guards
     waiting: list[_Waiting] = field(default_factory=list)
     unchecked: list[_UNCHECKED] = field(default_factory=list)
     held_up: set[TopicPartition] = field(default_factory=set)
@@ -81,12 +71,26 @@ def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append the batches of the request. Return the response, or None for acks=0. If a thread has
-    to work for a batch, or if `acks` is not satisfied yet, return an awaitable of the response.
-    """
-    new_epochs = _new_epochs(services, message)
-    if new_epochs:
-        return _append_after(new_epochs, services, request, message)
-    return _append_all(services, request, message)
+    to work for a batch, if a transaction coordinator has to confirm one, or if `acks` is not satisfied
+    yet, return an awaitable of the response."""
+    guards = begin_guards(services, message)
+    if guards.unconfirmed or _new_epochs(services, message):
+        return _prepare_and_append(services, request, message, guards)
+    return _append_all(services, request, message, guards)
+
+
+async def _prepare_and_append(
+    services: Services, request: Request, message: ProduceRequest, guards: Guards
+) -> ProduceResponse | None:
+    """Let transaction coordinators confirm transactions, and write the leader epoch files in
+    threads, because an append that does it makes the event loop wait for the disk. Then append the
+    batches."""
+    if guards.unconfirmed:
+        await confirm_guards(services, message, guards)
+    await persist_epochs(services.blocking, _new_epochs(services, message))
+    services.lease.check()
+    produced = _append_all(services, request, message, guards)
+    return await produced if isinstance(produced, Awaitable) else produced
 
 
 def _new_epochs(services: Services, message: ProduceRequest) -> list[Log]:
@@ -101,21 +105,10 @@ def _new_epochs(services: Services, message: ProduceRequest) -> list[Log]:
     return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
 
 
-async def _append_after(
-    new_epochs: list[Log], services: Services, request: Request, message: ProduceRequest
-) -> ProduceResponse | None:
-    """Write the leader epoch files of these logs in threads, because an append that does it makes
-    the event loop wait for the disk. Then append the batches."""
-    await persist_epochs(services.blocking, new_epochs)
-    services.lease.check()
-    produced = _append_all(services, request, message)
-    return await produced if isinstance(produced, Awaitable) else produced
-
-
 def _append_all(
-    services: Services, request: Request, message: ProduceRequest
+    services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    progress = _Progress()
+    progress = _Progress(guards)
     responses = []
     for topic in message.topic_data:
         results = []
@@ -145,6 +138,8 @@ def _take(
 ) -> None:
     """Check the batch of one partition and append it. If a thread has to check it, add it to
     `progress.unchecked` instead. Raise BrokerError or StorageError if it cannot be appended."""
+    if progress.guards.refusal is not None:
+        raise progress.guards.refusal
     if acks not in (-1, 0, 1):
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: expected -1, 0 or 1")
     if request.version < _FIRST_VERSION_WITH_BATCHES:
@@ -186,13 +181,8 @@ def _append(
 ) -> None:
     """Append a batch that has been checked, and fill in `result`. If the batch must not be
     acknowledged yet, add it to `progress.waiting`."""
-    if header.is_transactional:
-        # No request could end the transaction, so read_committed consumers would stop here forever.
-        raise BrokerError(
-            ErrorCode.INVALID_TXN_STATE,
-            f"producer {header.producer_id} has no open transaction",
-        )
-    appended = partition.append(data, header, acks=acks, now_ms=now_ms)
+    guard = progress.guards.of(partition.topic_partition) if header.is_transactional else EXEMPT
+    appended = partition.append(data, header, acks=acks, now_ms=now_ms, guard=guard)
     _tell(result, appended)
     if partition.is_replicated:
         services.replicas.appended(partition.topic_partition, len(data))
@@ -201,7 +191,7 @@ def _append(
         services.replicas.became_readable(partition.topic_partition, len(data))
     elif acks == -1 or (acks == 1 and partition.log.durable_end < end_offset):
         since = partition.leading_since
-        progress.waiting.append(_Waiting(partition, since, end_offset, acks, result))
+        progress.waiting.append(Waiting(partition, since, end_offset, acks, result))
 
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
@@ -222,7 +212,7 @@ def answer_append(
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
     end_offset = appended.last_offset + 1
-    waiting = _Waiting(partition, partition.leading_since, end_offset, acks, result)
+    waiting = Waiting(partition, partition.leading_since, end_offset, acks, result)
     return _when_acknowledged(services, [waiting], timeout_ms, _response(key.topic, result))
 
 
@@ -328,53 +318,5 @@ def _fail(
 async def _when_acknowledged(
     services: Services, waiting: list[_Waiting], timeout_ms: int, response: ProduceResponse
 ) -> ProduceResponse:
-    """Wait until the `acks` of every batch in `waiting` is satisfied, and return the response.
-    After `timeout_ms` the remaining batches get REQUEST_TIMED_OUT."""
-    clock = services.clock
-    deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
-    pending = waiting
-    while pending := [item for item in pending if not _is_decided(services, item)]:
-        remaining_s = deadline - clock.monotonic()
-        if remaining_s <= 0:
-            for item in pending:
-                _fail(
-                    item.partition.topic_partition,
-                    item.result,
-                    BrokerError(ErrorCode.REQUEST_TIMED_OUT),
-                )
-            break
-        first = pending[0]
-        # The purgatory of produces counts offsets, not bytes.
-        is_lone = len(pending) == 1 and first.acks == -1
-        offsets = first.end_offset - first.partition.high_watermark if is_lone else 1
-        keys = [item.partition.topic_partition for item in pending]
-        await services.replicas.produces.wait(keys, missing_bytes=offsets, timeout_s=remaining_s)
+    await when_acknowledged(services, waiting, timeout_ms, _fail)
     return response
-
-
-def _is_decided(services: Services, item: _Waiting) -> bool:
-    """Whether a batch is acknowledged or has failed. If it has failed, set its error in its result.
-    If too few replicas are in sync (min.insync.replicas), the batch cannot be committed: it fails,
-    so that the producer retries."""
-    partition = item.partition
-    key = partition.topic_partition
-    try:
-        if (
-            services.replicas.leader(key) is not partition
-            or partition.leading_since != item.leading_since
-        ):
-            raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"the leader of {key} has changed since the append",
-            )
-        if item.acks == 1:
-            return partition.log.durable_end >= item.end_offset
-        if not partition.may_have_enough_replicas():
-            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        if partition.high_watermark >= item.end_offset:
-            return True
-        services.replicas.require(partition, NEEDED["Produce with acks=all"])
-    except BrokerError as error:
-        _fail(key, item.result, error)
-        return True
-    return False

@@ -34,6 +34,7 @@ _NOT_HERE_TEXT: Final = "this broker does not support the request"
 
 def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> Message:
     return transactions.AddPartitionsToTxnResponse(
+        error_code=NO_COORDINATOR,
         results=[
             transactions.AddPartitionsToTxnTopicResult(
                 name=topic.name,
@@ -45,7 +46,7 @@ def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> M
                 ],
             )
             for topic in request.topics
-        ]
+        ],
     )
 
 
@@ -62,30 +63,6 @@ def _txn_offset_commit(request: transactions.TxnOffsetCommitRequest) -> Message:
                 ],
             )
             for topic in request.topics
-        ]
-    )
-
-
-def _write_txn_markers(request: transactions.WriteTxnMarkersRequest) -> Message:
-    return transactions.WriteTxnMarkersResponse(
-        markers=[
-            transactions.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    transactions.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            transactions.WritableTxnMarkerPartitionResult(
-                                partition_index=index,
-                                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
         ]
     )
 
@@ -179,7 +156,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
     ApiKey.ADD_OFFSETS_TO_TXN: _failing(transactions.AddOffsetsToTxnResponse, NO_COORDINATOR),
     ApiKey.END_TXN: _failing(transactions.EndTxnResponse, NO_COORDINATOR),
-    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: _failing(transaction_admin.ListTransactionsResponse, NO_COORDINATOR),

@@ -42,6 +42,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "ListOffsets of an offset that is found": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
+        "WriteTxnMarkers": Authority.COMMITTED,
         "Fetch by a consumer, when a later leader is known": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,

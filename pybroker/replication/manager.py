@@ -357,7 +357,7 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch is {controller_epoch}, expected at least {self._controller_epoch}",
+                f"controller epoch {controller_epoch}: expected at least {self._controller_epoch}",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(

@@ -334,9 +334,9 @@ class Log:
 
     def aborted_transactions(
         self, from_offset: int, to_offset: int, *, cached_only: bool = False
-    ) -> list[AbortedTransaction] | None:
-        """Return aborted transactions with records in [from_offset, to_offset), oldest first. None
-        as in `read`."""
+    ) -> list[AbortedTransaction]:
+        """Return aborted transactions with records in [from_offset, to_offset), oldest first. With
+        `cached_only` raises NotCached if the lookup would wait for the disk."""
         return lookup.aborted_transactions(self.segments, from_offset, to_offset, cached_only)
 
     # -- leader epochs

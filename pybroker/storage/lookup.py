@@ -201,18 +201,16 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tup
 @reported()
 def aborted_transactions(
     segments: Segments, from_offset: int, to_offset: int, cached_only: bool
-) -> list[AbortedTransaction] | None:
+) -> list[AbortedTransaction]:
     """Return the aborted transactions that have records from `from_offset` up to `to_offset`,
-    ordered by their first offset. None: with `cached_only`, the lookup would wait for the disk."""
+    ordered by their first offset. With `cached_only` raises NotCached if the lookup would wait for
+    the disk."""
     found = []
-    try:
-        for entry in _entries(segments, from_offset, cached_only):
-            if entry.first_offset < to_offset:
-                found.append(entry)
-            if entry.last_stable_offset >= to_offset:
-                break  # all later transactions begin at this last stable offset or above
-    except NotCached:
-        return None
+    for entry in _entries(segments, from_offset, cached_only):
+        if entry.first_offset < to_offset:
+            found.append(entry)
+        if entry.last_stable_offset >= to_offset:
+            break  # all later transactions begin at this last stable offset or above
     return sorted(found, key=lambda each: each.first_offset)
 
 

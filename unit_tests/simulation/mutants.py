@@ -17,7 +17,7 @@ from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.errors import CoordError
-from pybroker.handlers import fetch_reading, produce
+from pybroker.handlers import acknowledgement, fetch_reading
 from pybroker.model import NO_EPOCH, NO_OFFSET
 from pybroker.replication import fetcher, follower, isr_changes, leader_state, truncation
 from pybroker.replication.isr_changes import IsrChanges
@@ -153,8 +153,8 @@ def _any_incarnation(operations: Any) -> Any:
 
 
 def _as_soon_as_appended(is_decided: Any) -> Any:
-    def changed(services: Any, item: Any) -> Any:
-        return is_decided(services, item._replace(acks=1))
+    def changed(services: Any, item: Any, fail: Any) -> Any:
+        return is_decided(services, item._replace(acks=1), fail)
 
     return changed
 
@@ -302,7 +302,7 @@ PLANTED: Final = (
     Planted(
         "ack-before-high-watermark",
         "a record with acks=all is acknowledged when the high watermark has passed it",
-        (Replacement(produce, "_is_decided", _as_soon_as_appended),),
+        (Replacement(acknowledgement, "is_decided", _as_soon_as_appended),),
     ),
     Planted(
         "join-without-epoch-start",

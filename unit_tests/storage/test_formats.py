@@ -225,7 +225,46 @@ def test_aborted_transactions(tmp_path: Path) -> None:
     assert decode(content, "i") == index.entries() == entries
     index.truncate(9)
     assert index.entries() == entries[:1]
+    index.append(entries[1])
+    assert index.entries() == entries
     index.truncate(0)
     assert not (tmp_path / "i").exists()
     with pytest.raises(CorruptionError):
         decode(content[:-1], "i")
+
+
+def test_aborted_transactions_are_searched_on_the_file(tmp_path: Path) -> None:
+    index = TxnIndex(str(tmp_path / "i"), SystemDisk())
+    assert list(index.overlapping(0)) == []
+    assert index.is_missing
+    entries = [AbortedTransaction(n, 10 * n, 10 * n + 7, 10 * n + 8) for n in range(500)]
+    for entry in entries:
+        index.add(entry)
+        index.add(entry)
+    assert index.entries() == entries
+    again = TxnIndex(index.path, SystemDisk())
+    again.add(entries[-1])
+    for found in (index, again):
+        for offset in (0, 7, 8, 17, 18, 3333, 4997):
+            expected = [entry for entry in entries if entry.last_offset >= offset]
+            assert list(found.overlapping(offset, cached_only=True)) == expected
+        assert list(found.overlapping(4998)) == []
+    again.truncate(2000)
+    assert list(again.overlapping(0)) == entries[:200]
+
+
+@pytest.mark.parametrize("damage", ["torn", "version"])
+def test_damaged_transaction_index_is_removed_as_a_whole(tmp_path: Path, damage: str) -> None:
+    index = TxnIndex(str(tmp_path / "i"), SystemDisk())
+    for number in range(3):
+        index.append(AbortedTransaction(number, number, number + 5, number + 6))
+    content = bytearray((tmp_path / "i").read_bytes())
+    if damage == "torn":
+        content = content[:-3]
+    else:
+        content[35] = 9
+    (tmp_path / "i").write_bytes(content)
+    index = TxnIndex(str(tmp_path / "i"), SystemDisk())
+    index.truncate(100)
+    assert index.is_incomplete
+    assert index.entries() == []

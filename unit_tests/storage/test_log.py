@@ -11,7 +11,7 @@ from pybroker.records.batch import crc_matches, read_header, stamp
 from pybroker.records.compression import Codec
 from pybroker.storage.log_config import LogConfig
 from pybroker.storage.segment import Segment
-from unit_tests.storage.batches import FIRST_TIMESTAMP, batch, marker
+from unit_tests.storage.batches import FIRST_TIMESTAMP, batch
 from unit_tests.storage.bench import EVERYTHING, Bench, refused
 from unit_tests.storage.faulty_disk import FaultyDisk
 
@@ -416,62 +416,6 @@ def test_deleted_files_are_removed_after_their_delay(segmented: Bench) -> None:
     assert list(segmented.path.glob("*.deleted"))
     segmented.log.remove_doomed(now + 60_000)
     assert not list(segmented.path.glob("*.deleted"))
-
-
-# transactions
-
-
-def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(bench: Bench) -> None:
-    bench.append(2)
-    bench.put(batch(2, producer=9, sequence=0, transactional=True))
-    bench.append(1)
-    assert bench.log.producers.last_stable_offset(5) == 2
-    bench.put(marker(9, commit=True))
-    assert not bench.log.producers.decide(5)
-    assert bench.log.producers.last_stable_offset(5) == 2
-    assert bench.log.producers.decide(6)
-    assert bench.log.producers.last_stable_offset(6) == 6
-
-
-def test_aborted_transactions_are_found_where_they_overlap(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, SMALL)
-    for producer, commit in [(1, False), (2, True), (3, False)]:
-        bench.put(batch(5, producer=producer, sequence=0, transactional=True))
-        bench.append(*[1] * 10)
-        bench.put(marker(producer, commit=commit))
-    for _ in range(2):
-        first, third = bench.log.aborted_transactions(0, EVERYTHING)
-        assert (first.producer_id, first.first_offset, first.last_offset) == (1, 0, 15)
-        assert (third.producer_id, third.first_offset, third.last_offset) == (3, 32, 47)
-        assert bench.log.aborted_transactions(0, 10) == [first]
-        assert bench.log.aborted_transactions(16, 32) == []
-        assert bench.log.aborted_transactions(40, 41) == [third]
-        bench.reopen()
-    for path in bench.path.glob("*.txnindex"):
-        path.unlink()
-    bench.crash()
-    assert bench.log.aborted_transactions(0, EVERYTHING) == [first, third]
-
-
-def test_an_open_transaction_survives_a_restart(bench: Bench) -> None:
-    bench.put(batch(2, producer=9, sequence=0, transactional=True))
-    bench.reopen()
-    assert bench.log.producers.last_stable_offset(2) == 0
-    bench.put(marker(9, commit=False))
-    bench.crash()
-    bench.log.producers.decide(3)
-    assert bench.log.producers.last_stable_offset(3) == 3
-
-
-def test_a_reader_that_found_no_aborted_transaction_finds_a_later_one(
-    tmp_path: Path,
-) -> None:
-    bench = Bench(tmp_path)
-    bench.append(1)
-    assert bench.log.aborted_transactions(0, EVERYTHING) == []
-    bench.put(batch(1, producer=1, sequence=0, transactional=True))
-    bench.put(marker(1, commit=False))
-    assert [found.producer_id for found in bench.log.aborted_transactions(0, EVERYTHING)] == [1]
 
 
 def test_a_read_of_at_most_0_bytes_reads_nothing(

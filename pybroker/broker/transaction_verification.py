@@ -1,0 +1,98 @@
+"""The verification of transactions on one broker, put together: it finds the coordinator of a
+transactional id, and the channel to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from pybroker.broker.group_coordination import CoordinationRooms
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
+from pybroker.handlers.dispatch import Dispatcher
+from pybroker.handlers.internal_topic import InternalTopic, NewTopic
+from pybroker.model import Endpoint
+from pybroker.peers.transaction_verifier import (
+    VERSION,
+    Channel,
+    LocalCoordinator,
+    RemoteCoordinator,
+    RemoteVerifier,
+)
+from pybroker.replication.verification import TransactionVerification
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
+
+TRANSACTION_TOPIC: Final = "__transaction_state"
+
+
+class Verifying:
+    """Verifies transactions between the first question and `stop`. `dispatcher` returns the
+    broker's own dispatcher, which answers if this broker is the coordinator. `current` returns the
+    broker's options in force."""
+
+    def __init__(
+        self,
+        rooms: CoordinationRooms,
+        dispatcher: Callable[[], Dispatcher],
+        current: Callable[[], BrokerConfig],
+    ) -> None:
+        self._rooms = rooms
+        self._dispatcher = dispatcher
+        config = rooms.config
+        self._topic = InternalTopic(
+            TRANSACTION_TOPIC,
+            metadata=rooms.metadata,
+            topics=rooms.topics,
+            new_topic=lambda: NewTopic(
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+            ),
+            clock=rooms.clock,
+            log_limit=rooms.log_limit,
+        )
+        verifier = RemoteVerifier(self._find, self._channel_to)
+        self.stop = verifier.stop
+        self.verification = TransactionVerification(
+            verifier,
+            rooms.replicas,
+            rooms.clock,
+            lambda: current().transaction_partition_verification_enable,
+        )
+
+    async def _find(self, transactional_id: str) -> int:
+        """Return the broker id of the coordinator: the leader of the partition of
+        `__transaction_state` to which the id maps. Raise BrokerError COORDINATOR_NOT_AVAILABLE."""
+        known = self._rooms.metadata.topic(TRANSACTION_TOPIC)
+        if known is None:
+            text = f"there is no topic {TRANSACTION_TOPIC}"
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        try:
+            await self._topic.learn(known.topic_id)
+        except (CoordError, MalformedNode) as error:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        return self._topic.leader_of(self._topic.partition_of(transactional_id))
+
+    def _channel_to(self, broker_id: int) -> Channel:
+        if broker_id == self._rooms.broker_id:
+            return LocalCoordinator(self._ask_itself)
+        return RemoteCoordinator(
+            lambda: self._endpoint(broker_id),
+            client_id=f"broker-{self._rooms.broker_id}-transactions",
+            timeout_s=self._rooms.config.request_timeout_ms / 1000,
+        )
+
+    def _endpoint(self, broker_id: int) -> Endpoint | None:
+        broker = self._rooms.metadata.broker(broker_id)
+        listener = self._rooms.config.inter_broker_listener
+        return None if broker is None else broker.endpoint(listener)
+
+    async def _ask_itself(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        listener = self._rooms.config.inter_broker_listener
+        response = await self._dispatcher().call(
+            ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, listener, request
+        )
+        return cast("AddPartitionsToTxnResponse", response)

@@ -1,0 +1,126 @@
+"""The guards of the transactional batches in a Produce request. Before the first batch of a
+transaction is appended to a partition, the transaction coordinator confirms that the partition is
+in the transaction (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.handlers.context import Services
+from pybroker.model import TopicPartition
+from pybroker.ports import Producer
+from pybroker.records.batch import HEADER, HEADER_SIZE, TRANSACTIONAL_FLAG, BatchHeader
+from pybroker.replication.verification import RETRIABLE
+from pybroker.storage.producer_state import EXEMPT, Verification
+from pybroker.wire.messages.produce import ProduceRequest
+
+_ATTRIBUTES_POSITION: Final = 22
+"""The position of the low byte of a batch's attributes."""
+
+_NOBODY: Final = Producer(-1, -1)
+
+
+@dataclass(slots=True)
+class Guards:
+    """The guards of the transactional batches of one request."""
+
+    refusal: BrokerError | None = None
+    """The error of all batches of the request, if it is refused as a whole."""
+    by_partition: dict[TopicPartition, Verification | None] = field(default_factory=dict)
+    """The guard of each partition's batch (see `ProducerState.check`)."""
+    errors: dict[TopicPartition, BrokerError] = field(default_factory=dict)
+    """The errors of the batches without a guard, and of those that the coordinator has not
+    confirmed."""
+    producer: Producer = _NOBODY
+
+    @property
+    def unconfirmed(self) -> list[TopicPartition]:
+        """The partitions that the transaction coordinator has to confirm."""
+        guards = self.by_partition.items()
+        return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
+
+    def of(self, key: TopicPartition) -> Verification | None:
+        """Return the guard of a partition's batch. Raise BrokerError if it must not be
+        appended."""
+        error = self.errors.get(key)
+        if error is not None:
+            raise error
+        return self.by_partition[key]
+
+
+NO_GUARDS: Final = Guards()
+"""The guards of a request without transactional batches."""
+
+
+def begin_guards(services: Services, message: ProduceRequest) -> Guards:
+    """Return the guards of the request's transactional batches. As in Kafka, a request is refused
+    as a whole if it has no transactional id, or batches of two producers."""
+    headers = _transactional_headers(message)
+    if not headers:
+        return NO_GUARDS
+    if message.transactional_id is None:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Guards(BrokerError(code, "the request has transactional batches, but no id"))
+    producers = {(each.producer_id, each.producer_epoch) for each in headers.values()}
+    if len(producers) > 1:
+        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return Guards(BrokerError(code, "the transactional batches have several producers"))
+    producer = Producer(*producers.pop())
+    guards = Guards(producer=producer)
+    now_ms = services.clock.wall_ms()
+    for key, header in headers.items():
+        try:
+            partition = services.replicas.leader(key)
+        except BrokerError as error:
+            guards.errors[key] = error
+            continue
+        guards.by_partition[key] = services.verification.begin(
+            partition, producer, header.base_sequence, now_ms
+        )
+    return guards
+
+
+async def confirm_guards(services: Services, message: ProduceRequest, guards: Guards) -> None:
+    """Ask the transaction coordinator to confirm the partitions `guards.unconfirmed`."""
+    assert message.transactional_id is not None
+    found = await services.verification.confirm(
+        message.transactional_id, guards.producer, guards.unconfirmed
+    )
+    guards.errors.update(_as_produce_errors(found))
+
+
+def _as_produce_errors(
+    found: Mapping[TopicPartition, ErrorCode],
+) -> Mapping[TopicPartition, BrokerError]:
+    """Return the error of each batch for the producer. Old producers do not retry after all of the
+    coordinator's retriable codes. They retry after NOT_ENOUGH_REPLICAS, without a refresh of their
+    metadata."""
+    errors = {}
+    for key, code in found.items():
+        detail = f"{key}: the transaction is not verified: {code.name}"
+        if code in RETRIABLE:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS
+        elif code is ErrorCode.INVALID_TXN_STATE:
+            detail = f"{key} was not added to the transaction"
+        errors[key] = BrokerError(code, detail)
+    return errors
+
+
+def _transactional_headers(message: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
+    """Return the headers of the transactional batches. Their checksums are not checked yet."""
+    found: dict[TopicPartition, BatchHeader] = {}
+    for topic in message.topic_data:
+        for part in topic.partition_data:
+            data = part.records
+            if (
+                data is not None
+                and len(data) >= HEADER_SIZE
+                and data[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG
+            ):
+                header = BatchHeader._make(HEADER.unpack_from(data))
+                if header.has_producer:
+                    found.setdefault(TopicPartition(topic.name, part.index), header)
+    return found

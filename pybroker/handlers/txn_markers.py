@@ -1,0 +1,124 @@
+"""WriteTxnMarkers: the leader appends the control batches that end transactions. Transaction
+coordinators send the request, and Admin clients that abort a hanging transaction (KIP-664).
+
+The response has one result for each partition of each marker. A marker is acknowledged like a batch
+with acks=all.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pybroker.errors import BrokerError, ErrorCode, StorageError
+from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
+from pybroker.handlers.context import Request, Services
+from pybroker.handlers.periodic_yield import PeriodicYield
+from pybroker.model import INTERNAL_TOPICS, TopicPartition
+from pybroker.records.batch import read_header
+from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
+from pybroker.replication.authority import NEEDED
+from pybroker.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+log = logging.getLogger(__name__)
+
+_ACKS_ALL: Final = -1
+_Waiting = Waiting[WritableTxnMarkerPartitionResult]
+
+
+async def handle_write_txn_markers(
+    services: Services, request: Request, message: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    waiting: list[_Waiting] = []
+    response = WriteTxnMarkersResponse()
+    pause = PeriodicYield()
+    for marker in message.markers:
+        answer = WritableTxnMarkerResult(producer_id=marker.producer_id)
+        response.markers.append(answer)
+        for topic in marker.topics:
+            results: list[WritableTxnMarkerPartitionResult] = []
+            answer.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
+            for number in topic.partition_indexes:
+                result = WritableTxnMarkerPartitionResult(partition_index=number)
+                results.append(result)
+                key = TopicPartition(topic.name, number)
+                try:
+                    _require_authorized(services, request, marker)
+                    _append(services, key, marker, result, waiting)
+                except BrokerError as error:
+                    _fail(key, result, error)
+                except StorageError as error:
+                    log.error("marker cannot be written partition=%s error=%s", key, error)
+                    _fail(key, result, BrokerError(ErrorCode.KAFKA_STORAGE_ERROR))
+                await pause.after_item()
+    await when_acknowledged(services, waiting, services.config.request_timeout_ms, _fail)
+    return response
+
+
+def _require_authorized(services: Services, request: Request, marker: WritableTxnMarker) -> None:
+    """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED for a commit from another listener than that
+    of the brokers: only a coordinator decides to commit. Admin clients only abort."""
+    if marker.transaction_result and request.listener != services.config.inter_broker_listener:
+        raise BrokerError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"listener {request.listener} is not that of the brokers",
+        )
+
+
+def _append(
+    services: Services,
+    key: TopicPartition,
+    marker: WritableTxnMarker,
+    result: WritableTxnMarkerPartitionResult,
+    waiting: list[_Waiting],
+) -> None:
+    """Append the marker to the partition. If it must not be acknowledged yet, add it to `waiting`.
+    Raise BrokerError or StorageError if it cannot be appended."""
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST,
+            f"the marker has producer id {marker.producer_id} and producer epoch"
+            f" {marker.producer_epoch}, expected both to be 0 or more",
+        )
+    services.lease.check()
+    replicas = services.replicas
+    partition = replicas.leader(key, needed=NEEDED["WriteTxnMarkers"])
+    is_commit = marker.transaction_result
+    now_ms = services.clock.wall_ms()
+    end = EndTransaction(
+        ControlType.COMMIT if is_commit else ControlType.ABORT, marker.coordinator_epoch
+    )
+    data = bytearray(
+        build_end_transaction(
+            end,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp_ms=now_ms,
+        )
+    )
+    since = partition.leading_since
+    appended = partition.append(memoryview(data), read_header(data), acks=_ACKS_ALL, now_ms=now_ms)
+    if partition.is_replicated:
+        replicas.appended(key, len(data))
+    if key.topic in INTERNAL_TOPICS:
+        replicas.on_marker(
+            key, appended.last_offset, marker.producer_id, marker.producer_epoch, is_commit
+        )
+    end_offset = appended.last_offset + 1
+    if partition.high_watermark >= end_offset:
+        replicas.became_readable(key, len(data))
+    else:
+        waiting.append(Waiting(partition, since, end_offset, _ACKS_ALL, result))
+
+
+def _fail(
+    key: TopicPartition, result: WritableTxnMarkerPartitionResult, error: BrokerError
+) -> None:
+    result.error_code = error.code

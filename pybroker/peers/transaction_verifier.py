@@ -1,0 +1,265 @@
+"""A leader's channels to transaction coordinators, which it asks whether partitions are in a
+transaction, by AddPartitionsToTxn with VerifyOnly (KIP-890).
+
+All questions of one step of the event loop to one broker are one request. Further questions wait
+for its response and are the next request. So a broker with thousands of producers sends few
+requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pybroker.background import TaskOwner
+from pybroker.client.connection import Connection
+from pybroker.client.metadata import error_code
+from pybroker.errors import BrokerError, ErrorCode, PybrokerError
+from pybroker.model import Endpoint, TopicPartition
+from pybroker.wire.api import ApiKey
+from pybroker.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+VERSION: Final = 4
+"""The first version with many transactions and VerifyOnly. Only brokers use it."""
+_TRANSACTIONS_MAX: Final = 1_000
+"""The maximal number of transactions in one request, because the coordinator does nothing else
+while it decodes a request."""
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+_AS_PRODUCE_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
+}
+"""The coordinator's code -> the code that a producer expects, as in Kafka."""
+
+
+class Channel(Protocol):
+    """A channel to one broker."""
+
+    async def ask(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """Send the request. Raises PybrokerError or OSError."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    """The question of one producer to its coordinator."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: Collection[TopicPartition]
+    answer: asyncio.Future[Errors] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class RemoteVerifier:
+    """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator, or
+    raises BrokerError. `channel_to` returns a new channel to a broker."""
+
+    def __init__(
+        self, find: Callable[[str], Awaitable[int]], channel_to: Callable[[int], Channel]
+    ) -> None:
+        self._find = find
+        self._channel_to = channel_to
+        self._channels: dict[int, Channel] = {}
+        self._waiting: dict[int, list[_Question]] = {}
+        """Broker id -> the questions for its next request. A broker with an entry has a task."""
+        self._tasks = TaskOwner()
+
+    async def stop(self) -> None:
+        """Cancel the requests in flight; their questions get NETWORK_EXCEPTION. Idempotent."""
+        await self._tasks.close()
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Errors:
+        broker_id = await self._find(transactional_id)
+        question = _Question(transactional_id, producer_id, producer_epoch, partitions)
+        waiting = self._waiting.get(broker_id)
+        if waiting is None:
+            self._waiting[broker_id] = [question]
+            self._tasks.start(self._ask_in_turn(broker_id), f"verify at broker {broker_id}")
+        else:
+            waiting.append(question)
+        return await question.answer
+
+    def _channel(self, broker_id: int) -> Channel:
+        found = self._channels.get(broker_id)
+        if found is None:
+            found = self._channels[broker_id] = self._channel_to(broker_id)
+        return found
+
+    async def _ask_in_turn(self, broker_id: int) -> None:
+        """Send the questions for a broker, one request at a time, until none is left."""
+        asked: list[_Question] = []
+        try:
+            while self._waiting[broker_id]:
+                asked, self._waiting[broker_id] = _portion(self._waiting[broker_id])
+                answers: dict[str, Errors] = {}
+                error = None
+                try:
+                    answers = _answers(await self._channel(broker_id).ask(_request(asked)))
+                except (PybrokerError, OSError) as raised:
+                    error = _as_broker_error(raised, broker_id)
+                for question in asked:
+                    _settle(question, answers, error)
+        finally:
+            stopped = BrokerError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was not asked")
+            for question in [*asked, *self._waiting.pop(broker_id)]:
+                _settle(question, {}, stopped)
+
+
+def _as_broker_error(error: PybrokerError | OSError, broker_id: int) -> BrokerError:
+    if isinstance(error, BrokerError):
+        return error
+    text = f"the coordinator, broker {broker_id}, does not answer: {error}"
+    return BrokerError(ErrorCode.NETWORK_EXCEPTION, text)
+
+
+def _portion(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
+    """Return the questions for one request, and those that are left. The response names the
+    transactions by their transactional id, so a request has each id once."""
+    first: dict[str, _Question] = {}
+    left = []
+    for question in waiting:
+        if len(first) < _TRANSACTIONS_MAX and question.transactional_id not in first:
+            first[question.transactional_id] = question
+        elif not question.answer.done():
+            left.append(question)
+    return list(first.values()), left
+
+
+def _request(questions: Iterable[_Question]) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                verify_only=True,
+                topics=_by_topic(each.partitions),
+            )
+            for each in questions
+        ]
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTopic]:
+    found: dict[str, list[int]] = {}
+    for key in partitions:
+        found.setdefault(key.topic, []).append(key.partition)
+    return [AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in found.items()]
+
+
+def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
+    """Return the code of each partition of each transaction. Raise BrokerError for an error of the
+    whole request."""
+    if response.error_code:
+        code = error_code(response.error_code)
+        raise BrokerError(_AS_PRODUCE_ERRORS.get(code, code))
+    found: dict[str, Errors] = {}
+    for transaction in response.transactions:
+        codes = {}
+        for topic in transaction.topics:
+            for row in topic.results:
+                code = error_code(row.error_code)
+                codes[TopicPartition(topic.name, row.partition_index)] = _AS_PRODUCE_ERRORS.get(
+                    code, code
+                )
+        found[transaction.transactional_id] = codes
+    return found
+
+
+def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerError | None) -> None:
+    """Answer a question, unless it is answered or its request was cancelled. A partition that the
+    response does not name is not confirmed."""
+    if question.answer.done():
+        return
+    if error is not None:
+        question.answer.set_exception(error)
+        return
+    codes = answers.get(question.transactional_id, {})
+    found = {key: codes.get(key, ErrorCode.INVALID_TXN_STATE) for key in question.partitions}
+    question.answer.set_result(
+        {key: code for key, code in found.items() if code is not ErrorCode.NONE}
+    )
+
+
+class LocalCoordinator:
+    """The channel of a broker to itself. `handle` is the broker's handler of AddPartitionsToTxn."""
+
+    def __init__(
+        self,
+        handle: Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]],
+    ) -> None:
+        self._handle = handle
+
+    async def ask(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        return await self._handle(request)
+
+    async def close(self) -> None:
+        """Do nothing: this channel has no connection."""
+
+
+class RemoteCoordinator:
+    """A channel to another broker, on one connection to its inter-broker listener. It connects at
+    the first request, and again after every failure."""
+
+    def __init__(
+        self, find: Callable[[], Endpoint | None], *, client_id: str, timeout_s: float
+    ) -> None:
+        self._find = find
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+
+    async def ask(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        connection = await self._connected()
+        try:
+            return await connection.send(
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                request,
+                AddPartitionsToTxnResponse,
+                timeout_s=self._timeout_s,
+                version=VERSION,
+            )
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(flush=False)
+
+    async def _connected(self) -> Connection:
+        connection = self._connection
+        if connection is not None and connection.usable:
+            return connection
+        await self.close()
+        endpoint = self._find()
+        if endpoint is None:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's endpoint is unknown"
+            )
+        self._connection = await Connection.open(
+            endpoint.host, endpoint.port, client_id=self._client_id, timeout_s=self._timeout_s
+        )
+        return self._connection

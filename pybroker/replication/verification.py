@@ -1,0 +1,101 @@
+"""The verification of transactions before their first append to a partition (KIP-890, part 1).
+
+A late request of an earlier transaction could otherwise begin a transaction that the coordinator
+does not know and never ends. `ProducerState` keeps the guards; this module asks the
+coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol
+
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock, Producer
+from pybroker.records.batch import NO_SEQUENCE
+from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.partition import Partition
+from pybroker.storage.producer_state import EXEMPT, Verification
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""The codes of a coordinator that has not decided whether a partition is in a transaction."""
+
+
+class TransactionVerifier(Protocol):
+    """Asks transaction coordinators whether partitions are in a transaction (KIP-890)."""
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Return the error code of each of the partitions that is not in the ongoing transaction of
+        this producer epoch. Raise BrokerError if the coordinator is unknown, cannot be reached or
+        does not answer."""
+
+
+class TransactionVerification:
+    """Confirms with the transaction coordinator that partitions are in a transaction. `is_enabled`
+    returns the option transaction.partition.verification.enable."""
+
+    def __init__(
+        self,
+        verifier: TransactionVerifier,
+        replicas: ReplicaManager,
+        clock: Clock,
+        is_enabled: Callable[[], bool],
+    ) -> None:
+        self.verifier = verifier
+        self._replicas = replicas
+        self._clock = clock
+        self._is_enabled = is_enabled
+
+    def begin(
+        self, partition: Partition, producer: Producer, sequence: int, now_ms: int
+    ) -> Verification | None:
+        """Return the guard for a batch of the producer that begins with `sequence`. Any other guard
+        than None (the transaction is open here) and EXEMPT has to be confirmed."""
+        if not self._is_enabled():
+            return EXEMPT
+        return partition.log.producers.verification(
+            producer.producer_id, producer.epoch, sequence, now_ms
+        )
+
+    async def confirm(
+        self, transactional_id: str, producer: Producer, keys: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Ask the coordinator, and return the code of each partition that it does not confirm."""
+        try:
+            found = await self.verifier.verify(
+                transactional_id, producer.producer_id, producer.epoch, keys
+            )
+        except BrokerError as error:
+            found = dict.fromkeys(keys, error.code)
+        for key, code in found.items():
+            partition = self._replicas.partitions.get(key)
+            if code not in RETRIABLE and partition is not None:
+                partition.log.producers.refuse(producer.producer_id, producer.epoch)
+        return found
+
+    async def of_partition(
+        self, partition: Partition, transactional_id: str, producer: Producer
+    ) -> Verification | None:
+        """Return the confirmed guard for a batch without sequences, which the group coordinator
+        appends. Raises BrokerError with the coordinator's code."""
+        key = partition.topic_partition
+        guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
+        if guard is not None and guard is not EXEMPT:
+            for code in (await self.confirm(transactional_id, producer, (key,))).values():
+                raise BrokerError(code, f"{key}: the transaction is not verified")
+        return guard
