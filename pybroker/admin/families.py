@@ -182,6 +182,7 @@ OF_LOGS: Final = (
     LogFact(_partition("kafka_log_log_logendoffset", "The offset that the next record in the partition's log on this broker gets."), lambda log: log.end),
     # kafka_exporter's names: each partition by its leader, the cluster by the controller
     LogFact(_partition("kafka_topic_partition_current_offset", "The partition's high watermark. Only the broker that leads the partition shows the metrics of kafka_topic_partition."), lambda log: log.high_watermark, of_leaders=True),
+    LogFact(_partition("kafka_cluster_partition_laststableoffsetlag", "The offsets between the last stable offset and the high watermark of a partition that this broker leads: consumers with read_committed cannot read them yet, because a transaction is open."), lambda log: log.high_watermark - log.last_stable, of_leaders=True),
     LogFact(_partition("kafka_topic_partition_oldest_offset", "The first offset that a reader of the partition may ask for."), lambda log: log.start, of_leaders=True),
 )
 

@@ -25,6 +25,7 @@ class LogRow(NamedTuple):
     start: int
     end: int
     high_watermark: int
+    last_stable: int
     leads: bool
     min_isr: int
 
@@ -98,6 +99,7 @@ def _with_log(row: PartitionRow, partition: Partition) -> PartitionRow:
         start=log.log_start_offset,
         end=log.log_end_offset,
         high_watermark=partition.high_watermark,
+        last_stable=partition.last_stable_offset(),
         leads=leads,
         min_isr=min(log.config.min_insync_replicas, row.replicas),
     )

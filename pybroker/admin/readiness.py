@@ -2,14 +2,15 @@
 
 A broker is ready if all these conditions hold: it is started and not stopping, its ZooKeeper
 session is alive, it is registered in ZooKeeper, it knows the controller, every log directory has
-free space, and each replica that is assigned to it is open, undamaged and in sync. This module
-changes no state.
+free space, each replica that is assigned to it is open, undamaged and in sync, and no transaction
+has kept the last stable offset of a partition that it leads for longer than a transaction may last.
+This module changes no state.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +53,7 @@ async def conditions(view: BrokerView) -> list[Condition]:
         Condition("controller", _controller_fault(rooms)),
         Condition("log_directories", _directory_faults(rooms)),
         Condition("replicas", await _replica_faults(rooms)),
+        Condition("transactions", await _transaction_faults(rooms)),
     ]
 
 
@@ -92,10 +94,32 @@ async def _replica_faults(rooms: Rooms) -> str:
                 if fault:
                     faulty.append(f"{each.topic_partition} {fault}")
         await asyncio.sleep(0)
-    if not faulty:
-        return ""
+    return _named(faulty)
+
+
+def _named(faulty: Sequence[str]) -> str:
+    """Return the reason that names the first of these partitions; empty if there are none."""
     more = f" and {len(faulty) - _NAMED_MAX} more" if len(faulty) > _NAMED_MAX else ""
     return "; ".join(faulty[:_NAMED_MAX]) + more
+
+
+async def _transaction_faults(rooms: Rooms) -> str:
+    """Return the partitions whose last stable offset stands still. The coordinator would have
+    aborted the transaction before, so it is hanging: read_committed consumers wait for it until an
+    operator aborts it."""
+    limit_ms = rooms.layers().current.transaction_max_timeout_ms
+    now_ms = rooms.replicas.clock.wall_ms()
+    faulty = []
+    for number, (key, partition) in enumerate(list(rooms.replicas.partitions.items()), 1):
+        still_ms = partition.log.producers.stood_still_ms(now_ms) if partition.is_leader else 0
+        if still_ms > limit_ms:
+            faulty.append(
+                f"{key} has had the last stable offset {partition.last_stable_offset()} for"
+                f" {still_ms // 1000} s: a transaction is hanging"
+            )
+        if number % _AT_A_TIME == 0:
+            await asyncio.sleep(0)
+    return _named(sorted(faulty))
 
 
 def _replica_fault(

@@ -244,13 +244,15 @@ def rebuild_producers(
     `snapshot_max`, updated by the batches after it. A crash may have removed aborted transactions
     above `snapshot_max` from the transaction index, or damaged the index of a segment; reading the
     batches adds them again.
-    `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle."""
+    `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle, and
+    from which the last stable offset counts as standing still."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_incomplete:
             snapshot_max = min(snapshot_max, segment.base_offset)
     loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
     start, state = loaded if loaded is not None else (first, ProducerState())
+    state.unstable_since_ms = state.marker_ms = seen_ms
     if start < end:
         for segment in segments.from_offset(start):
             _replay(state, segment, start, seen_ms)

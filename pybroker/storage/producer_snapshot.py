@@ -8,32 +8,40 @@ i32 coordinator epoch, i64 first offset of the open transaction`; -1 means "none
 Kafka's format has the last batch of each producer. To distinguish a retry from a gap after a
 restart, the broker needs the last five. The four earlier batches follow after the entries, where
 Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence,
-i64 last offset, i32 offset delta, i64 timestamp`, oldest first. The checksum covers them too.
+i64 last offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the transactions whose
+marker may not be committed yet: `4 bytes "pyB2", i32 count`, then `i64 producer id, i64 first
+offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last stable offset could
+go back when another replica leads that lacks the marker. The checksum covers these sections too.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pybroker.errors import CorruptionError
 from pybroker.model import NO_OFFSET
 from pybroker.records.batch import NO_SEQUENCE
 from pybroker.records.crc32c import checksum
-from pybroker.storage.producer_state import ProducerEntry, RememberedBatch
+from pybroker.storage.producer_state import CompletedTransaction, ProducerEntry, RememberedBatch
 
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
-_EARLIER_MAGIC: Final = b"pyB1"
-_EARLIER_HEAD: Final = struct.Struct(">4si")
-_EARLIER: Final = struct.Struct(">qiqiq")
+_SECTION: Final = struct.Struct(">4si")
+_EARLIER: Final = b"pyB1"
+_UNDECIDED: Final = b"pyB2"
+_ROWS: Final = {_EARLIER: struct.Struct(">qiqiq"), _UNDECIDED: struct.Struct(">qqq?")}
+"""Magic of a section -> the layout of its rows."""
 _CHECKED_POSITION: Final = 6
 
 
-def encode(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the content of a snapshot file with the state of these producers."""
+def encode(
+    entries: Iterable[ProducerEntry], undecided: Iterable[CompletedTransaction] = ()
+) -> bytes:
+    """Return the content of a snapshot file with the state of these producers, and with these
+    transactions whose marker may not be committed yet."""
     rows = []
     earlier = []
     for entry in entries:
@@ -50,11 +58,15 @@ def encode(entries: Iterable[ProducerEntry]) -> bytes:
                 entry.transaction_first_offset,
             )
         )
-        earlier += [_EARLIER.pack(entry.producer_id, *batch) for batch in entry.batches[:-1]]
+        earlier += [(entry.producer_id, *batch) for batch in entry.batches[:-1]]
     checked = struct.pack(">i", len(rows)) + b"".join(rows)
-    if earlier:
-        checked += _EARLIER_HEAD.pack(_EARLIER_MAGIC, len(earlier)) + b"".join(earlier)
+    checked += _section(_EARLIER, earlier) + _section(_UNDECIDED, undecided)
     return struct.pack(">hI", _VERSION, checksum(checked)) + checked
+
+
+def _section(magic: bytes, rows: Iterable[Iterable[object]]) -> bytes:
+    packed = [_ROWS[magic].pack(*row) for row in rows]
+    return _SECTION.pack(magic, len(packed)) + b"".join(packed) if packed else b""
 
 
 def decode(data: bytes, path: str) -> list[ProducerEntry]:
@@ -88,15 +100,30 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
     return entries
 
 
+def decode_undecided(data: bytes) -> list[CompletedTransaction]:
+    """Return the transactions whose marker may not be committed yet. `data` is the content of a
+    snapshot file that `decode` has accepted."""
+    (count,) = struct.unpack_from(">i", data, _CHECKED_POSITION)
+    rows = _rows(data, _HEAD.size + count * _ENTRY.size, _UNDECIDED)
+    return [CompletedTransaction._make(row) for row in rows]
+
+
 def _earlier_batches(data: bytes, position: int) -> dict[int, tuple[RememberedBatch, ...]]:
-    if len(data) - position < _EARLIER_HEAD.size:
-        return {}
-    magic, count = _EARLIER_HEAD.unpack_from(data, position)
-    start = position + _EARLIER_HEAD.size
-    end = start + count * _EARLIER.size
-    if magic != _EARLIER_MAGIC or count < 0 or end > len(data):
-        return {}
     batches: dict[int, tuple[RememberedBatch, ...]] = {}
-    for producer_id, *fields in _EARLIER.iter_unpack(data[start:end]):
+    for producer_id, *fields in _rows(data, position, _EARLIER):
         batches[producer_id] = (*batches.get(producer_id, ()), RememberedBatch(*fields))
     return batches
+
+
+def _rows(data: bytes, position: int, wanted: bytes) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of the section `wanted`. The sections begin at `position`, and end at the
+    first unknown one."""
+    while len(data) - position >= _SECTION.size:
+        magic, count = _SECTION.unpack_from(data, position)
+        row = _ROWS.get(magic)
+        start = position + _SECTION.size
+        if row is None or count < 0 or start + count * row.size > len(data):
+            return
+        position = start + count * row.size
+        if magic == wanted:
+            yield from row.iter_unpack(data[start:position])

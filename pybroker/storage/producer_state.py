@@ -114,8 +114,13 @@ class ProducerState:
     """The completed transactions whose marker was not below the high watermark at the last call of
     `decide`, in the order of the markers."""
     first_unstable: int | None = None
+    unstable_since_ms: int = 0
+    """About when `first_unstable` got its value (wall-clock ms): at the append of its transaction's
+    first batch, or of the marker that ended the transaction before."""
     verifications: dict[int, Verification] = field(default_factory=dict)
     """Producer id -> the guard of the producer's first append to a transaction."""
+    marker_ms: int = 0
+    """When the last marker of an open transaction was appended (wall-clock ms)."""
 
     @classmethod
     def restored(
@@ -137,6 +142,8 @@ class ProducerState:
         self.open_transactions = other.open_transactions
         self.undecided = other.undecided
         self.first_unstable = other.first_unstable
+        self.unstable_since_ms = other.unstable_since_ms
+        self.marker_ms = other.marker_ms
         self.verifications = other.verifications
 
     @property
@@ -281,7 +288,7 @@ class ProducerState:
             entry.batches = ()
         entry.last_seen_ms = max(entry.last_seen_ms, seen_ms)
         if marker is not None:
-            return self._end_transaction(entry, marker, last_offset)
+            return self._end_transaction(entry, marker, last_offset, seen_ms)
         if header.base_sequence != NO_SEQUENCE:
             batch = RememberedBatch(
                 header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp
@@ -292,11 +299,11 @@ class ProducerState:
             entry.transaction_first_offset = first_offset
             self.open_transactions[first_offset] = header.producer_id
             if self.first_unstable is None:
-                self.first_unstable = first_offset
+                self.first_unstable, self.unstable_since_ms = first_offset, seen_ms
         return None
 
     def _end_transaction(
-        self, entry: ProducerEntry, marker: EndTransaction, last_offset: int
+        self, entry: ProducerEntry, marker: EndTransaction, last_offset: int, seen_ms: int
     ) -> CompletedTransaction | None:
         entry.coordinator_epoch = marker.coordinator_epoch
         self.verifications.pop(entry.producer_id, None)
@@ -304,6 +311,7 @@ class ProducerState:
         if first_offset == NO_OFFSET:
             return None
         entry.transaction_first_offset = NO_OFFSET
+        self.marker_ms = seen_ms
         del self.open_transactions[first_offset]
         completed = CompletedTransaction(
             entry.producer_id, first_offset, last_offset, marker.type is ControlType.ABORT
@@ -325,13 +333,20 @@ class ProducerState:
     def _find_first_unstable(self) -> None:
         starts = [transaction.first_offset for transaction in self.undecided]
         starts += list(itertools.islice(self.open_transactions, 1))
-        self.first_unstable = min(starts, default=None)
+        before, self.first_unstable = self.first_unstable, min(starts, default=None)
+        if self.first_unstable != before:
+            self.unstable_since_ms = self.marker_ms
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the last stable offset: `high_watermark`, or the first offset of an open or
         undecided transaction below it."""
         first = self.first_unstable
         return high_watermark if first is None or first > high_watermark else first
+
+    def stood_still_ms(self, now_ms: int) -> int:
+        """Return how long an open or undecided transaction has kept the last stable offset; 0 if
+        there is no such transaction."""
+        return 0 if self.first_unstable is None else max(0, now_ms - self.unstable_since_ms)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
         """Return the entry of the transaction index for `completed`, which the last marker has

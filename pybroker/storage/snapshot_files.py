@@ -13,7 +13,7 @@ from typing import Final
 from pybroker.errors import CorruptionError, DiskFull, StorageError
 from pybroker.ports import Disk
 from pybroker.storage.filename import SegmentFile, segment_file
-from pybroker.storage.producer_snapshot import decode, encode
+from pybroker.storage.producer_snapshot import decode, decode_undecided, encode
 from pybroker.storage.producer_state import ProducerState
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class SnapshotFiles:
         """Write `state`, the producer state before the record at `offset`, as a snapshot. If the
         disk is full, log a warning and write no snapshot: the next start reads more batches."""
         try:
-            self._disk.write(self._path(offset), encode(state.entries.values()))
+            self._disk.write(self._path(offset), encode(state.entries.values(), state.undecided))
         except DiskFull as error:
             log.warning(
                 "disk full, producer snapshot not written offset=%d error=%s", offset, error
@@ -61,7 +61,9 @@ class SnapshotFiles:
                 continue
             path = self._path(offset)
             try:
-                return offset, ProducerState.restored(decode(self._disk.read(path), path))
+                data = self._disk.read(path)
+                entries = decode(data, path)
+                return offset, ProducerState.restored(entries, decode_undecided(data))
             except FileNotFoundError:
                 continue  # it was deleted with its segment
             except CorruptionError as error:

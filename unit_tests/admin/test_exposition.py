@@ -21,6 +21,7 @@ from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import FetcherCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
+from pybroker.records.batch import read_header
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.log_parts import Damage
@@ -28,6 +29,7 @@ from pybroker.storage.replica_health import Event
 from pybroker.wire.api import ApiKey
 from unit_tests.admin.vocabulary import Shown
 from unit_tests.replication.vocabulary import ME, facts
+from unit_tests.storage.batches import batch, marker
 
 HEALTH = ("damaged", "suspect", "incomplete")
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
@@ -124,6 +126,22 @@ async def test_offsets_and_sizes_equal_those_of_the_log(shown: Shown) -> None:
     assert found["kafka_topic_partition_oldest_offset", where] == 0
     assert found["kafka_topic_partition_leader", where] == ME
     assert found["kafka_topic_partition_leader_is_preferred", where] == 1
+
+
+async def test_open_transaction_keeps_the_last_stable_offset_behind(shown: Shown) -> None:
+    await shown.hosts(facts())
+    shown.replicas.append(b"a")
+    partition = shown.replicas.partition()
+    where = frozenset({("topic", "t"), ("partition", "0")})
+    for data, lag in (
+        (batch(2, producer=7, sequence=0, transactional=True), 2),
+        (batch(3), 5),
+        (marker(7, commit=True), 0),
+    ):
+        partition.append(memoryview(data), read_header(data), acks=1, now_ms=0)
+        found = samples(await page(shown.view))
+        assert found["kafka_cluster_partition_laststableoffsetlag", where] == lag
+        assert found["kafka_topic_partition_current_offset", where] == partition.high_watermark
 
 
 async def test_damaged_replicas_and_full_directories_are_counted(

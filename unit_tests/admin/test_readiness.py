@@ -13,10 +13,12 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
+from pybroker.records.batch import read_header
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.replica_health import Event
 from unit_tests.admin.vocabulary import Shown
 from unit_tests.replication.vocabulary import ME, T0, facts
+from unit_tests.storage.batches import batch, marker
 
 
 async def faults(view: BrokerView) -> dict[str, str]:
@@ -70,7 +72,7 @@ async def test_a_broker_whose_replicas_are_in_sync_is_ready(shown: Shown) -> Non
     others = facts(TopicPartition("t", 9), leader=2, isr=(2,))
     await shown.hosts(facts(), facts(TopicPartition("t", 1), isr=(ME, 2)), others)
     assert await faults(shown.view) == {}
-    assert len(await conditions(shown.view)) == 6
+    assert len(await conditions(shown.view)) == 7
 
 
 @pytest.mark.parametrize(("breaks", "condition", "word"), BROKEN.values(), ids=BROKEN)
@@ -145,3 +147,22 @@ async def test_many_faults_are_counted(shown: Shown) -> None:
 async def test_starting_broker_is_not_ready(tmp_path: Path, phase: Phase) -> None:
     view = BrokerView(BrokerConfig(), phase)
     assert await faults(view) == {"started": f"the broker is {phase.name.lower()}"}
+
+
+async def test_partition_whose_last_stable_offset_stands_still_is_named(shown: Shown) -> None:
+    """For longer than transaction.max.timeout.ms: its coordinator would have aborted the
+    transaction before."""
+    await shown.hosts(facts())
+    clock, partition = shown.replicas.clock, shown.replicas.partition()
+    data = batch(producer=7, sequence=0, transactional=True)
+    now_ms = clock.wall_ms()
+    partition.append(memoryview(data), read_header(data), acks=1, now_ms=now_ms)
+    clock.advance(900)
+    assert await faults(shown.view) == {}
+    clock.advance(1)
+    assert (await faults(shown.view))["transactions"] == (
+        "t-0 has had the last stable offset 0 for 901 s: a transaction is hanging"
+    )
+    end = marker(7, commit=False)
+    partition.append(memoryview(end), read_header(end), acks=1, now_ms=clock.wall_ms())
+    assert await faults(shown.view) == {}

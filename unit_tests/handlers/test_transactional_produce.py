@@ -35,7 +35,7 @@ async def coordinator(bench: Bench) -> FakeCoordinator:
     return coordinator_of(bench)
 
 
-async def read(bench: Bench) -> list[bytes]:
+async def read(bench: Bench) -> list[bytes | None]:
     """Return the values that a read_committed consumer of t-0 reads, with markers and aborted
     records, which clients skip."""
     return values_of(await bench.fetch("t", 0, read_committed=True))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 
 import pytest
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.records.batch import SEQUENCE_MAX, read_header
 from pybroker.records.control import ControlType, EndTransaction
-from pybroker.storage.producer_snapshot import decode, encode
+from pybroker.storage.producer_snapshot import decode, decode_undecided, encode
 from pybroker.storage.producer_state import (
     EXEMPT,
     VERIFICATIONS_MAX,
+    CompletedTransaction,
     ProducerState,
     Verification,
 )
@@ -126,6 +128,21 @@ def test_a_snapshot_restores_the_producer_state() -> None:
     restored = ProducerState.restored(decode(encode(state.entries.values()), "s"))
     assert restored.entries == state.entries
     assert restored.open_transactions == {11: 3}
+
+
+def test_snapshot_restores_the_undecided_transactions() -> None:
+    state = state_after(*FIVE)
+    state.apply(header(9, 10, transactional=True), 20, FIRST_TIMESTAMP)
+    state.apply(header(3, 0, transactional=True), 21, FIRST_TIMESTAMP)
+    state.apply(read_header(marker(9, commit=False)), 22, 0, EndTransaction(ControlType.ABORT, 1))
+    data = encode(state.entries.values(), state.undecided)
+    restored = ProducerState.restored(decode(data, "s"), decode_undecided(data))
+    assert restored.entries == state.entries
+    assert restored.undecided == state.undecided == deque([CompletedTransaction(9, 20, 22, True)])
+    assert restored.first_unstable == 20
+    assert decode_undecided(encode(state.entries.values())) == []
+    # The entries are where Apache Kafka reads them.
+    assert data[6:10] == struct.pack(">i", 2)
 
 
 def test_a_snapshot_begins_as_kafkas_does() -> None:
@@ -331,3 +348,19 @@ def test_decide_says_whether_transactions_were_decided() -> None:
     assert not state.decide(6)
     assert state.decide(7)
     assert not state.decide(8)
+
+
+def test_time_for_which_the_last_stable_offset_stands_still() -> None:
+    state = ProducerState()
+    assert state.stood_still_ms(1000) == 0
+    state.apply(header(1, 0, transactional=True), 0, 1000)
+    state.apply(header(2, 0, transactional=True), 1, 2000)
+    state.apply(header(1, 1, transactional=True), 2, 3000)
+    assert state.stood_still_ms(9000) == 8000
+    state.apply(read_header(marker(1, commit=True)), 3, 5000, COMMIT)
+    assert state.stood_still_ms(9000) == 8000  # the marker is not committed yet
+    state.decide(4)
+    assert (state.first_unstable, state.stood_still_ms(9000)) == (1, 4000)
+    state.apply(read_header(marker(2, commit=True)), 4, 6000, COMMIT)
+    state.decide(5)
+    assert state.stood_still_ms(9000) == 0

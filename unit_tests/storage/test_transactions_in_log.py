@@ -93,3 +93,27 @@ def test_damaged_transaction_index_is_rebuilt_from_the_whole_segment(
         bench.garble("txnindex")
     bench.crash(recovery_point=recovery_point)
     assert bench.log.aborted_transactions(0, EVERYTHING) == expected
+
+
+@pytest.mark.parametrize("how", ["reopen", "crash"])
+def test_transaction_whose_marker_is_not_committed_stays_undecided_after_a_restart(
+    bench: Bench, how: str
+) -> None:
+    bench.put(batch(2, producer=9, sequence=0, transactional=True))
+    bench.put(marker(9, commit=True))
+    bench.log.roll()
+    bench.append(1)
+    getattr(bench, how)()
+    producers = bench.log.producers
+    producers.decide(2)
+    assert producers.last_stable_offset(2) == 0
+    producers.decide(3)
+    assert producers.last_stable_offset(3) == 3
+
+
+def test_last_stable_offset_stands_still_anew_after_a_restart(bench: Bench) -> None:
+    bench.put(batch(2, producer=9, sequence=0, transactional=True))
+    bench.now_ms += 60_000
+    assert bench.log.producers.stood_still_ms(bench.now_ms) == 60_000
+    bench.reopen()
+    assert bench.log.producers.stood_still_ms(bench.now_ms) == 0
