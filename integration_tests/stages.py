@@ -112,6 +112,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_ranges",
         "test_real_input",
         "test_consumer_truncation",
+        "test_transactions_in_log",
         "test_own_client",
     ),
     "conformance": ("conformance", "test_sessions_beside_apache", "test_fetch_session_clients"),

@@ -406,17 +406,15 @@ def test_a_partition_named_twice_is_appended_in_the_order_of_the_request(
     assert found.records is not None and bytes(found.records)[16:] == second[16:]
 
 
-@pytest.mark.ours
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_a_batch_of_an_unknown_transaction_gets_error_48(
+def test_transactional_batch_without_a_transactional_id_gets_error_53(
     connection: Connection, topic: str, policy: str
 ) -> None:
-    """Apache checks the authorization of the transactional id first."""
     create_topic(connection, topic, configs={"cleanup.policy": policy})
     plain = batch_of(b"a", producer=(7, 0), sequence=0, codec=Codec.GZIP)
     transactional = patched(plain, 21, ">h", 0x10 | Codec.GZIP)
     for version in EVERY_VERSION:
-        code = ErrorCode.INVALID_TXN_STATE
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert_refused(connection, topic, transactional, code, version=version)
     assert fetch_one(connection, topic, 0).last_stable_offset == 0
 

@@ -19,7 +19,8 @@ from pybroker.storage.filename import CLEAN_MARK
 from unit_tests.handlers.bench import BROKER_ID, Bench, batch, values_of
 
 COMPONENTS = (
-    *("log-directories", "logs", "offsets-session", "producer-ids", "group-commit"),
+    *("log-directories", "logs", "offsets-session", "producer-ids", "transaction-verifier"),
+    "group-commit",
     *("configuration", "connections", "registration", "membership", "controller-journal"),
     *(
         "controller",
@@ -35,7 +36,10 @@ COMPONENTS = (
 """The components in the order of their start."""
 ALREADY_THERE = COMPONENTS[:2]
 THE_MARK = COMPONENTS[0]
-BEGUN_LATER = ("offsets-session", "producer-ids", "registration", "fetchers", "controlled-shutdown")
+BEGUN_LATER = (
+    *("offsets-session", "producer-ids", "transaction-verifier"),
+    *("registration", "fetchers", "controlled-shutdown"),
+)
 STARTED = [name for name in COMPONENTS if name not in (*ALREADY_THERE, *BEGUN_LATER)]
 
 

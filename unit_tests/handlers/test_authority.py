@@ -29,6 +29,7 @@ from pybroker.wire.messages.topics import (
     DeleteRecordsTopic,
 )
 from unit_tests.handlers.bench import NOW_MS, Bench, batch, code
+from unit_tests.handlers.transactions import end
 
 T0 = TopicPartition("t", 0)
 Ask = Callable[[Bench], Awaitable[ErrorCode]]
@@ -96,6 +97,7 @@ ASKS: dict[str, list[Ask]] = {
     "ListOffsets of an offset that is found": [list_offsets(-2), list_offsets(NOW_MS - 1)],
     "OffsetForLeaderEpoch": [end_of_epoch],
     "Produce with acks=all": [produce(-1)],
+    "WriteTxnMarkers": [end],
     LED_ELSEWHERE: [fetch(0)],
     "Produce with acks 0 or 1": [produce(1)],
     "DeleteRecords": [delete],

@@ -18,7 +18,7 @@ from pybroker.records.record import decode_records
 from pybroker.storage.files import SystemFile
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from unit_tests.handlers.bench import Bench, batch, fetch_request, the_only, values_of
+from unit_tests.handlers.bench import Bench, batch, code, fetch_request, the_only, values_of
 from unit_tests.handlers.transactions import (
     coordinator_of,
     end,
@@ -254,4 +254,4 @@ async def _consume(bench: Bench, rng: random.Random) -> list[bytes | None]:
 
 
 def code_of(rows: list[Any]) -> ErrorCode:
-    return ErrorCode(the_only(rows).error_code)
+    return code(the_only(rows))
