@@ -283,6 +283,11 @@ def _list_aborted(
         found = partition.log.aborted_transactions(offset, end, cached_only=cached_only)
     except NotCached:
         raise _WouldBlock from None
+    if offset < partition.log.first_base_offset:  # the index may have been deleted meanwhile
+        raise BrokerError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition.topic_partition}: offset {offset} was deleted while it was being read",
+        )
     answer.aborted_transactions = [
         AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
         for aborted in found

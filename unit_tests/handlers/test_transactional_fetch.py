@@ -16,6 +16,7 @@ from pybroker.records.batch import iter_headers
 from pybroker.records.control import ControlType, parse_control
 from pybroker.records.record import decode_records
 from pybroker.storage.files import SystemFile
+from pybroker.storage.log import Log
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from unit_tests.handlers.bench import Bench, batch, code, fetch_request, the_only, values_of
@@ -176,6 +177,28 @@ async def test_index_of_aborted_transactions_is_read_in_a_thread_if_it_is_not_ca
     found = await bench.fetch("t", 0, read_committed=True)
     assert len(found.aborted_transactions or []) == 1
     assert bench.blocking.done == ["_read_next"]
+
+
+async def test_records_whose_index_is_deleted_during_the_read_are_not_returned(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the index their transaction would count as committed."""
+    assert await put(bench) is NONE
+    assert await end(bench, commit=False) is NONE
+    log = bench.app.replicas.partition(T0).log
+    log.roll(bench.clock.wall_ms())
+    await plain(bench, b"later")
+    read = Log.read
+
+    def read_and_lose(*arguments: Any, **options: Any) -> Buffer | None:
+        found = read(*arguments, **options)
+        log.advance_log_start(2)
+        log.delete_expired(0, 3)
+        return found
+
+    monkeypatch.setattr(Log, "read", read_and_lose)
+    found = await bench.fetch("t", 0, read_committed=True)
+    assert (code(found), found.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
 
 
 # consumers and a model
