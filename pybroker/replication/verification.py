@@ -25,9 +25,11 @@ RETRIABLE: Final = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
-"""The codes of a coordinator that has not decided whether a partition is in a transaction."""
+"""The codes of a coordinator that has not decided whether a partition is in a transaction. It gives
+the last one if it does not know another partition of the request."""
 
 
 class TransactionVerifier(Protocol):

@@ -76,6 +76,7 @@ async def test_partitions_of_one_request_are_verified_together(
         (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
         (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NOT_ENOUGH_REPLICAS),
         (BrokerError(ErrorCode.NETWORK_EXCEPTION), ErrorCode.NOT_ENOUGH_REPLICAS),
         (BrokerError(ErrorCode.NOT_COORDINATOR), ErrorCode.NOT_ENOUGH_REPLICAS),
         (BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ErrorCode.NOT_ENOUGH_REPLICAS),
