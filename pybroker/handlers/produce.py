@@ -71,8 +71,8 @@ def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append the batches of the request. Return the response, or None for acks=0. If a thread has
-    to work for a batch, if a transaction coordinator has to confirm one, or if `acks` is not satisfied
-    yet, return an awaitable of the response."""
+    to work for a batch, if a transaction coordinator has to confirm one, or if `acks` is not
+    satisfied yet, return an awaitable of the response."""
     guards = begin_guards(services, message)
     if guards.unconfirmed or _new_epochs(services, message):
         return _prepare_and_append(services, request, message, guards)

@@ -18,6 +18,8 @@ from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.records.batch import read_header
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
 from pybroker.replication.authority import NEEDED
+from pybroker.replication.spread import persist_epochs
+from pybroker.storage.log import Log
 from pybroker.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -39,6 +41,8 @@ async def handle_write_txn_markers(
     waiting: list[_Waiting] = []
     response = WriteTxnMarkersResponse()
     pause = PeriodicYield()
+    # An append that writes the leader epoch file makes the event loop wait for the disk.
+    await persist_epochs(services.blocking, _new_epochs(services, message))
     for marker in message.markers:
         answer = WritableTxnMarkerResult(producer_id=marker.producer_id)
         response.markers.append(answer)
@@ -60,6 +64,18 @@ async def handle_write_txn_markers(
                 await pause.after_item()
     await when_acknowledged(services, waiting, services.config.request_timeout_ms, _fail)
     return response
+
+
+def _new_epochs(services: Services, message: WriteTxnMarkersRequest) -> list[Log]:
+    """Return the logs to which the request writes the first batch of a leader epoch."""
+    keys = {
+        TopicPartition(topic.name, number)
+        for marker in message.markers
+        for topic in marker.topics
+        for number in topic.partition_indexes
+    }
+    found = (services.replicas.partitions.get(key) for key in keys)
+    return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
 
 
 def _require_authorized(services: Services, request: Request, marker: WritableTxnMarker) -> None:

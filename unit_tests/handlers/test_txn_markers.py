@@ -159,3 +159,20 @@ async def test_marker_that_is_not_replicated_times_out(tmp_path: Path) -> None:
 async def test_follower_refuses_markers(bench: Bench) -> None:
     await share(bench, leader=FOLLOWER)
     assert await end(bench) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_thread_writes_the_leader_epoch_before_the_first_marker(bench: Bench) -> None:
+    assert await put(bench) is NONE
+    await share(bench)
+    log = bench.app.replicas.partition(T0).log
+    assert log.epoch_file.changed
+    gate = bench.blocking.hold()
+    waiting = asyncio.ensure_future(end(bench))
+    await gate.reached.wait()
+    assert log.log_end_offset == 1
+    gate.open.set()
+    await idle()
+    assert log.log_end_offset == 2
+    assert not log.epoch_file.changed
+    replicate(bench, 2)
+    assert await waiting is NONE

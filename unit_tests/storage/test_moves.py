@@ -15,7 +15,7 @@ from pybroker.storage.log import Log
 from pybroker.storage.manager import LogManager
 from pybroker.storage.moves import MoveCancelled, ReplicaMove
 from pybroker.storage.relocation import Relocations
-from unit_tests.storage.batches import batch, marker
+from unit_tests.storage.batches import batch
 from unit_tests.storage.bench import refused
 from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, Host, existing, fill, make
@@ -214,31 +214,6 @@ def test_a_move_keeps_the_producer_state(host: Host) -> None:
         gap = batch(producer=9, sequence=99)
         with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
             current.append(gap, read_header(gap), leader_epoch=0, now_ms=0)
-
-
-def test_move_keeps_the_transactions(host: Host) -> None:
-    manager = host.start()
-    log = manager.create(A, SMALL, TOPIC_ID)
-
-    def put(log: Log, data: bytearray) -> None:
-        log.append(data, read_header(data), leader_epoch=0, now_ms=0)
-
-    for sequence in range(3):
-        put(log, batch(producer=9, sequence=sequence, transactional=True))
-        put(log, marker(9, commit=False))
-    put(log, batch(producer=8, sequence=0, transactional=True))
-    put(log, batch(producer=9, sequence=3, transactional=True))
-    put(log, marker(9, commit=True))
-    aborted = log.aborted_transactions(0, 9)
-    assert len(aborted) == 3
-    guard = log.producers.verification(7, 0, 0, 0)
-    after = moved(host, manager)
-    assert after.producers.verification(7, 0, 0, 0) is guard
-    for current in (after, existing(host.kill())):
-        assert current.aborted_transactions(0, 9) == aborted
-        current.producers.decide(9)
-        assert current.producers.first_unstable == 6
-        assert list(current.producers.open_transactions.items()) == [(6, 8)]
 
 
 # a killed process

@@ -1,4 +1,5 @@
-"""Moves between log directories that a truncation or a full disk interrupts."""
+"""Moves between log directories that a truncation or a full disk interrupts, and moves of
+transactions."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from pybroker.errors import DiskFull
 from pybroker.records.batch import read_header
 from pybroker.storage.log import Log
 from pybroker.storage.moves import ReplicaMove
-from unit_tests.storage.batches import batch
-from unit_tests.storage.test_manager import Host, existing, make
-from unit_tests.storage.test_moves import begin, content, copy_all, finish, swap
+from unit_tests.storage.batches import batch, marker
+from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, Host, existing, make
+from unit_tests.storage.test_moves import begin, content, copy_all, finish, moved, swap
 
 
 @pytest.fixture
@@ -81,3 +82,28 @@ def test_a_copy_that_is_the_only_log_has_no_mark_of_a_move(
     manager.unlock()
     del host.directories[0]
     assert existing(host.start()).failure is None
+
+
+def test_move_keeps_the_transactions(host: Host) -> None:
+    manager = host.start()
+    log = manager.create(A, SMALL, TOPIC_ID)
+
+    def put(log: Log, data: bytearray) -> None:
+        log.append(data, read_header(data), leader_epoch=0, now_ms=0)
+
+    for sequence in range(3):
+        put(log, batch(producer=9, sequence=sequence, transactional=True))
+        put(log, marker(9, commit=False))
+    put(log, batch(producer=8, sequence=0, transactional=True))
+    put(log, batch(producer=9, sequence=3, transactional=True))
+    put(log, marker(9, commit=True))
+    aborted = log.aborted_transactions(0, 9)
+    assert len(aborted) == 3
+    guard = log.producers.verification(7, 0, 0, 0)
+    after = moved(host, manager)
+    assert after.producers.verification(7, 0, 0, 0) is guard
+    for current in (after, existing(host.kill())):
+        assert current.aborted_transactions(0, 9) == aborted
+        current.producers.decide(9)
+        assert current.producers.first_unstable == 6
+        assert list(current.producers.open_transactions.items()) == [(6, 8)]
