@@ -8,12 +8,12 @@ with acks=all.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.handlers.acknowledgement import Waiting, when_acknowledged
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.records.batch import read_header
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
@@ -28,6 +28,7 @@ from pybroker.wire.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from pybroker.yield_every import yield_every
 
 log = logging.getLogger(__name__)
 
@@ -39,41 +40,38 @@ async def handle_write_txn_markers(
     services: Services, request: Request, message: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     waiting: list[_Waiting] = []
+    items: list[tuple[WritableTxnMarker, TopicPartition, WritableTxnMarkerPartitionResult]] = []
     response = WriteTxnMarkersResponse()
-    pause = PeriodicYield()
-    # An append that writes the leader epoch file makes the event loop wait for the disk.
-    await persist_epochs(services.blocking, _new_epochs(services, message))
     for marker in message.markers:
         answer = WritableTxnMarkerResult(producer_id=marker.producer_id)
         response.markers.append(answer)
         for topic in marker.topics:
-            results: list[WritableTxnMarkerPartitionResult] = []
+            results = [
+                WritableTxnMarkerPartitionResult(partition_index=number)
+                for number in topic.partition_indexes
+            ]
             answer.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
-            for number in topic.partition_indexes:
-                result = WritableTxnMarkerPartitionResult(partition_index=number)
-                results.append(result)
-                key = TopicPartition(topic.name, number)
-                try:
-                    _require_authorized(services, request, marker)
-                    _append(services, key, marker, result, waiting)
-                except BrokerError as error:
-                    _fail(key, result, error)
-                except StorageError as error:
-                    log.error("marker cannot be written partition=%s error=%s", key, error)
-                    _fail(key, result, BrokerError(ErrorCode.KAFKA_STORAGE_ERROR))
-                await pause.after_item()
+            items += [
+                (marker, TopicPartition(topic.name, result.partition_index), result)
+                for result in results
+            ]
+    # An append that writes the leader epoch file makes the event loop wait for the disk.
+    await persist_epochs(services.blocking, _new_epochs(services, {key for _, key, _ in items}))
+    async for marker, key, result in yield_every(items):
+        try:
+            _require_authorized(services, request, marker)
+            _append(services, key, marker, result, waiting)
+        except BrokerError as error:
+            _fail(key, result, error)
+        except StorageError as error:
+            log.error("marker cannot be written partition=%s error=%s", key, error)
+            _fail(key, result, BrokerError(ErrorCode.KAFKA_STORAGE_ERROR))
     await when_acknowledged(services, waiting, services.config.request_timeout_ms, _fail)
     return response
 
 
-def _new_epochs(services: Services, message: WriteTxnMarkersRequest) -> list[Log]:
-    """Return the logs to which the request writes the first batch of a leader epoch."""
-    keys = {
-        TopicPartition(topic.name, number)
-        for marker in message.markers
-        for topic in marker.topics
-        for number in topic.partition_indexes
-    }
+def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Log]:
+    """Return the logs of these partitions whose next batch is the first one of a leader epoch."""
     found = (services.replicas.partitions.get(key) for key in keys)
     return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
 
