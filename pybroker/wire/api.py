@@ -169,7 +169,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (ApiKey.OFFSET_FOR_LEADER_EPOCH,
      list_offsets.OffsetForLeaderEpochRequest, list_offsets.OffsetForLeaderEpochResponse, 0, 4, 4),
     (ApiKey.ADD_PARTITIONS_TO_TXN,
-     transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse, 0, 3, 3),
+     transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse, 0, 4, 3),
     (ApiKey.ADD_OFFSETS_TO_TXN,
      transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse, 0, 3, 3),
     (ApiKey.END_TXN, transactions.EndTxnRequest, transactions.EndTxnResponse, 0, 3, 3),
@@ -241,12 +241,18 @@ BETWEEN_BROKERS: Final = frozenset(
 """The keys of the APIs that only brokers use. ApiVersions responses omit them, and only the
 listener for brokers accepts their requests."""
 
+CLIENT_VERSION_MAX: Final[Mapping[ApiKey, int]] = MappingProxyType(
+    {ApiKey.ADD_PARTITIONS_TO_TXN: 3}
+)
+"""API key -> the highest version that clients may use, for the APIs of which only brokers use a
+higher version."""
+
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
     """Return the rows of an ApiVersions response: the key, the lowest version and the highest
     version of each API that clients may use, sorted by key."""
     return tuple(
-        (api.key, api.min_version, api.max_version)
+        (api.key, api.min_version, CLIENT_VERSION_MAX.get(api.key, api.max_version))
         for api in APIS.values()
         if api.key not in BETWEEN_BROKERS
     )

@@ -37,6 +37,8 @@ _RENAMED = {
     "AddPartitionsToTxnRequest.producer_epoch": "v3_and_below_producer_epoch",
     "AddPartitionsToTxnRequest.topics": "v3_and_below_topics",
     "AddPartitionsToTxnResponse.results": "results_by_topic_v3_and_below",
+    "AddPartitionsToTxnResponse.transactions": "results_by_transaction",
+    "AddPartitionsToTxnResult.topics": "topic_results",
     "AddPartitionsToTxnTopicResult.results": "results_by_partition",
     "AddPartitionsToTxnPartitionResult.error_code": "partition_error_code",
     "OffsetCommitRequest.generation_id": "generation_id_or_member_epoch",

@@ -171,6 +171,12 @@ def test_advertised_versions_are_those_of_kafka_3_0() -> None:
     assert {4, 5, 6, 7, 68, 71, 72, 75}.isdisjoint(rows)
 
 
+def test_version_of_add_partitions_to_txn_for_brokers_is_not_advertised() -> None:
+    rows = {key: (low, high) for key, low, high in api_versions_rows()}
+    assert rows[ApiKey.ADD_PARTITIONS_TO_TXN] == (0, 3)
+    assert APIS[ApiKey.ADD_PARTITIONS_TO_TXN].supports(4)
+
+
 def test_versions_that_old_librdkafka_requires_start_at_0() -> None:
     rows = {key: low for key, low, _ in api_versions_rows()}
     for key in (

@@ -1,11 +1,13 @@
 """Transactions and idempotent producers: InitProducerId (22), versions 0-4, AddPartitionsToTxn
-(24), AddOffsetsToTxn (25) and EndTxn (26), versions 0-3, WriteTxnMarkers (27), versions 0-1,
-TxnOffsetCommit (28), versions 0-3.
+(24), versions 0-4, AddOffsetsToTxn (25) and EndTxn (26), versions 0-3, WriteTxnMarkers (27),
+versions 0-1, TxnOffsetCommit (28), versions 0-3.
 
 Change in version 1 of all APIs but WriteTxnMarkers: throttling by the client (KIP-219).
 InitProducerId, changes in version 2: flexible. 3: producers that keep their id (KIP-360). 4: error
 90 (PRODUCER_FENCED).
 AddPartitionsToTxn, AddOffsetsToTxn and EndTxn, changes in version 2: error 90. 3: flexible.
+AddPartitionsToTxn, change in version 4: many transactions, verification (KIP-890). Only brokers
+send version 4.
 WriteTxnMarkers, change in version 1: flexible.
 TxnOffsetCommit, changes in version 2: leader epochs. 3: group membership (KIP-447), flexible.
 """
@@ -67,14 +69,34 @@ class AddPartitionsToTxnTopic(Message):
 
 
 @message
-class AddPartitionsToTxnRequest(Message):
-    """Adds partitions to a transaction before the producer writes to them."""
+class AddPartitionsToTxnTransaction(Message):
+    """A transaction with the partitions to add or to verify: an element of
+    `AddPartitionsToTxnRequest.transactions`."""
 
     transactional_id: str = string("The transactional id.")
     producer_id: int = int64("The producer id.")
     producer_epoch: int = int16("The producer epoch.")
+    verify_only: bool = boolean(
+        "Whether to check that the partitions are in the transaction; false adds them."
+    )
     topics: list[AddPartitionsToTxnTopic] = array(
-        AddPartitionsToTxnTopic, "The partitions to add to the transaction, by topic."
+        AddPartitionsToTxnTopic, "The partitions to add or to verify, by topic."
+    )
+
+
+@message
+class AddPartitionsToTxnRequest(Message):
+    """Adds partitions to a transaction before the producer writes to them. Brokers also use it to
+    check that a partition is in a transaction."""
+
+    transactions: list[AddPartitionsToTxnTransaction] = array(
+        AddPartitionsToTxnTransaction, "The transactions with their partitions.", since=4
+    )
+    transactional_id: str = string("The transactional id.", until=3)
+    producer_id: int = int64("The producer id.", until=3)
+    producer_epoch: int = int16("The producer epoch.", until=3)
+    topics: list[AddPartitionsToTxnTopic] = array(
+        AddPartitionsToTxnTopic, "The partitions to add to the transaction, by topic.", until=3
     )
 
 
@@ -89,7 +111,7 @@ class AddPartitionsToTxnPartitionResult(Message):
 @message
 class AddPartitionsToTxnTopicResult(Message):
     """A topic with the results for its partitions: an element of
-    `AddPartitionsToTxnResponse.results`."""
+    `AddPartitionsToTxnResponse.results` and of `AddPartitionsToTxnResult.topics`."""
 
     name: str = string("The topic name.")
     results: list[AddPartitionsToTxnPartitionResult] = array(
@@ -98,14 +120,29 @@ class AddPartitionsToTxnTopicResult(Message):
 
 
 @message
+class AddPartitionsToTxnResult(Message):
+    """A transaction with the results for its partitions: an element of
+    `AddPartitionsToTxnResponse.transactions`."""
+
+    transactional_id: str = string("The transactional id.")
+    topics: list[AddPartitionsToTxnTopicResult] = array(
+        AddPartitionsToTxnTopicResult, "The results, by topic."
+    )
+
+
+@message
 class AddPartitionsToTxnResponse(Message):
-    """The result for each partition to add."""
+    """The result for each partition to add or to verify."""
 
     throttle_time_ms: int = int32(
         "The time for which the client should pause because of a quota, in ms; 0 for none."
     )
+    error_code: int = int16("The error of the whole request, or 0.", since=4, ignorable=True)
+    transactions: list[AddPartitionsToTxnResult] = array(
+        AddPartitionsToTxnResult, "The results, by transaction.", since=4
+    )
     results: list[AddPartitionsToTxnTopicResult] = array(
-        AddPartitionsToTxnTopicResult, "The results, by topic."
+        AddPartitionsToTxnTopicResult, "The results, by topic.", until=3
     )
 
 
