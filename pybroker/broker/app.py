@@ -26,6 +26,7 @@ from pybroker.broker.membership import Membership
 from pybroker.broker.shutdown import end_logs_last, unregister
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
+from pybroker.broker.transaction_coordination import TransactionCoordination
 from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.controller import Controller
@@ -37,7 +38,7 @@ from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
 from pybroker.coordinator.zookeeper.repeating import repeat_unanswered
 from pybroker.errors import CoordError, MalformedNode, StartupError
-from pybroker.handlers.context import Services
+from pybroker.handlers.context import Services, TopicAdmin
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.fetch_sessions import FetchSessionCache
 from pybroker.handlers.gate import Gate
@@ -121,12 +122,13 @@ class BrokerApp:
         )
         self._housekeeping = self._new_housekeeping()
         self._scrubber = self._new_scrubber()
-        self._producer_ids = ProducerIds(env.coord, broker_id)
+        self._producer_ids = ids = ProducerIds(env.coord, broker_id)
         self._log_limit = LogLimit(env.clock)
-        self._topics = self._topic_admin()
         self._offsets = LateSession(env.connect_offsets)
-        self.groups = self._new_groups()
-        self.dispatcher = Dispatcher(self._services(cluster_id))
+        rooms = self._coordination_rooms()
+        self.groups = GroupCoordination(rooms)
+        self._transactions = TransactionCoordination(rooms, ids.next_id, lambda: self.dispatcher)
+        self.dispatcher = Dispatcher(self._services(cluster_id, rooms.topics))
         self._gate = Gate(self.dispatcher.answer)
         self._metering = Metering(self._gate.answer, env.metrics.requests, env.clock)
         self._server = self._new_server()
@@ -212,6 +214,7 @@ class BrokerApp:
         await start("requests", self._gate.let_brokers_in, close)
         # After the requests: at stop, waiting members are answered before the connections close.
         await start("groups", self.groups.start, self.groups.stop)
+        await start("transactions", self._transactions.start, self._transactions.stop)
         # Started last, so stopped first: other brokers lead before anything closes here.
         push("controlled-shutdown", self._hand_over)
 
@@ -349,15 +352,12 @@ class BrokerApp:
         self._registered = replace(self._registered, incarnation=newest)
         self._log_end_reports.again()
 
-    def _broker_of(self, broker_id: int) -> Broker | None:
-        return self.metadata.brokers.get(broker_id)
-
     def _new_fetchers(self) -> ReplicaFetchers:
         env = self._env
         return new_fetchers(
             self._config,
             Follower(self._broker.id, self._incarnation),
-            self._broker_of,
+            self.metadata.broker,
             health=self._logs.health,
             losses=LossReceipts(env.coord, self._broker.id),
             blocking=env.blocking,
@@ -437,24 +437,22 @@ class BrokerApp:
         if now.background_threads != before.background_threads:
             self._env.resize_blocking(now.background_threads)
 
-    def _topic_admin(self) -> ZooKeeperTopicAdmin:
-        return ZooKeeperTopicAdmin(
-            coord=self._env.coord,
+    def _coordination_rooms(self) -> CoordinationRooms:
+        env = self._env
+        topics = ZooKeeperTopicAdmin(
+            coord=env.coord,
             layers=lambda: self.live.layers,
             metadata=self.metadata,
-            rng=self._env.rng,
+            rng=env.rng,
         )
-
-    def _new_groups(self) -> GroupCoordination:
-        env = self._env
-        rooms = CoordinationRooms(
+        return CoordinationRooms(
             broker_id=self._broker.id,
             config=self._config,
             coord=env.coord,
             offsets=self._offsets,
             replicas=self.replicas,
             metadata=self.metadata,
-            topics=self._topics,
+            topics=topics,
             lease=self.lease,
             lead_now=self._isr_changes.lead_now,
             clock=env.clock,
@@ -463,9 +461,8 @@ class BrokerApp:
             log_limit=self._log_limit,
             counters=env.metrics.groups,
         )
-        return GroupCoordination(rooms)
 
-    def _services(self, cluster_id: str) -> Services:
+    def _services(self, cluster_id: str, topics: TopicAdmin) -> Services:
         config, env = self._config, self._env
         return Services(
             broker_id=self._broker.id,
@@ -477,9 +474,11 @@ class BrokerApp:
             commands=self._commands,
             lead_now=self._isr_changes.lead_now,
             prove_controller=ProvenEpochs(env.coord).prove,
-            topics=self._topics,
+            topics=topics,
             group_topic=self.groups.topic,
             groups=self.groups.service,
+            transaction_topic=self._transactions.topic,
+            transactions=self._transactions.service,
             classic_offsets=self.groups.classic_offsets,
             mover=self._mover,
             configs=self.live,

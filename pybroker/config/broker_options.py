@@ -123,6 +123,11 @@ class BrokerOptionTable:
     transaction_state_log_replication_factor: int = short("transaction.state.log.replication.factor", 3, "The replication factor of __transaction_state.", minimum=1)
     transaction_state_log_min_isr: int = integer("transaction.state.log.min.isr", 2, "The min.insync.replicas of __transaction_state.", minimum=1)
     transaction_state_log_segment_bytes: int = integer("transaction.state.log.segment.bytes", 104_857_600, "The size, in bytes, of the segments of __transaction_state.", minimum=14)
+    transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a producer may request for its transactions. A longer one is rejected.", minimum=1)
+    transactional_id_expiration_ms: int = integer("transactional.id.expiration.ms", 604_800_000, "How long a transactional id is kept after its last change, while it has no open transaction.", minimum=1)
+    transaction_state_log_load_buffer_size: int = integer("transaction.state.log.load.buffer.size", 5_242_880, "How many bytes a coordinator reads at a time when it loads its transactions.", minimum=1)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, "How often a coordinator aborts the transactions that are open for longer than their timeout.", minimum=1)
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = integer("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, "How often a coordinator removes expired transactional ids.", minimum=1)
     background_threads: int = integer("background.threads", 10, "The number of threads for blocking work, such as syncing and deleting files.", minimum=1, update=_CLUSTER)
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "The maximal time before closed segments, and the logs of partitions that get no more records, are synced to disk in the background.", minimum=100)
@@ -150,7 +155,7 @@ class BrokerOptionTable:
     controlled_shutdown_retry_backoff_ms: int = long("controlled.shutdown.retry.backoff.ms", 5_000, "The pause after a failed attempt of the controlled shutdown, before the next attempt.")
     controller_socket_timeout_ms: int = integer("controller.socket.timeout.ms", 30_000, "How long the controller waits for a broker's answer to a command.")
     inter_broker_protocol_version: str = string("inter.broker.protocol.version", "3.9-IV0", "The Kafka version of the protocol between brokers.", pattern=VERSION, shape=VERSION_SHAPE, effective=False)
-    request_timeout_ms: int = integer("request.timeout.ms", 30_000, "How long the broker waits for answers to its own requests.", effective=False)
+    request_timeout_ms: int = integer("request.timeout.ms", 30_000, "How long the broker waits for answers to its own requests.")
     replica_lag_time_max_ms: int = long("replica.lag.time.max.ms", 30_000, "If a follower has not had every record of its leader for this time, the leader removes it from the ISR.")
     replica_socket_timeout_ms: int = integer("replica.socket.timeout.ms", 30_000, "How long a follower waits for its leader's answer.")
     replica_socket_receive_buffer_bytes: int = integer("replica.socket.receive.buffer.bytes", 65_536, "The size, in bytes, of the receive buffer (SO_RCVBUF) of a follower's connections. If the option is -1 or not set, the operating system adapts the size.")
@@ -201,11 +206,6 @@ class BrokerOptionTable:
     log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True, "Whether batches are converted to an older message format for old clients.", update=_CLUSTER, effective=False)
 
     offsets_commit_required_acks: int = short("offsets.commit.required.acks", -1, "The acks with which a coordinator writes committed offsets; it must not be changed.", effective=False)
-    transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a producer may request for its transactions.", minimum=1, effective=False)
-    transactional_id_expiration_ms: int = integer("transactional.id.expiration.ms", 604_800_000, "How long a transactional id without a transaction is kept.", minimum=1, effective=False)
-    transaction_state_log_load_buffer_size: int = integer("transaction.state.log.load.buffer.size", 5_242_880, "How many bytes a coordinator reads at a time when it loads its transactions.", minimum=1, effective=False)
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, "How often timed-out transactions are aborted.", minimum=1, effective=False)
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = integer("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, "How often expired transactional ids are removed.", minimum=1, effective=False)
     transaction_partition_verification_enable: bool = boolean("transaction.partition.verification.enable", True, "Whether a transactional write is rejected if its partition was not added to the transaction.", update=_CLUSTER, effective=False)
     producer_id_expiration_check_interval_ms: int = integer("producer.id.expiration.check.interval.ms", 600_000, "How often expired producer ids are removed.", minimum=1, effective=False)
 

@@ -59,12 +59,21 @@ from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
+from pybroker.handlers.transaction_admin import (
+    handle_describe_transactions,
+    handle_list_transactions,
+)
+from pybroker.handlers.transactions import (
+    handle_add_offsets_to_txn,
+    handle_add_partitions_to_txn,
+    handle_end_txn,
+)
 from pybroker.handlers.unavailable import UNAVAILABLE
 from pybroker.ports import Buffer
 from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.codec import decode_request, encode_response
 from pybroker.wire.fetch_path import decode_fetch_request, encode_fetch_response
-from pybroker.wire.headers import parse_request_header
+from pybroker.wire.headers import RequestHeader, parse_request_header
 from pybroker.wire.messages.cluster import ApiVersionsResponse
 from pybroker.wire.messages.fetch import FetchResponse
 from pybroker.wire.messages.metadata import MetadataRequest
@@ -113,6 +122,11 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
     ApiKey.LIST_GROUPS: handle_list_groups,
     ApiKey.DELETE_GROUPS: handle_delete_groups,
+    ApiKey.ADD_PARTITIONS_TO_TXN: handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets_to_txn,
+    ApiKey.END_TXN: handle_end_txn,
+    ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
 }
 
 
@@ -170,6 +184,14 @@ class Dispatcher:
         if api.key is ApiKey.API_VERSIONS:
             return self._answer_api_versions(api, request, cast("ApiVersionsResponse", result))
         return _encode(api, request, result)
+
+    async def call(self, key: ApiKey, version: int, listener: str, message: Message) -> Message:
+        """Handle a request of this broker to itself, and return the response."""
+        request = Request(RequestHeader(key, version, 0, None), listener, "")
+        result = self._handlers[key](self._services, request, message)
+        response = await result if isinstance(result, Awaitable) else result
+        assert response is not None
+        return response
 
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse

@@ -53,6 +53,10 @@ class MetadataView:
     def brokers(self) -> Mapping[int, Broker]:
         return self._brokers
 
+    def broker(self, broker_id: int) -> Broker | None:
+        """Return a live broker; None if no live broker has this id."""
+        return self._brokers.get(broker_id)
+
     @property
     def topics(self) -> Mapping[str, TopicView]:
         return self._topics
