@@ -195,11 +195,13 @@ class TransactionCoordinator:
         partitions: frozenset[TopicPartition],
     ) -> None:
         """Add the partitions to the producer's transaction. Return when they are stored."""
-        await self.context.confirm_current()
         entry = self._entries.get(transactional_id)
         decided = decisions.add_partitions(
             _state_of(entry), producer, partitions, self.context.clock.wall_ms()
         )
+        if decided is ErrorCode.NONE:
+            # Nothing is appended, so no commit proves that this broker is the coordinator.
+            await self.context.confirm_current()
         await self._carry_out(entry, decided)
 
     async def end(

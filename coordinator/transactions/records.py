@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import struct
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from pybroker.coordinator.transactions.states import STORED, TransactionState
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
 from pybroker.errors import MalformedInput
 from pybroker.model import TopicPartition
 from pybroker.wire.codec import decode_message, encode_message
-from pybroker.wire.plain import plain
 from pybroker.wire.primitives import Buffer
 from pybroker.wire.schema import (
     Message,
@@ -84,7 +83,9 @@ def decode_key(data: Buffer) -> str | None:
     ignored. Raises MalformedInput."""
     if _version_of(data) != KEY_VERSION:
         return None
-    return _decoded_key(data).transactional_id
+    body = memoryview(data)[_VERSION.size :]
+    found = decode_message(_TransactionKey, KEY_VERSION, False, body, to_the_end=False)
+    return found.transactional_id
 
 
 def encode_value(transaction: Transaction) -> bytes:
@@ -128,24 +129,6 @@ def decode_value(transactional_id: str, data: Buffer) -> Transaction:
         found.transaction_last_update_timestamp_ms,
         found.transaction_start_timestamp_ms,
     )
-
-
-def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
-    """Return (version of the key, its fields); the fields are None for an unknown version. Raises
-    MalformedInput."""
-    version = _version_of(data)
-    return version, plain(_decoded_key(data), version) if version == KEY_VERSION else None
-
-
-def plain_value(data: Buffer) -> tuple[int, dict[str, Any]]:
-    """Return (version of the value, its fields). Raises MalformedInput."""
-    version = _version_of(data)
-    return version, plain(_decoded_value(data), version)
-
-
-def _decoded_key(data: Buffer) -> _TransactionKey:
-    body = memoryview(data)[_VERSION.size :]
-    return decode_message(_TransactionKey, KEY_VERSION, False, body, to_the_end=False)
 
 
 def _decoded_value(data: Buffer) -> _TransactionValue:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from pybroker.background import TaskOwner
 from pybroker.broker.group_coordination import CoordinationRooms
 from pybroker.coordinator.groups.memory_limit import MemoryLimit
 from pybroker.coordinator.runtime.shard import ShardContext
@@ -60,6 +61,7 @@ class TransactionCoordination:
             log_limit=rooms.log_limit,
         )
         self._channels: dict[int, tuple[Broker, RemoteMarkers]] = {}
+        self._closing = TaskOwner()
         self._sender = MarkerSender(
             leader_of=self._leader_of,
             channel_to=self._channel_to,
@@ -98,6 +100,7 @@ class TransactionCoordination:
         channels, self._channels = self._channels, {}
         for _, channel in channels.values():
             await channel.close()
+        await self._closing.close()
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """Read the partition count of `__transaction_state`, unless it is known. There is no fence
@@ -146,6 +149,8 @@ class TransactionCoordination:
             return None
         known = self._channels.get(broker_id)
         if known is None or known[0] != broker:
+            if known is not None:
+                self._closing.start(known[1].close(), f"close markers to {broker_id}")
             known = (broker, new_remote_markers(rooms.config, rooms.broker_id, broker))
             self._channels[broker_id] = known
         return known[1]
