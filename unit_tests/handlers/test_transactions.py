@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.coordinator.runtime.shard import StoredRecord
 from pybroker.coordinator.transactions.records import decode_key, decode_value
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import ErrorCode, MalformedInput
@@ -366,7 +367,7 @@ async def test_states_are_records_in_the_partition_of_the_id(broker: Bench) -> N
             0, 1 << 20, upper_offset=log.log_end_offset, at_least_one_batch=True, cached_only=False
         )
         if data:
-            found += [each for each in stored_in(data) if hasattr(each, "key")]
+            found += [each for each in stored_in(data) if isinstance(each, StoredRecord)]
     assert found
     key, value = found[0].key, found[0].value
     assert key is not None and value is not None

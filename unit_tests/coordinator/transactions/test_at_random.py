@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.runtime.shard import StoredRecord
 from pybroker.coordinator.transactions.coordinator import TransactionCoordinator
 from pybroker.coordinator.transactions.decisions import Init
 from pybroker.coordinator.transactions.dependencies import TransactionDependencies
@@ -83,7 +84,7 @@ class World:
             for record in stored_in(data):
                 if record.offset >= end:
                     continue
-                assert hasattr(record, "key")
+                assert isinstance(record, StoredRecord) and record.key is not None
                 name = decode_key(record.key)
                 assert name is not None and record.value is not None
                 found[name] = decode_value(name, record.value)
