@@ -8,7 +8,6 @@ from itertools import groupby
 from pybroker.coordinator.transactions.states import TransactionState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.wire.messages.transaction_admin import (
     DescribedTransaction,
     DescribeTransactionsRequest,
@@ -18,16 +17,16 @@ from pybroker.wire.messages.transaction_admin import (
     ListTransactionsResponse,
     TransactionTopicData,
 )
+from pybroker.yield_every import yield_every
 
 
 async def handle_describe_transactions(
     services: Services, request: Request, message: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    pause = PeriodicYield()
-    described = []
-    for transactional_id in message.transactional_ids:
-        described.append(_described(services, transactional_id))
-        await pause.after_item()
+    described = [
+        _described(services, transactional_id)
+        async for transactional_id in yield_every(message.transactional_ids)
+    ]
     return DescribeTransactionsResponse(transaction_states=described)
 
 
@@ -57,10 +56,9 @@ async def handle_list_transactions(
     known = {state.value: state for state in TransactionState}
     states = {known[name] for name in message.state_filters if name in known}
     producers = set(message.producer_id_filters)
-    pause = PeriodicYield()
     listed = []
     try:
-        for found in services.transactions.transactions():
+        async for found in yield_every(services.transactions.transactions()):
             is_wanted = not message.state_filters or found.state in states
             if is_wanted and (not producers or found.producer.producer_id in producers):
                 listed.append(
@@ -70,7 +68,6 @@ async def handle_list_transactions(
                         transaction_state=found.state.value,
                     )
                 )
-            await pause.after_item()
     except BrokerError as error:
         return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(

@@ -15,7 +15,6 @@ from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import AUTO_CREATE_WAIT_S, Request, Services
 from pybroker.handlers.control import require_broker
-from pybroker.handlers.periodic_yield import PeriodicYield
 from pybroker.model import INTERNAL_TOPICS, TopicPartition
 from pybroker.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -30,6 +29,7 @@ from pybroker.wire.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
+from pybroker.yield_every import yield_every
 
 _FIRST_FOR_BROKERS: Final = 4
 _FIRST_WITH_PRODUCER_FENCED: Final = 2
@@ -69,17 +69,16 @@ async def _codes(
 ) -> Codes:
     """Add the partitions to the transaction, or only verify them. Return the code of each. If a
     partition cannot be in a transaction, none is added, as in Kafka."""
-    pause = PeriodicYield()
-    keys: list[TopicPartition] = []
+    keys = [
+        TopicPartition(topic.name, number)
+        for topic in transaction.topics
+        for number in topic.partitions
+    ]
     faults: dict[TopicPartition, ErrorCode] = {}
-    for topic in transaction.topics:
-        for number in topic.partitions:
-            key = TopicPartition(topic.name, number)
-            keys.append(key)
-            code = _fault_of(services, request, key)
-            if code is not ErrorCode.NONE:
-                faults[key] = code
-            await pause.after_item()
+    async for key in yield_every(keys):
+        code = _fault_of(services, request, key)
+        if code is not ErrorCode.NONE:
+            faults[key] = code
     if faults:
         return {key: faults.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys}
     producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
