@@ -1,6 +1,7 @@
 """Write the tables of states into the pages: the diagrams of the controller's states and of the
-health of replicas into `replication.rst`, the states of groups and their answers into `groups.rst`.
-`make docs` runs this module; a test compares the pages with `render()`."""
+health of replicas into `replication.rst`, the states of groups and their answers into `groups.rst`,
+and those of transactional ids into `transactions.rst`. `make docs` runs this module; a test
+compares the pages with `render()`."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
+from pybroker.coordinator.transactions import states as transaction_states
 from pybroker.storage import replica_health
 from pybroker.storage.replica_health import Event, Health
 
@@ -24,6 +26,7 @@ END_HEALTH: Final = ".. The diagram ends here.\n"
 CONTROLLER: Final = "replication.rst"
 HEALTH: Final = "health in replication.rst"
 GROUPS: Final = "groups.rst"
+TRANSACTIONS: Final = "transactions.rst"
 StatusT = TypeVar("StatusT", bound=enum.Enum)
 
 
@@ -56,9 +59,14 @@ TABLES: Final[Mapping[str, Mapping[str, dict[str, list[str]]]]] = MappingProxyTy
         },
         HEALTH: {"A replica": events(replica_health.LEGAL_MOVES)},
         GROUPS: {"A group": targets(states.LEGAL_MOVES)},
+        TRANSACTIONS: {"A transactional id": targets(transaction_states.LEGAL_MOVES)},
     }
 )
 """Part of a page -> title -> diagram."""
+ANSWERS: Final[Mapping[str, Mapping[enum.Enum, Mapping[enum.Enum, str]]]] = MappingProxyType(
+    {GROUPS: dict(states.ANSWERS), TRANSACTIONS: dict(transaction_states.ANSWERS)}
+)
+"""Page -> state -> request -> the answer."""
 
 
 def page_of(name: str) -> Path:
@@ -74,7 +82,7 @@ def render(name: str) -> str:
     diagrams = "\n".join(
         f"{title}::\n\n{_diagram(moves)}\n" for title, moves in TABLES[name].items()
     )
-    answers = f"\n{_answers()}" if name == GROUPS else ""
+    answers = f"\n{_answers(ANSWERS[name])}" if name in ANSWERS else ""
     begin, end = _marks(name)
     return f"{begin}\n{diagrams}{answers}\n{end}"
 
@@ -88,10 +96,10 @@ def _diagram(moves: Mapping[str, list[str]]) -> str:
     )
 
 
-def _answers() -> str:
-    """The answers of a group in each state."""
+def _answers(table: Mapping[enum.Enum, Mapping[enum.Enum, str]]) -> str:
+    """The answers in each state."""
     lines: list[str] = []
-    for state, answers in states.ANSWERS.items():
+    for state, answers in table.items():
         lines += ["", f"**{state.value}**", ""]
         lines += (f"- {asked.value}: {answer}." for asked, answer in answers.items())
     return "\n".join(lines[1:]) + "\n"

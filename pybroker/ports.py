@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pybroker.errors import ErrorCode
 from pybroker.model import (
@@ -312,6 +312,30 @@ class BrokerChannel(Protocol):
     async def update_metadata(self, command: UpdateMetadata) -> None: ...
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]: ...
+
+
+class TransactionMarker(NamedTuple):
+    """A marker that ends a producer's transaction in these partitions. `coordinator_epoch`: the
+    leader epoch of the coordinator's partition of `__transaction_state`."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+class MarkerChannel(Protocol):
+    """The channel on which a transaction coordinator sends markers to a broker that leads
+    partitions of the transactions."""
+
+    async def write_markers(
+        self, markers: Sequence[TransactionMarker]
+    ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
+        """Let the broker write the markers. Return for each marker its partitions with NONE, if
+        the marker is committed there, or an error. No two markers may have the same producer id.
+        Raise PybrokerError, OSError or TimeoutError if it is unknown whether the markers were
+        written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ pybroker: background bounded_gather clock errors metrics model tool_list yield_e
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
     families | exposition | http
 applog: log_levels rate_limit | output
-broker: * | group_coordination leader_discovery shutdown start_steps | transaction_verification |
+broker: * | group_coordination leader_discovery shutdown start_steps | transaction_coordination
+    transaction_verification |
     app | startup
 classic: assignment errors options session_validity subscription | nodes partition_owners | commits
     reading stream | kafka_offsets rebalancing | consumer
@@ -45,14 +46,18 @@ coordinator.groups: fence memory_limit offset_store options states | calls recor
 coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
     zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
+coordinator.transactions: commits deleted_partitions due_queue markers producer_ids states |
+    dependencies transaction | decisions records | coordinator | service
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
 handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     acknowledgement produce_guards | * |
-    alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics |
+    alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
+    transactions |
     controlled_shutdown elect_leaders fetch partition_expansion | dispatch | gate metering
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
+peers: * | marker_channel
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
 replication: append_rules authority follower isr isr_notifications purgatory spread watched |

@@ -23,6 +23,7 @@ from pybroker.config.properties import parse_properties, read_properties
 from pybroker.config.topic_config import TOPIC_OPTIONS
 from pybroker.coordinator.controller import partitions, replicas
 from pybroker.coordinator.groups import states
+from pybroker.coordinator.transactions import states as transaction_states
 from pybroker.replication.authority import NEEDED, Authority
 from pybroker.storage import replica_health
 from unit_tests.sources import ROOT, TEST_FOLDERS
@@ -95,6 +96,7 @@ def test_the_diagrams_of_states_are_made_from_their_tables(name: str) -> None:
         make_states.CONTROLLER: _size(partitions.LEGAL_MOVES) + _size(replicas.LEGAL_MOVES),
         make_states.HEALTH: _size(replica_health.LEGAL_MOVES),
         make_states.GROUPS: _size(states.LEGAL_MOVES),
+        make_states.TRANSACTIONS: _size(transaction_states.LEGAL_MOVES),
     }
     assert len(moves) == count[name]
 
@@ -106,9 +108,10 @@ def test_the_table_of_authorities_is_made_from_its_rows() -> None:
     assert [word for word in words if word not in rendered] == []
 
 
-def test_the_states_of_groups_are_shown_with_all_their_answers() -> None:
-    text = make_states.render(make_states.GROUPS)
-    for answers in states.ANSWERS.values():
+@pytest.mark.parametrize("name", make_states.ANSWERS)
+def test_states_are_shown_with_all_their_answers(name: str) -> None:
+    text = make_states.render(name)
+    for answers in make_states.ANSWERS[name].values():
         assert all(f"- {asked.value}: {answer}." in text for asked, answer in answers.items())
 
 

@@ -1,5 +1,6 @@
-"""The memory limit for all members of a broker's groups. The coordinator keeps a member's metadata
-as long as the member's session lasts, and any client can send any amount of metadata."""
+"""The memory limit for the state of a broker's coordinators. A coordinator keeps the metadata of a
+group's member as long as the member's session lasts, and a transactional id for days. Any client
+can send any amount of both."""
 
 from __future__ import annotations
 
@@ -21,12 +22,18 @@ every member."""
 
 
 class MemoryLimit:
-    """A limit of `bytes_max` for the members' memory. `measure` returns the bytes in use. It is
+    """A limit of `bytes_max` for the memory of `what`. `measure` returns the bytes in use. It is
     called only when the bytes taken since its last call could exceed the limit."""
 
     def __init__(
-        self, clock: Clock, measure: Callable[[], int], bytes_max: int = BYTES_MAX
+        self,
+        clock: Clock,
+        measure: Callable[[], int],
+        bytes_max: int = BYTES_MAX,
+        *,
+        what: str = "group members",
     ) -> None:
+        self._what = what
         self._clock = clock
         self._measure = measure
         self._bytes_max = bytes_max
@@ -46,14 +53,15 @@ class MemoryLimit:
             left_out = self._log_limit.allow()
             if left_out is not None:
                 log.warning(
-                    "group_members_refused bytes_used=%d bytes_max=%d lines_left_out=%d",
+                    "memory_limit_reached of=%s bytes_used=%d bytes_max=%d lines_left_out=%d",
+                    self._what,
                     self._taken,
                     self._bytes_max,
                     left_out,
                 )
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"the members of all groups already use {self._taken} of {self._bytes_max} bytes;"
-                f" a member with {size} bytes cannot join",
+                f"all {self._what} already use {self._taken} of {self._bytes_max} bytes;"
+                f" there is no room for {size} more bytes",
             )
         self._taken += size

@@ -196,7 +196,7 @@ class LiveShard(Generic[C]):
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"{self._key} is not replicated up to offset {offset} within"
-                " offsets.commit.timeout.ms",
+                f" {self._dependencies.commit_timeout_s():g} s",
             ) from error
         except BrokerError as error:
             raise client_error(error) from error

@@ -92,8 +92,8 @@ class ShardContext(Protocol):
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. Raises BrokerError NOT_COORDINATOR
-        if the shard ends, and COORDINATOR_NOT_AVAILABLE after `offsets.commit.timeout.ms`; the
-        records may still be committed later."""
+        if the shard ends, and COORDINATOR_NOT_AVAILABLE after the shard's time limit; the records
+        may still be committed later."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.runtime.live_shard import Fence, LiveShard, Phase, ShardDependencies
@@ -29,16 +29,6 @@ C = TypeVar("C", bound=Coordinator)
 LOADS_AT_A_TIME: Final = 4
 _BEGIN_AGAIN_S: Final = 1.0
 _BEGIN_AGAIN_S_MAX: Final = 30.0
-
-
-class Options(Protocol):
-    """The broker's options that the shards use; they may change at run time."""
-
-    @property
-    def offsets_commit_timeout_ms(self) -> int: ...
-
-    @property
-    def offsets_load_buffer_size(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -62,7 +52,8 @@ class Shards(Generic[C]):
         make: Callable[[ShardContext], C],
         open_log: Callable[[int], PartitionLog],
         fence: Fence,
-        options: Callable[[], Options],
+        commit_timeout_s: Callable[[], float],
+        bytes_per_read: Callable[[], int],
         clock: Clock,
         rng: Rng,
         blocking: Blocking,
@@ -70,8 +61,9 @@ class Shards(Generic[C]):
         is_fenced: Callable[[], bool] = lambda: False,
     ) -> None:
         """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
-        this broker leads, or raises BrokerError. `is_fenced` returns whether the broker may not
-        answer as a leader at the moment."""
+        this broker leads, or raises BrokerError. `commit_timeout_s` returns how long a shard waits
+        for the commit of a record, and `bytes_per_read` how much it reads at a time while it loads.
+        `is_fenced` returns whether the broker may not answer as a leader at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
@@ -84,8 +76,8 @@ class Shards(Generic[C]):
             blocking=blocking,
             loads=asyncio.Semaphore(LOADS_AT_A_TIME),
             log_limit=log_limit,
-            commit_timeout_s=lambda: options().offsets_commit_timeout_ms / 1000,
-            bytes_per_read=lambda: options().offsets_load_buffer_size,
+            commit_timeout_s=commit_timeout_s,
+            bytes_per_read=bytes_per_read,
             loaded=self._loaded,
             resigned=self._resigned,
         )

@@ -53,9 +53,14 @@ def test_other_types_of_keys_get_error_42(connection: Connection, key_type: int)
     assert find(connection, "g", key_type=key_type).error_code == ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.ours
-def test_transactions_have_no_coordinator(connection: Connection) -> None:
-    """Apache supports transactions."""
-    for version in range(1, 5):
-        found = find(connection, "tx", key_type=1, version=version)
-        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+@pytest.mark.parametrize("version", range(1, 5))
+def test_every_transactional_id_has_a_coordinator(
+    broker: Broker, connection: Connection, version: int
+) -> None:
+    """Apache answers COORDINATOR_NOT_AVAILABLE (15) while the topic is being created."""
+    wait_until(lambda: find(connection, "tx", key_type=1).error_code == 0, what="a coordinator")
+    for transactional_id in GROUPS:
+        found = find(connection, transactional_id, key_type=1, version=version)
+        assert found.error_code == 0
+        assert (found.host, found.port) == ("127.0.0.1", broker.port)
+    assert metadata(connection, "__transaction_state").topics[0].is_internal

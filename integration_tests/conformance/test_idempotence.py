@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import pytest
@@ -17,9 +18,17 @@ from integration_tests.wire_client import (
     wait_for_leader,
 )
 from pybroker.errors import ErrorCode
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pybroker.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from unit_tests.patience import wait_until
 
 LARGEST_SEQUENCE: Final = 2**31 - 1
+TRY_AGAIN: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
 
 
 class IdempotentProducer:
@@ -60,20 +69,34 @@ def test_every_producer_gets_an_id_of_its_own_whatever_its_timeout(
     assert {epoch for _, epoch in given} == {0}
 
 
-@pytest.mark.ours
-@pytest.mark.parametrize(
-    ("transactional_id", "code"),
-    [("tx", ErrorCode.COORDINATOR_NOT_AVAILABLE), ("", ErrorCode.INVALID_REQUEST)],
-)
-def test_a_transactional_id_gets_error_15_and_an_empty_one_42(
-    connection: Connection, transactional_id: str, code: ErrorCode
-) -> None:
-    """Apache supports transactions."""
-    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)
+def test_empty_transactional_id_gets_error_42(connection: Connection) -> None:
+    request = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1000)
     for version in range(5):
         answer = connection.ask(version, request, InitProducerIdResponse)
         found = (answer.error_code, answer.producer_id, answer.producer_epoch)
-        assert found == (code, -1, -1)
+        assert found == (ErrorCode.INVALID_REQUEST, -1, -1)
+
+
+def test_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(
+    connection: Connection,
+) -> None:
+    find = FindCoordinatorRequest(key="tx-epochs", key_type=1)
+    request = InitProducerIdRequest(transactional_id="tx-epochs", transaction_timeout_ms=1000)
+    given: list[tuple[int, int]] = []
+
+    def is_given(version: int) -> bool:
+        answer = connection.ask(version, request, InitProducerIdResponse)
+        if answer.error_code == 0:
+            given.append((answer.producer_id, answer.producer_epoch))
+        else:
+            assert answer.error_code in TRY_AGAIN
+            connection.ask(3, find, FindCoordinatorResponse)
+        return answer.error_code == 0
+
+    for version in range(5):
+        wait_until(partial(is_given, version), what="a producer id")
+    assert len({producer_id for producer_id, _ in given}) == 1
+    assert [epoch for _, epoch in given] == [*range(given[0][1], given[0][1] + 5)]
 
 
 def test_duplicates_of_the_last_five_batches_get_their_first_offset(

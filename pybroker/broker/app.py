@@ -26,6 +26,7 @@ from pybroker.broker.membership import Membership
 from pybroker.broker.shutdown import end_logs_last, unregister
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
+from pybroker.broker.transaction_coordination import TransactionCoordination
 from pybroker.broker.transaction_verification import Verifying
 from pybroker.broker.zookeeper_lease import ZooKeeperLease
 from pybroker.config.broker_config import BrokerConfig
@@ -38,7 +39,7 @@ from pybroker.coordinator.zookeeper.late_session import LateSession
 from pybroker.coordinator.zookeeper.loss_receipts import LossReceipts
 from pybroker.coordinator.zookeeper.repeating import repeat_unanswered
 from pybroker.errors import CoordError, MalformedNode, StartupError
-from pybroker.handlers.context import Services
+from pybroker.handlers.context import Services, TopicAdmin
 from pybroker.handlers.dispatch import Dispatcher
 from pybroker.handlers.fetch_sessions import FetchSessionCache
 from pybroker.handlers.gate import Gate
@@ -122,14 +123,14 @@ class BrokerApp:
         )
         self._housekeeping = self._new_housekeeping()
         self._scrubber = self._new_scrubber()
-        self._producer_ids = ProducerIds(env.coord, broker_id)
+        self._producer_ids = ids = ProducerIds(env.coord, broker_id)
         self._log_limit = LogLimit(env.clock)
-        self._topics = self._topic_admin()
         self._offsets = LateSession(env.connect_offsets)
         rooms = self._coordination_rooms()
         self.groups = GroupCoordination(rooms)
+        self._transactions = TransactionCoordination(rooms, ids.next_id, lambda: self.dispatcher)
         self.verifying = Verifying(rooms, lambda: self.dispatcher, lambda: self.live.current)
-        self.dispatcher = Dispatcher(self._services(cluster_id))
+        self.dispatcher = Dispatcher(self._services(cluster_id, rooms.topics))
         self._gate = Gate(self.dispatcher.answer)
         self._metering = Metering(self._gate.answer, env.metrics.requests, env.clock)
         self._server = self._new_server()
@@ -216,6 +217,7 @@ class BrokerApp:
         await start("requests", self._gate.let_brokers_in, close)
         # After the requests: at stop, waiting members are answered before the connections close.
         await start("groups", self.groups.start, self.groups.stop)
+        await start("transactions", self._transactions.start, self._transactions.stop)
         # Started last, so stopped first: other brokers lead before anything closes here.
         push("controlled-shutdown", self._hand_over)
 
@@ -438,16 +440,14 @@ class BrokerApp:
         if now.background_threads != before.background_threads:
             self._env.resize_blocking(now.background_threads)
 
-    def _topic_admin(self) -> ZooKeeperTopicAdmin:
-        return ZooKeeperTopicAdmin(
-            coord=self._env.coord,
-            layers=lambda: self.live.layers,
-            metadata=self.metadata,
-            rng=self._env.rng,
-        )
-
     def _coordination_rooms(self) -> CoordinationRooms:
         env = self._env
+        topics = ZooKeeperTopicAdmin(
+            coord=env.coord,
+            layers=lambda: self.live.layers,
+            metadata=self.metadata,
+            rng=env.rng,
+        )
         return CoordinationRooms(
             broker_id=self._broker.id,
             config=self._config,
@@ -455,7 +455,7 @@ class BrokerApp:
             offsets=self._offsets,
             replicas=self.replicas,
             metadata=self.metadata,
-            topics=self._topics,
+            topics=topics,
             lease=self.lease,
             lead_now=self._isr_changes.lead_now,
             clock=env.clock,
@@ -465,7 +465,7 @@ class BrokerApp:
             counters=env.metrics.groups,
         )
 
-    def _services(self, cluster_id: str) -> Services:
+    def _services(self, cluster_id: str, topics: TopicAdmin) -> Services:
         config, env = self._config, self._env
         return Services(
             broker_id=self._broker.id,
@@ -477,9 +477,11 @@ class BrokerApp:
             commands=self._commands,
             lead_now=self._isr_changes.lead_now,
             prove_controller=ProvenEpochs(env.coord).prove,
-            topics=self._topics,
+            topics=topics,
             group_topic=self.groups.topic,
             groups=self.groups.service,
+            transaction_topic=self._transactions.topic,
+            transactions=self._transactions.service,
             classic_offsets=self.groups.classic_offsets,
             mover=self._mover,
             configs=self.live,

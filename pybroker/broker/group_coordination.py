@@ -82,7 +82,8 @@ class GroupCoordination:
             make=self._make,
             open_log=self._open_log,
             fence=self,
-            options=lambda: rooms.config,
+            commit_timeout_s=lambda: rooms.config.offsets_commit_timeout_ms / 1000,
+            bytes_per_read=lambda: rooms.config.offsets_load_buffer_size,
             clock=rooms.clock,
             rng=rooms.rng,
             blocking=rooms.blocking,
@@ -98,7 +99,7 @@ class GroupCoordination:
         """Serves OffsetCommit and OffsetFetch version 0. These versions store offsets in ZooKeeper,
         so any broker can serve them."""
         self._joint = MultiBatcher(rooms.offsets)
-        rooms.replicas.on_internal = self._role_changed
+        rooms.replicas.on_internal[GROUP_TOPIC] = self._role_changed
         rooms.metadata.on_deleted = self._topics_deleted
 
     def start(self) -> None:
@@ -165,8 +166,6 @@ class GroupCoordination:
         return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 
     def _role_changed(self, key: TopicPartition) -> None:
-        if key.topic != GROUP_TOPIC:
-            return
         partition = self._rooms.replicas.partitions.get(key)
         if partition is not None and partition.is_leader:
             self.shards.led(key.partition, partition.leading_since)

@@ -123,6 +123,11 @@ class BrokerOptionTable:
     transaction_state_log_replication_factor: int = short("transaction.state.log.replication.factor", 3, "The replication factor of __transaction_state.", minimum=1)
     transaction_state_log_min_isr: int = integer("transaction.state.log.min.isr", 2, "The min.insync.replicas of __transaction_state.", minimum=1)
     transaction_state_log_segment_bytes: int = integer("transaction.state.log.segment.bytes", 104_857_600, "The size, in bytes, of the segments of __transaction_state.", minimum=14)
+    transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a producer may request for its transactions. A longer one is rejected.", minimum=1)
+    transactional_id_expiration_ms: int = integer("transactional.id.expiration.ms", 604_800_000, "How long a transactional id is kept after its last change, while it has no open transaction.", minimum=1)
+    transaction_state_log_load_buffer_size: int = integer("transaction.state.log.load.buffer.size", 5_242_880, "How many bytes a coordinator reads at a time when it loads its transactions.", minimum=1)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, "How often a coordinator aborts the transactions that are open for longer than their timeout.", minimum=1)
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = integer("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, "How often a coordinator removes expired transactional ids.", minimum=1)
     background_threads: int = integer("background.threads", 10, "The number of threads for blocking work, such as syncing and deleting files.", minimum=1, update=_CLUSTER)
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "The maximal time before closed segments, and the logs of partitions that get no more records, are synced to disk in the background.", minimum=100)
@@ -201,11 +206,6 @@ class BrokerOptionTable:
     log_message_downconversion_enable: bool = boolean("log.message.downconversion.enable", True, "Whether batches are converted to an older message format for old clients.", update=_CLUSTER, effective=False)
 
     offsets_commit_required_acks: int = short("offsets.commit.required.acks", -1, "The acks with which a coordinator writes committed offsets; it must not be changed.", effective=False)
-    transaction_max_timeout_ms: int = integer("transaction.max.timeout.ms", 900_000, "The longest timeout that a producer may request for its transactions.", minimum=1, effective=False)
-    transactional_id_expiration_ms: int = integer("transactional.id.expiration.ms", 604_800_000, "How long a transactional id without a transaction is kept.", minimum=1, effective=False)
-    transaction_state_log_load_buffer_size: int = integer("transaction.state.log.load.buffer.size", 5_242_880, "How many bytes a coordinator reads at a time when it loads its transactions.", minimum=1, effective=False)
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, "How often timed-out transactions are aborted.", minimum=1, effective=False)
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = integer("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, "How often expired transactional ids are removed.", minimum=1, effective=False)
     transaction_partition_verification_enable: bool = boolean("transaction.partition.verification.enable", True, "Whether a transactional write is rejected if its partition was not added to the transaction.", update=_CLUSTER)
     producer_id_expiration_check_interval_ms: int = integer("producer.id.expiration.check.interval.ms", 600_000, "How often expired producer ids are removed.", minimum=1, effective=False)
 

@@ -14,6 +14,7 @@ from pybroker.config.layered_config import LayeredConfig
 from pybroker.coordinator.controller.events import Election, ElectionType
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
+from pybroker.coordinator.transactions.service import TransactionService
 from pybroker.coordinator.zookeeper.config_store import Change
 from pybroker.coordinator.zookeeper.paths import ConfigEntity
 from pybroker.errors import ErrorCode
@@ -116,6 +117,9 @@ class InternalTopic(Protocol):
     COORDINATOR_NOT_AVAILABLE."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def is_known(self) -> bool:
         """Whether the topic's number of partitions is known. Without it, `partition_of` fails."""
 
@@ -124,7 +128,7 @@ class InternalTopic(Protocol):
 
     def leader_of(self, partition: int) -> int:
         """Return the broker id of the partition's leader, which coordinates the partition's
-        groups."""
+        groups or transactional ids."""
 
     async def settle(self, wait_s: float) -> None:
         """Create the topic if it is missing, and wait until its partitions have leaders, at most
@@ -188,6 +192,8 @@ class Services:
     topics: TopicAdmin
     group_topic: InternalTopic
     groups: GroupService
+    transaction_topic: InternalTopic
+    transactions: TransactionService
     classic_offsets: ClassicOffsets
     configs: Configs
     producer_ids: Callable[[], Awaitable[int]]

@@ -1,8 +1,8 @@
-"""FindCoordinator: returns the broker that coordinates a group.
+"""FindCoordinator: returns the broker that coordinates a group or a transactional id.
 
-The coordinator is the leader of the partition of `__consumer_offsets` to which the group id maps.
-The first request creates that topic, and waits a short time for the leaders of its partitions, so
-that most clients need not retry.
+The coordinator is the leader of the partition to which the id maps, of `__consumer_offsets` or
+`__transaction_state`. The first request creates that topic, and waits a short time for the leaders
+of its partitions, so that most clients need not retry.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.handlers.context import AUTO_CREATE_WAIT_S, Request, Services
+from pybroker.handlers.context import AUTO_CREATE_WAIT_S, InternalTopic, Request, Services
 from pybroker.wire.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,
@@ -28,16 +28,23 @@ _NO_ERROR: Final = "NONE"
 def handle_find_coordinator(
     services: Services, request: Request, message: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if message.key_type == _GROUP and not services.group_topic.is_known:
-        return _settle_and_answer(services, request, message)
+    topic = _topic_of(services, message.key_type)
+    if topic is not None and not topic.is_known:
+        return _settle_and_answer(services, request, message, topic)
     return _answer(services, request, message)
 
 
+def _topic_of(services: Services, key_type: int) -> InternalTopic | None:
+    """Return the topic of the coordinators of this type; None for an unknown type."""
+    topics = {_GROUP: services.group_topic, _TRANSACTION: services.transaction_topic}
+    return topics.get(key_type)
+
+
 async def _settle_and_answer(
-    services: Services, request: Request, message: FindCoordinatorRequest
+    services: Services, request: Request, message: FindCoordinatorRequest, topic: InternalTopic
 ) -> FindCoordinatorResponse:
     try:
-        await services.group_topic.settle(AUTO_CREATE_WAIT_S)
+        await topic.settle(AUTO_CREATE_WAIT_S)
     except BrokerError:
         pass  # each key gets the error below
     return _answer(services, request, message)
@@ -63,17 +70,13 @@ def _answer(
 
 def _find(services: Services, request: Request, key_type: int, key: str) -> Coordinator:
     try:
-        if key_type == _TRANSACTION:
-            raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "this broker does not support transactions",
-            )
-        if key_type != _GROUP:
+        topic = _topic_of(services, key_type)
+        if topic is None:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
                 f"key type {key_type}: expected 0 (group) or 1 (transaction)",
             )
-        broker_id = _coordinator_of(services, key)
+        broker_id = _coordinator_of(services, topic, key_type, key)
         broker = services.metadata.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(request.listener)
         if endpoint is None:
@@ -91,15 +94,16 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
         )
 
 
-def _coordinator_of(services: Services, group_id: str) -> int:
-    """Return the broker id of the group's coordinator. Raise BrokerError COORDINATOR_NOT_AVAILABLE
-    if it is unknown; the client then retries, at another broker if possible."""
-    topic = services.group_topic
-    partition = topic.partition_of(group_id)
+def _coordinator_of(services: Services, topic: InternalTopic, key_type: int, key: str) -> int:
+    """Return the broker id of the coordinator of a group or a transactional id. Raise BrokerError
+    COORDINATOR_NOT_AVAILABLE if it is unknown; the client then retries, at another broker if
+    possible."""
+    partition = topic.partition_of(key)
     broker_id = topic.leader_of(partition)
-    if broker_id == services.broker_id and services.groups.may_be_elsewhere(partition):
+    service = services.groups if key_type == _GROUP else services.transactions
+    if broker_id == services.broker_id and service.may_be_elsewhere(partition):
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"broker {broker_id} may have been replaced as the coordinator of the group",
+            f"broker {broker_id} may have been replaced as the coordinator",
         )
     return broker_id

@@ -59,6 +59,15 @@ from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
+from pybroker.handlers.transaction_admin import (
+    handle_describe_transactions,
+    handle_list_transactions,
+)
+from pybroker.handlers.transactions import (
+    handle_add_offsets_to_txn,
+    handle_add_partitions_to_txn,
+    handle_end_txn,
+)
 from pybroker.handlers.txn_markers import handle_write_txn_markers
 from pybroker.handlers.unavailable import UNAVAILABLE
 from pybroker.ports import Buffer
@@ -115,6 +124,11 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
     ApiKey.LIST_GROUPS: handle_list_groups,
     ApiKey.DELETE_GROUPS: handle_delete_groups,
+    ApiKey.ADD_PARTITIONS_TO_TXN: handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets_to_txn,
+    ApiKey.END_TXN: handle_end_txn,
+    ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
 }
 
 

@@ -20,7 +20,6 @@ from pybroker.wire.messages import (
     reassignment,
     sasl,
     scram,
-    transaction_admin,
     transactions,
 )
 from pybroker.wire.schema import Message
@@ -30,24 +29,6 @@ NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
 _NOT_HERE_TEXT: Final = "this broker does not support the request"
-
-
-def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> Message:
-    return transactions.AddPartitionsToTxnResponse(
-        error_code=NO_COORDINATOR,
-        results=[
-            transactions.AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results=[
-                    transactions.AddPartitionsToTxnPartitionResult(
-                        partition_index=index, error_code=NO_COORDINATOR
-                    )
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
 
 
 def _txn_offset_commit(request: transactions.TxnOffsetCommitRequest) -> Message:
@@ -63,15 +44,6 @@ def _txn_offset_commit(request: transactions.TxnOffsetCommitRequest) -> Message:
                 ],
             )
             for topic in request.topics
-        ]
-    )
-
-
-def _describe_transactions(request: transaction_admin.DescribeTransactionsRequest) -> Message:
-    return transaction_admin.DescribeTransactionsResponse(
-        transaction_states=[
-            transaction_admin.DescribedTransaction(error_code=NO_COORDINATOR, transactional_id=name)
-            for name in request.transactional_ids
         ]
     )
 
@@ -153,12 +125,7 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
-    ApiKey.ADD_OFFSETS_TO_TXN: _failing(transactions.AddOffsetsToTxnResponse, NO_COORDINATOR),
-    ApiKey.END_TXN: _failing(transactions.EndTxnResponse, NO_COORDINATOR),
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
-    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
-    ApiKey.LIST_TRANSACTIONS: _failing(transaction_admin.ListTransactionsResponse, NO_COORDINATOR),
     ApiKey.DESCRIBE_ACLS: _failing(acls.DescribeAclsResponse, NO_AUTHORIZER),
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,

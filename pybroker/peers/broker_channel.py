@@ -1,5 +1,5 @@
-"""The controller's channel to another broker: sends the controller's commands as requests on one
-connection. The channel connects at the first command, and again after every failure."""
+"""The channel to another broker: sends requests, such as the controller's commands, on one
+connection. The channel connects at the first request, and again after every failure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ decodes a request, so a request must not be too large."""
 
 
 class RemoteBrokerChannel:
-    """The channel on which a controller sends its commands to another broker."""
+    """The channel on which a broker sends requests to another broker: a controller its commands,
+    a transaction coordinator its markers (`marker_channel.py`)."""
 
     def __init__(
         self, broker: Broker, listener: str, *, client_id: str, timeout_s: float, connect_s: float
@@ -90,7 +91,7 @@ class RemoteBrokerChannel:
                     for name, states in _by_topic(some)
                 ],
             )
-            response = await self._ask(ApiKey.LEADER_AND_ISR, request, LeaderAndIsrResponse)
+            response = await self.ask(ApiKey.LEADER_AND_ISR, request, LeaderAndIsrResponse)
             _require_none(response.error_code)
             for topic, result in zip(request.topic_states, response.topics, strict=True):
                 for each in result.partition_errors:
@@ -116,7 +117,7 @@ class RemoteBrokerChannel:
                 live_brokers=brokers,
                 extent=extent,
             )
-            response = await self._ask(ApiKey.UPDATE_METADATA, request, UpdateMetadataResponse)
+            response = await self.ask(ApiKey.UPDATE_METADATA, request, UpdateMetadataResponse)
             _require_none(response.error_code)
 
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]:
@@ -141,14 +142,16 @@ class RemoteBrokerChannel:
                     for name, stops in _by_topic(some)
                 ],
             )
-            response = await self._ask(ApiKey.STOP_REPLICA, request, StopReplicaResponse)
+            response = await self.ask(ApiKey.STOP_REPLICA, request, StopReplicaResponse)
             _require_none(response.error_code)
             for result in response.partition_errors:
                 key = TopicPartition(result.topic_name, result.partition_index)
                 answers[key] = error_code(result.error_code)
         return answers
 
-    async def _ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
+    async def ask(self, key: ApiKey, request: Message, answer: type[AnswerT]) -> AnswerT:
+        """Send one request in its highest version, and return the response. Raises PybrokerError,
+        OSError or TimeoutError if it is unknown whether the request arrived."""
         connection = await self._connected()
         version = APIS[key].max_version  # both brokers belong to the same cluster
         return await connection.send(

@@ -78,8 +78,8 @@ class ReplicaManager:
         """`roles_epoch`: the broker epoch in which all roles of the replicas were last received."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Called with a replica of an orphaned partition, which then reports its log end."""
-        self.on_internal: Callable[[TopicPartition], None] = lambda key: None
-        """Called for each internal topic's partition whose replica here may have a new role."""
+        self.on_internal: dict[str, Callable[[TopicPartition], None]] = {}
+        """Internal topic -> function, called with each partition that may have a new role here."""
         self.on_marker: MarkerListener = lambda *marker: None
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
@@ -495,5 +495,5 @@ class ReplicaManager:
     def _disturbed(self, key: TopicPartition) -> None:
         for waiting in (self.fetches, self.replica_fetches, self.produces, self.deletions):
             waiting.disturbed(key)
-        if key.topic in INTERNAL_TOPICS:
-            self.on_internal(key)
+        if key.topic in self.on_internal:
+            self.on_internal[key.topic](key)

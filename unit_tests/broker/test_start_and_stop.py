@@ -31,7 +31,7 @@ COMPONENTS = (
         "full-disks",
     ),
     *("housekeeping", "scrubber", "log-end-reports", "isr-changes", "mover", "fetchers"),
-    *("requests", "groups", "controlled-shutdown"),
+    *("requests", "groups", "transactions", "controlled-shutdown"),
 )
 """The components in the order of their start."""
 ALREADY_THERE = COMPONENTS[:2]

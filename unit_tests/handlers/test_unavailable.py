@@ -22,12 +22,7 @@ NO_SASL = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE = ErrorCode.UNSUPPORTED_VERSION
 
 EXPECTED = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: NO_COORDINATOR,
-    ApiKey.ADD_OFFSETS_TO_TXN: NO_COORDINATOR,
-    ApiKey.END_TXN: NO_COORDINATOR,
     ApiKey.TXN_OFFSET_COMMIT: NO_COORDINATOR,
-    ApiKey.DESCRIBE_TRANSACTIONS: NO_COORDINATOR,
-    ApiKey.LIST_TRANSACTIONS: NO_COORDINATOR,
     ApiKey.DESCRIBE_ACLS: NO_AUTHORIZER,
     ApiKey.CREATE_ACLS: NO_AUTHORIZER,
     ApiKey.DELETE_ACLS: NO_AUTHORIZER,
@@ -39,9 +34,7 @@ EXPECTED = {
 
 PARTITIONS = "topics.partitions.partition_index"
 SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: [("topics.partitions", "results.results.partition_index")],
     ApiKey.TXN_OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
-    ApiKey.DESCRIBE_TRANSACTIONS: [("transactional_ids", "transaction_states.transactional_id")],
     ApiKey.CREATE_ACLS: [("creations", "results")],
     ApiKey.DELETE_ACLS: [("filters", "filter_results")],
     ApiKey.ALTER_CLIENT_QUOTAS: [("entries", "entries")],

@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 @dataclass
 class Options:
-    offsets_commit_timeout_ms: int = 60_000
-    offsets_load_buffer_size: int = 1000
+    commit_timeout_s: float = 60.0
+    bytes_per_read: int = 1000
 
 
 class Stage:
@@ -56,7 +56,8 @@ class Stage:
             make=self._make,
             open_log=self._open_log,
             fence=self,
-            options=lambda: self.options,
+            commit_timeout_s=lambda: self.options.commit_timeout_s,
+            bytes_per_read=lambda: self.options.bytes_per_read,
             clock=self.clock,
             rng=random.Random(0),
             blocking=ImmediateBlocking(),

@@ -43,7 +43,7 @@ async def test_commits_time_out() -> None:
     async with Stage() as stage:
         coordinator = await stage.led()
         stage.log.holds = True
-        stage.options.offsets_commit_timeout_ms = 1
+        stage.options.commit_timeout_s = 0.001
         code = await code_of(coordinator.context.committed(coordinator.put(b"k", b"v")))
         assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 

@@ -1,0 +1,77 @@
+"""The records of one shard that are appended but not committed yet, with the calls that wait for
+them. One task waits for all of them, in the order of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.background import BackgroundTask
+from pybroker.coordinator.runtime.refusals import not_coordinator
+from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.errors import BrokerError
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S: Final = 0.5
+"""The pause after a wait for the commit has failed. The records may be committed later."""
+
+
+class Commits:
+    """The uncommitted records of one shard. Without a record there is no task."""
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+        self._waiting: deque[tuple[int, Callable[[], None], asyncio.Future[None]]] = deque()
+        self._task = BackgroundTask(f"transactions {context.partition}")
+        self._has_ended = False
+
+    def add(self, offset: int, committed: Callable[[], None]) -> asyncio.Future[None]:
+        """Call `committed` when all records below `offset` are committed, unless the shard ends
+        before. Return a future that is done afterwards; it fails with BrokerError NOT_COORDINATOR
+        if the shard ends. `offset` must not be below that of an earlier call."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        self._waiting.append((offset, committed, future))
+        self._task.start(self._run)
+        return future
+
+    def end(self) -> None:
+        """Fail all waiting calls, because the shard has ended. Idempotent."""
+        self._has_ended = True
+        self._task.cancel()
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(
+                    not_coordinator("the transactional id has moved to another broker")
+                )
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            try:
+                await self._context.committed(self._waiting[0][0])
+            except BrokerError as error:
+                if self._has_ended:
+                    return
+                log.info(
+                    "transactions_not_committed_yet partition=%d offset=%d error=%s",
+                    self._context.partition,
+                    self._waiting[0][0],
+                    error,
+                )
+                await asyncio.sleep(_LOOK_AGAIN_S)
+                continue
+            _, committed, future = self._waiting.popleft()
+            committed()
+            if not future.done():
+                future.set_result(None)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Retrieve the exception of a future, for which perhaps no caller waits."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,460 @@
+"""The coordinator of the transactional ids of one shard: it passes requests to the decision
+functions (`decisions.py`), appends the states that they return, and has the markers sent.
+
+A state is in memory as soon as it is appended. Answers and markers wait until it is committed: a
+marker must never contradict what the next coordinator loads. Until then further requests of the
+transactional id get CONCURRENT_TRANSACTIONS, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from pybroker.applog.rate_limit import LogLimit
+from pybroker.background import BackgroundTask, Work
+from pybroker.coordinator.runtime.refusals import not_coordinator
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.transactions import decisions
+from pybroker.coordinator.transactions.commits import Commits
+from pybroker.coordinator.transactions.decisions import Fence, Init
+from pybroker.coordinator.transactions.dependencies import TransactionDependencies
+from pybroker.coordinator.transactions.due_queue import DueQueue
+from pybroker.coordinator.transactions.markers import Completion
+from pybroker.coordinator.transactions.records import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from pybroker.coordinator.transactions.states import IDLE, PREPARED, TransactionState
+from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
+from pybroker.errors import BrokerError, ErrorCode, MalformedInput
+from pybroker.model import TopicPartition
+from pybroker.ports import KeyValue, TransactionMarker
+
+log = logging.getLogger(__name__)
+
+ID_BYTES: Final = 1_000
+"""About how many bytes of memory a transactional id takes, without its name and partitions."""
+PARTITION_BYTES: Final = 150
+TOMBSTONES_BYTES_MAX: Final = 16_384
+"""The most bytes of keys in one batch of tombstones, as in Kafka."""
+PER_TURN: Final = 100
+"""After so many time-outs the coordinator yields to the event loop."""
+COMPLETE_AGAIN_S: Final = 1.0
+"""The pause before the end of a transaction is appended again."""
+_OF_ANOTHER: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
+"""The answers to a producer that is not the current one of the transactional id."""
+
+
+class _Entry:
+    """A transactional id. `transaction` is the last appended state, `committed` the last committed
+    one (None: there is none yet). `previous`: see `decisions.init_producer_id`; it is lost at a
+    failover, as in Kafka."""
+
+    __slots__ = ("committed", "completion", "is_pending", "previous", "transaction")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.committed: Transaction | None = None
+        self.is_pending = False
+        self.previous: ProducerIdAndEpoch | None = None
+        self.completion: Completion | None = None
+
+    def size(self) -> int:
+        found = self.transaction
+        return size_of(found.transactional_id, len(found.partitions))
+
+
+class TransactionCoordinator:
+    """The transactional ids of one shard. Implements `Coordinator`, the interface for the
+    runtime. Requests raise BrokerError with the code for the client."""
+
+    def __init__(self, context: ShardContext, dependencies: TransactionDependencies) -> None:
+        self.context = context
+        self._dependencies = dependencies
+        self._config = dependencies.config
+        self._entries: dict[str, _Entry] = {}
+        self._commits = Commits(context)
+        self._time_outs = DueQueue()
+        """The transactional ids with an open transaction, by its deadline."""
+        self._expirations = DueQueue()
+        """All transactional ids, by the time at which they can expire."""
+        self._sweeps = [
+            BackgroundTask(f"transaction-{name} {context.partition}")
+            for name in ("time-outs", "expiry")
+        ]
+        self._log_limit = LogLimit(context.clock)
+        self._has_ended = False
+
+    # called by the runtime
+
+    def replay(self, record: StoredRecord) -> None:
+        """Apply the state of one transactional id. A record that cannot be decoded is logged and
+        skipped: losing one id is better than losing all ids of the shard."""
+        if record.key is None:
+            return
+        try:
+            transactional_id = decode_key(record.key)
+            if transactional_id is None:
+                return
+            if record.value is None:
+                self._entries.pop(transactional_id, None)
+                return
+            transaction = decode_value(transactional_id, record.value)
+        except MalformedInput as error:
+            log.error(
+                "transaction_record_ignored partition=%d offset=%d reason=%s",
+                self.context.partition,
+                record.offset,
+                error,
+            )
+            return
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            self._entries[transactional_id] = _Entry(transaction)
+        else:
+            entry.transaction = transaction
+
+    def replay_marker(self, marker: StoredMarker) -> None:
+        """Do nothing: no transaction writes to `__transaction_state`."""
+
+    async def loaded(self) -> None:
+        """Complete the prepared transactions that were loaded, and start the timers.
+
+        An earlier coordinator answers verifications until its leader lease ends. So the new
+        coordinator first waits until every in-sync replica follows it."""
+        await self.context.followed()
+        for entry in self._entries.values():
+            self._committed(entry, entry.transaction)
+        config, (time_outs, expiry) = self._config, self._sweeps
+        abort_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        remove_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._every(abort_ms / 1000, time_outs, self._abort_timed_out)
+        self._every(remove_ms / 1000, expiry, self._remove_expired)
+
+    def ended(self) -> None:
+        self._has_ended = True
+        self._commits.end()
+        for sweep in self._sweeps:
+            sweep.cancel()
+        for entry in self._entries.values():
+            if entry.completion is not None:
+                entry.completion.cancel()
+        self._entries.clear()
+
+    # called by producers
+
+    async def init_producer_id(self, transactional_id: str, call: Init) -> ProducerIdAndEpoch:
+        """Return the producer's id and epoch, when they are stored."""
+        limit_ms = self._config.transaction_max_timeout_ms
+        if not 0 < call.timeout_ms <= limit_ms:
+            raise BrokerError(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                f"the transaction timeout is {call.timeout_ms} ms, transaction.max.timeout.ms"
+                f" is {limit_ms}",
+            )
+        new_id = None
+        entry = self._entries.get(transactional_id)
+        self._check_not_pending(entry)
+        if decisions.needs_producer_id(_state_of(entry), call):
+            new_id = await self._dependencies.new_producer_id()
+            self._check_not_ended()
+            entry = self._entries.get(transactional_id)
+            self._check_not_pending(entry)
+        if entry is None:
+            self._dependencies.take_memory(size_of(transactional_id, 0))
+        decision = decisions.init_producer_id(
+            transactional_id,
+            _state_of(entry),
+            None if entry is None else entry.previous,
+            call,
+            new_id,
+            self.context.clock.wall_ms(),
+        )
+        if isinstance(decision, ErrorCode):
+            raise BrokerError(decision)
+        if isinstance(decision, Fence):
+            await self._append_and_wait(decision.transaction, previous=None)
+            raise BrokerError(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "the open transaction is being aborted"
+            )
+        await self._append_and_wait(decision.transaction, previous=decision.previous)
+        log.debug("producer_initialized transaction=%s", decision.transaction)
+        return decision.transaction.producer
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: frozenset[TopicPartition],
+    ) -> None:
+        """Add the partitions to the producer's transaction. Return when they are stored."""
+        entry = self._entries.get(transactional_id)
+        decided = decisions.add_partitions(
+            _state_of(entry), producer, partitions, self.context.clock.wall_ms()
+        )
+        if decided is ErrorCode.NONE:
+            # Nothing is appended, so no commit proves that this broker is the coordinator.
+            await self.context.confirm_current()
+        await self._carry_out(entry, decided)
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
+    ) -> None:
+        """Commit or abort the producer's transaction. Return when the decision is stored; the
+        markers are written afterwards."""
+        entry = self._entries.get(transactional_id)
+        decided = decisions.end(
+            _state_of(entry), producer, self.context.clock.wall_ms(), is_commit=is_commit
+        )
+        await self._carry_out(entry, decided)
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Return for each partition whether it is in the producer's open transaction. Only what is
+        committed counts, except that no partition is in a transaction whose end is appended."""
+        await self.context.confirm_current()
+        entry = self._entries.get(transactional_id)
+        if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
+            return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return decisions.verify(None if entry is None else entry.committed, producer, partitions)
+
+    # called by operators
+
+    def describe(self, transactional_id: str) -> Transaction | None:
+        """Return the state of a transactional id, None if it is unknown. While markers are being
+        written, the partitions are those that lack theirs."""
+        entry = self._entries.get(transactional_id)
+        return None if entry is None else _shown(entry)
+
+    def transactions(self) -> Iterator[Transaction]:
+        """Return the committed state of every transactional id of this shard."""
+        shown = map(_shown, [*self._entries.values()])
+        return (transaction for transaction in shown if transaction is not None)
+
+    def size(self) -> int:
+        """Return about how many bytes of memory the transactional ids take."""
+        return sum(entry.size() for entry in self._entries.values())
+
+    # steps
+
+    async def _carry_out(self, entry: _Entry | None, decided: Transaction | ErrorCode) -> None:
+        """Append the decided state and wait for its commit, or raise the decided error. An entry
+        whose last state is not committed answers CONCURRENT_TRANSACTIONS to its own producer."""
+        if decided in _OF_ANOTHER:
+            raise BrokerError(decided)
+        self._check_not_pending(entry)
+        if isinstance(decided, ErrorCode):
+            if decided is not ErrorCode.NONE:
+                raise BrokerError(decided)
+            return
+        assert entry is not None
+        added = len(decided.partitions) - len(entry.transaction.partitions)
+        if added > 0:
+            self._dependencies.take_memory(added * PARTITION_BYTES)
+        await self._append_and_wait(decided, previous=entry.previous)
+
+    async def _append_and_wait(
+        self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
+    ) -> None:
+        """Append the state and wait until it is committed. Raises BrokerError
+        COORDINATOR_NOT_AVAILABLE after the transaction's timeout, as in Kafka; the state may still
+        be committed later."""
+        future = self._append(transaction)
+        self._entries[transaction.transactional_id].previous = previous
+        try:
+            async with asyncio.timeout(transaction.timeout_ms / 1000):
+                await future
+        except TimeoutError as error:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the state of the transactional id is not replicated within"
+                f" {transaction.timeout_ms} ms",
+            ) from error
+
+    def _append(self, transaction: Transaction) -> asyncio.Future[None]:
+        """Append the state, and return the future of its commit. Raises BrokerError."""
+        record = KeyValue(encode_key(transaction.transactional_id), encode_value(transaction))
+        offset = self.context.append([record])
+        entry = self._entries[transaction.transactional_id]
+        entry.is_pending = True
+        return self._commits.add(offset, partial(self._committed, entry, transaction))
+
+    def _committed(self, entry: _Entry, transaction: Transaction) -> None:
+        """Continue after the commit of a state: set its deadline, or send its markers."""
+        entry.is_pending = False
+        entry.committed = transaction
+        if transaction.state is TransactionState.ONGOING:
+            self._time_outs.put(transaction.transactional_id, transaction.deadline_ms)
+        elif transaction.state in PREPARED:
+            self._complete(entry, transaction)
+        else:
+            self._put_expiration(transaction)
+
+    def _complete(self, entry: _Entry, transaction: Transaction) -> None:
+        """Send the markers of a prepared transaction."""
+        marker = TransactionMarker(
+            transaction.producer.producer_id,
+            transaction.producer.epoch,
+            transaction.state is TransactionState.PREPARE_COMMIT,
+            self.context.leader_epoch,
+        )
+        entry.completion = Completion(
+            marker, transaction.partitions, partial(self._markers_written, entry, transaction)
+        )
+        self._dependencies.send(entry.completion)
+
+    def _markers_written(self, entry: _Entry, transaction: Transaction) -> None:
+        """Append that the transaction is complete, again after a pause if that fails."""
+        if self._has_ended:
+            return
+        try:
+            self._append(transaction.completed(self.context.clock.wall_ms()))
+        except BrokerError as error:
+            self._note("completion", error)
+            if not self._has_ended:
+                self.context.call_later(
+                    COMPLETE_AGAIN_S, partial(self._markers_written, entry, transaction)
+                )
+            return
+        entry.completion = None
+
+    def _check_not_pending(self, entry: _Entry | None) -> None:
+        if entry is not None and entry.is_pending:
+            raise BrokerError(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                "the previous state of the transactional id is not committed yet",
+            )
+
+    def _check_not_ended(self) -> None:
+        if self._has_ended:
+            raise not_coordinator("the transactional id has moved to another broker")
+
+    def _note(self, what: str, error: BrokerError) -> None:
+        left_out = self._log_limit.allow(what)
+        if left_out is not None:
+            log.warning(
+                "transaction_state_not_stored of=%s partition=%d error=%s lines_left_out=%d",
+                what,
+                self.context.partition,
+                error,
+                left_out,
+            )
+
+    # time
+
+    def _every(self, interval_s: float, task: BackgroundTask, work: Callable[[], Work]) -> None:
+        """Start `work` in the task at this interval, unless it still runs."""
+
+        def again() -> None:
+            task.start(work)
+            self.context.call_later(interval_s, again)
+
+        self.context.call_later(interval_s, again)
+
+    async def _abort_timed_out(self) -> None:
+        """Abort the transactions that are open for longer than their timeout."""
+        now_ms = self.context.clock.wall_ms()
+        for count, transactional_id in enumerate(self._time_outs.take_due(now_ms), 1):
+            entry = self._entries.get(transactional_id)
+            if entry is None or entry.committed is None:
+                continue
+            if entry.is_pending:
+                self._time_outs.put(transactional_id, now_ms + 1)
+                continue
+            aborted = decisions.time_out(entry.committed, now_ms)
+            if aborted is not None:
+                self._abort(entry, aborted, now_ms)
+            elif entry.committed.state is TransactionState.ONGOING:
+                self._time_outs.put(transactional_id, entry.committed.deadline_ms)
+            if count % PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _abort(self, entry: _Entry, aborted: Transaction, now_ms: int) -> None:
+        try:
+            self._append(aborted)
+        except BrokerError as error:
+            self._note("time-out", error)
+            self._time_outs.put(aborted.transactional_id, now_ms + 1)
+            return
+        entry.previous = None
+        left_out = self._log_limit.allow("aborted")
+        if left_out is not None:
+            log.info(
+                "transaction_timed_out producer_id=%d producer_epoch=%d timeout_ms=%d"
+                " lines_left_out=%d",
+                aborted.producer.producer_id,
+                aborted.producer.epoch,
+                aborted.timeout_ms,
+                left_out,
+            )
+
+    async def _remove_expired(self) -> None:
+        """Append tombstones of the transactional ids that have been unused for too long."""
+        now_ms = self.context.clock.wall_ms()
+        expiration_ms = self._config.transactional_id_expiration_ms
+        batch: list[str] = []
+        size = 0
+        for transactional_id in self._expirations.take_due(now_ms):
+            entry = self._entries.get(transactional_id)
+            if entry is None or entry.committed is None or entry.committed.state not in IDLE:
+                continue
+            if entry.is_pending:
+                self._expirations.put(transactional_id, now_ms + 1)
+            elif not decisions.is_expired(entry.committed, now_ms, expiration_ms):
+                self._put_expiration(entry.committed)
+            else:
+                batch.append(transactional_id)
+                size += len(transactional_id)
+            if size >= TOMBSTONES_BYTES_MAX:
+                self._bury(batch, now_ms)
+                batch, size = [], 0
+                await asyncio.sleep(0)
+        self._bury(batch, now_ms)
+
+    def _bury(self, batch: Sequence[str], now_ms: int) -> None:
+        """Append the tombstones of these transactional ids, none of which is pending."""
+        if not batch:
+            return
+        try:
+            self.context.append([KeyValue(encode_key(each), None) for each in batch])
+        except BrokerError as error:
+            self._note("expiry", error)
+            for each in batch:
+                self._expirations.put(each, now_ms + 1)
+            return
+        log.info(
+            "transactional_ids_expired partition=%d count=%d", self.context.partition, len(batch)
+        )
+
+    def _put_expiration(self, transaction: Transaction) -> None:
+        due_ms = transaction.updated_ms + self._config.transactional_id_expiration_ms
+        self._expirations.put(transaction.transactional_id, due_ms)
+
+
+def size_of(transactional_id: str, partitions: int) -> int:
+    """Return about how many bytes of memory a transactional id with a number of partitions
+    takes."""
+    return ID_BYTES + 2 * len(transactional_id) + partitions * PARTITION_BYTES
+
+
+def _state_of(entry: _Entry | None) -> Transaction | None:
+    """Return the state on which decisions are based: the last committed one."""
+    return None if entry is None else entry.committed
+
+
+def _shown(entry: _Entry) -> Transaction | None:
+    shown = entry.committed
+    if shown is not None and shown.state in PREPARED and entry.completion is not None:
+        return replace(shown, partitions=frozenset(entry.completion.remaining))
+    return shown

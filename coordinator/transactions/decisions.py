@@ -1,0 +1,162 @@
+"""The decisions on the requests of transactional producers, as pure functions: from the current
+state of a transactional id to an error code or to the next state. None as the state means that the
+transactional id is unknown.
+
+The rules are those of Kafka 3.9, with one exception: an InitProducerId request of an old epoch
+(KIP-360) gets PRODUCER_FENCED also while a transaction is open. Kafka aborts that transaction of
+the newer producer first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pybroker.coordinator.transactions.states import IDLE, PREPARED, TransactionState
+from pybroker.coordinator.transactions.transaction import (
+    ProducerIdAndEpoch,
+    Transaction,
+    new_transaction,
+)
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """An InitProducerId request. `expected`: the producer that wants to keep its id with a higher
+    epoch (KIP-360); None for a producer that has just started."""
+
+    timeout_ms: int
+    expected: ProducerIdAndEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The decision that the producer gets the identity in `transaction`. `previous`: the identity
+    that it had before, None for a producer that has just started."""
+
+    transaction: Transaction
+    previous: ProducerIdAndEpoch | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The decision that the open transaction is aborted first. The client has to retry."""
+
+    transaction: Transaction
+
+
+def needs_producer_id(transaction: Transaction | None, call: Init) -> bool:
+    """Return whether InitProducerId needs a new producer id for its decision."""
+    if transaction is None:
+        return True
+    is_current = call.expected in (None, transaction.producer)
+    return transaction.state in IDLE and transaction.is_exhausted and is_current
+
+
+def init_producer_id(
+    transactional_id: str,
+    transaction: Transaction | None,
+    previous: ProducerIdAndEpoch | None,
+    call: Init,
+    new_id: int | None,
+    now_ms: int,
+) -> Begin | Fence | ErrorCode:
+    """Decide on InitProducerId. `previous` is that of the last `Begin`: a producer that repeats the
+    request with its previous identity gets the same answer again. `new_id` is an unused producer
+    id, which is required if `needs_producer_id` is true."""
+    if transaction is None:
+        assert new_id is not None
+        return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
+    current, expected = transaction.producer, call.expected
+    if expected is not None and expected not in (current, previous):
+        return ErrorCode.PRODUCER_FENCED
+    if transaction.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if transaction.state is TransactionState.ONGOING:
+        if expected not in (None, current):
+            return ErrorCode.PRODUCER_FENCED
+        return Fence(transaction.fenced().prepared(now_ms, is_commit=False))
+    if expected not in (None, current):
+        return Begin(transaction.begun(current, call.timeout_ms, now_ms), previous)
+    if transaction.is_exhausted:
+        assert new_id is not None
+        given = ProducerIdAndEpoch(new_id, 0)
+    else:
+        given = current._replace(epoch=current.epoch + 1)
+    return Begin(transaction.begun(given, call.timeout_ms, now_ms), expected)
+
+
+def add_partitions(
+    transaction: Transaction | None,
+    producer: ProducerIdAndEpoch,
+    added: frozenset[TopicPartition],
+    now_ms: int,
+) -> Transaction | ErrorCode:
+    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. NONE: the transaction has all of the
+    partitions already."""
+    fault = _fault_of(transaction, producer)
+    if transaction is None or fault is not ErrorCode.NONE:
+        return fault
+    if transaction.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if transaction.state is TransactionState.ONGOING and added <= transaction.partitions:
+        return ErrorCode.NONE
+    return transaction.with_partitions(added, now_ms)
+
+
+def end(
+    transaction: Transaction | None, producer: ProducerIdAndEpoch, now_ms: int, *, is_commit: bool
+) -> Transaction | ErrorCode:
+    """Decide on EndTxn. NONE: the transaction has ended so already."""
+    fault = _fault_of(transaction, producer)
+    if transaction is None or fault is not ErrorCode.NONE:
+        return fault
+    states = TransactionState
+    if transaction.state is states.ONGOING:
+        return transaction.prepared(now_ms, is_commit=is_commit)
+    if transaction.state is (states.PREPARE_COMMIT if is_commit else states.PREPARE_ABORT):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if transaction.state is (states.COMPLETE_COMMIT if is_commit else states.COMPLETE_ABORT):
+        return ErrorCode.NONE
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def verify(
+    transaction: Transaction | None,
+    producer: ProducerIdAndEpoch,
+    asked: Collection[TopicPartition],
+) -> Mapping[TopicPartition, ErrorCode]:
+    """Decide for each partition whether it is in the producer's open transaction (KIP-890). The
+    code INVALID_TXN_STATE says that it is not."""
+    fault = _fault_of(transaction, producer)
+    if fault is ErrorCode.NONE and transaction is not None and transaction.state in PREPARED:
+        fault = ErrorCode.CONCURRENT_TRANSACTIONS
+    if transaction is None or fault is not ErrorCode.NONE:
+        return dict.fromkeys(asked, fault)
+    return {
+        key: ErrorCode.NONE if key in transaction.partitions else ErrorCode.INVALID_TXN_STATE
+        for key in asked
+    }
+
+
+def time_out(transaction: Transaction, now_ms: int) -> Transaction | None:
+    """Return the state that aborts a transaction which is open for longer than its timeout, with
+    the next epoch; None if it need not be aborted."""
+    if transaction.state is not TransactionState.ONGOING or transaction.deadline_ms > now_ms:
+        return None
+    return transaction.fenced().prepared(now_ms, is_commit=False)
+
+
+def is_expired(transaction: Transaction, now_ms: int, expiration_ms: int) -> bool:
+    """Return whether the transactional id has been unused for longer than `expiration_ms`."""
+    return transaction.state in IDLE and transaction.updated_ms <= now_ms - expiration_ms
+
+
+def _fault_of(transaction: Transaction | None, producer: ProducerIdAndEpoch) -> ErrorCode:
+    if transaction is None or transaction.producer.producer_id != producer.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if transaction.producer != producer:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.NONE

@@ -1,0 +1,23 @@
+"""The dependencies of the transaction coordinators besides their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.transactions.markers import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDependencies:
+    """The dependencies that all shards of a broker share."""
+
+    config: BrokerConfig
+    new_producer_id: Callable[[], Awaitable[int]]
+    """Returns an unused producer id, or raises BrokerError."""
+    send: Callable[[Completion], None]
+    """Begins to send the markers of an ended transaction."""
+    take_memory: Callable[[int], None]
+    """Reserves a number of bytes for transactional ids, or raises BrokerError
+    (`runtime/memory_limit.py`)."""

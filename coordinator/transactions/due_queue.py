@@ -1,0 +1,36 @@
+"""A queue of keys by the time at which each is due. Its costs do not depend on the keys that are
+not due yet."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+
+class DueQueue:
+    """Keys (transactional ids) with the times (ms since 1970) at which they have to be looked at.
+    A key is in the queue at most once. If its time moves later, it stays where it is: the caller
+    finds that it is too early, and puts it in again."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+        self._queued: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def put(self, key: str, due_ms: int) -> None:
+        """Add the key, or move it to an earlier time. Do nothing if it is due earlier already."""
+        known_ms = self._queued.get(key)
+        if known_ms is None or due_ms < known_ms:
+            self._queued[key] = due_ms
+            heapq.heappush(self._heap, (due_ms, key))
+
+    def take_due(self, now_ms: int) -> Iterator[str]:
+        """Remove and yield the keys that are due, the earliest first. Keys that are added during
+        the iteration are yielded too if they are due."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            due_ms, key = heapq.heappop(self._heap)
+            if self._queued.get(key) == due_ms:
+                del self._queued[key]
+                yield key

@@ -1,0 +1,100 @@
+"""The interface of the transaction coordinators for request handlers: finds the shard of a
+transactional id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from pybroker.coordinator.transactions.coordinator import TransactionCoordinator
+from pybroker.coordinator.transactions.decisions import Init
+from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
+from pybroker.errors import BrokerError, ErrorCode
+from pybroker.model import TopicPartition
+
+
+class TransactionShards(Protocol):
+    """The coordinator shards of this broker."""
+
+    def shard_for(self, partition: int) -> TransactionCoordinator:
+        """Return the coordinator of that `__transaction_state` partition. Raises BrokerError:
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
+
+    def may_be_elsewhere(self, partition: int) -> bool:
+        """Whether another broker may have taken over the shard of `partition` from this broker."""
+
+    def serving(self) -> Mapping[int, TransactionCoordinator]: ...
+
+    @property
+    def loading(self) -> Sequence[int]: ...
+
+
+class TransactionService:
+    """The transactional ids of one broker. `partition_of` returns the shard of a transactional id,
+    or raises BrokerError COORDINATOR_NOT_AVAILABLE while it is unknown. All methods that name a
+    transactional id raise BrokerError with the code for the client."""
+
+    def __init__(self, shards: TransactionShards, partition_of: Callable[[str], int]) -> None:
+        self._shards = shards
+        self._partition_of = partition_of
+
+    def may_be_elsewhere(self, partition: int) -> bool:
+        """Whether another broker may coordinate this partition of __transaction_state, although
+        this broker has a shard of it. FindCoordinator then must not return this broker."""
+        return self._shards.may_be_elsewhere(partition)
+
+    # producers
+
+    async def init_producer_id(self, transactional_id: str, call: Init) -> ProducerIdAndEpoch:
+        return await self._shard_of(transactional_id).init_producer_id(transactional_id, call)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: frozenset[TopicPartition],
+    ) -> None:
+        shard = self._shard_of(transactional_id)
+        await shard.add_partitions(transactional_id, producer, partitions)
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
+    ) -> None:
+        shard = self._shard_of(transactional_id)
+        await shard.end(transactional_id, producer, is_commit=is_commit)
+
+    # brokers
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Return for each partition whether it is in the producer's open transaction."""
+        shard = self._shard_of(transactional_id)
+        return await shard.verify(transactional_id, producer, partitions)
+
+    # operators
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """Return the state of a transactional id."""
+        found = self._shard_of(transactional_id).describe(transactional_id)
+        if found is None:
+            raise BrokerError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return found
+
+    def transactions(self) -> Iterator[Transaction]:
+        """Yield the states of all transactional ids of this broker. Raises BrokerError
+        COORDINATOR_LOAD_IN_PROGRESS if some may be missing."""
+        if self._shards.loading:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "this broker loads transactional ids"
+            )
+        for shard in [*self._shards.serving().values()]:
+            yield from shard.transactions()
+
+    def _shard_of(self, transactional_id: str) -> TransactionCoordinator:
+        if not transactional_id:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        return self._shards.shard_for(self._partition_of(transactional_id))

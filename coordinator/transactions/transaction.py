@@ -1,0 +1,111 @@
+"""A transactional id with its last transaction: the values that a record of `__transaction_state`
+stores. The values are immutable; every decision makes new ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from pybroker.coordinator.transactions.states import LEGAL_MOVES, IllegalMove, TransactionState
+from pybroker.model import NO_TIMESTAMP, TopicPartition
+
+EPOCH_MAX: Final = 32_766
+"""The highest epoch that a producer gets. One more remains for the coordinator, so that it can
+always fence the producer, as in Kafka. After this epoch the producer gets a new producer id."""
+_NONE: Final[frozenset[TopicPartition]] = frozenset()
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """The identity of a producer. A transactional id has one current producer; all earlier epochs
+    are fenced."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id's producer and its last transaction. Times in ms since 1970; `start_ms`
+    is -1 before the first transaction of a producer. `partitions` is empty unless the state is
+    Ongoing, PrepareCommit or PrepareAbort."""
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    timeout_ms: int
+    state: TransactionState
+    partitions: frozenset[TopicPartition]
+    updated_ms: int
+    start_ms: int = NO_TIMESTAMP
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the producer id has no further epoch for a producer."""
+        return self.producer.epoch >= EPOCH_MAX
+
+    @property
+    def deadline_ms(self) -> int:
+        """When the transaction has to be aborted, if the state is Ongoing."""
+        return self.start_ms + self.timeout_ms
+
+    def begun(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: int) -> Transaction:
+        """Return the state Empty for this producer."""
+        moved = self.moved_to(TransactionState.EMPTY, now_ms)
+        return replace(
+            moved,
+            producer=producer,
+            timeout_ms=timeout_ms,
+            partitions=_NONE,
+            start_ms=NO_TIMESTAMP,
+        )
+
+    def with_partitions(self, added: frozenset[TopicPartition], now_ms: int) -> Transaction:
+        """Return the state Ongoing with these partitions added. It begins a transaction unless one
+        is open."""
+        is_open = self.state is TransactionState.ONGOING
+        moved = self.moved_to(TransactionState.ONGOING, now_ms)
+        start_ms = self.start_ms if is_open else now_ms
+        return replace(moved, partitions=self.partitions | added, start_ms=start_ms)
+
+    def fenced(self) -> Transaction:
+        """Return the state PrepareEpochFence: the next epoch, which no producer gets."""
+        moved = self.moved_to(TransactionState.PREPARE_EPOCH_FENCE, self.updated_ms)
+        return replace(moved, producer=self.producer._replace(epoch=self.producer.epoch + 1))
+
+    def prepared(self, now_ms: int, *, is_commit: bool) -> Transaction:
+        """Return the state PrepareCommit or PrepareAbort."""
+        states = TransactionState
+        return self.moved_to(states.PREPARE_COMMIT if is_commit else states.PREPARE_ABORT, now_ms)
+
+    def completed(self, now_ms: int) -> Transaction:
+        """Return the state CompleteCommit or CompleteAbort."""
+        states = TransactionState
+        is_commit = self.state is states.PREPARE_COMMIT
+        target = states.COMPLETE_COMMIT if is_commit else states.COMPLETE_ABORT
+        return replace(self.moved_to(target, now_ms), partitions=_NONE)
+
+    def expired(self) -> Transaction:
+        """Return the state Dead, whose record is a tombstone."""
+        return self.moved_to(TransactionState.DEAD, self.updated_ms)
+
+    def moved_to(self, state: TransactionState, now_ms: int) -> Transaction:
+        """Return the same values in another state, which begins at `now_ms`. Raises IllegalMove."""
+        if self.state not in LEGAL_MOVES[state]:
+            raise IllegalMove(
+                f"transactional_id={self.transactional_id} cannot go from {self.state.value} to"
+                f" {state.value}"
+            )
+        return replace(self, state=state, updated_ms=now_ms)
+
+
+def new_transaction(
+    transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int
+) -> Transaction:
+    """Return the first state of a transactional id: Empty, with epoch 0 of the producer id."""
+    return Transaction(
+        transactional_id,
+        ProducerIdAndEpoch(producer_id, 0),
+        timeout_ms,
+        TransactionState.EMPTY,
+        _NONE,
+        now_ms,
+    )
