@@ -396,6 +396,31 @@ class KeyValue:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A transactional producer whose records a coordinator appends. `guard` is the proof that the
+    partition is in the producer's transaction (KIP-890); only the log reads it."""
+
+    producer_id: int
+    epoch: int
+    guard: object = None
+
+
+class MarkerListener(Protocol):
+    """Called by the handler of WriteTxnMarkers for each commit or abort marker of an internal
+    topic's partition, in the step of the event loop that appends the marker at `offset` to the
+    leader's log. The marker may not be committed yet. The call never waits and never raises."""
+
+    def __call__(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        producer_id: int,
+        producer_epoch: int,
+        is_commit: bool,
+    ) -> None: ...
+
+
 class PartitionLog(Protocol):
     """A partition of an internal topic on the broker that leads it. A coordinator stores its
     decisions in it. Every method may raise BrokerError KAFKA_STORAGE_ERROR and, once another broker
@@ -455,11 +480,21 @@ class PartitionLog(Protocol):
         has one or more batches. Also raise BrokerError OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if
         the first batch is damaged."""
 
-    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+    def append(
+        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+    ) -> int:
         """Append the records, at least one, as one batch with acks=all, and return the offset that
         follows the last record. This method never yields to the event loop and does not wait until
-        the batch is committed. All records get the timestamp `timestamp_ms` (since 1970). Also
-        raise BrokerError NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE if the batch is too large."""
+        the batch is committed. All records get the timestamp `timestamp_ms` (since 1970). With a
+        `producer` (a result of `verified`), the batch is part of the producer's transaction. Also
+        raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE if the batch is too large, and
+        INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not append."""
+
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        """Return the producer with the proof that this partition is in its transaction: the
+        transaction is open here already, or the transaction coordinator confirms it (KIP-890).
+        Also raise BrokerError INVALID_TXN_STATE if the partition is not in the transaction, and the
+        codes of a coordinator that does not answer."""
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. There is no time limit."""

@@ -25,7 +25,7 @@ from pybroker.model import (
     TopicPartition,
     is_orphaned,
 )
-from pybroker.ports import Blocking, Clock
+from pybroker.ports import Blocking, Clock, MarkerListener
 from pybroker.replication.authority import SHORT_OF, Authority, authority
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.followed_partition import FollowedPartition
@@ -80,6 +80,7 @@ class ReplicaManager:
         """Called with a replica of an orphaned partition, which then reports its log end."""
         self.on_internal: Callable[[TopicPartition], None] = lambda key: None
         """Called for each internal topic's partition whose replica here may have a new role."""
+        self.on_marker: MarkerListener = lambda *marker: None
         self.on_refusal: Callable[[TopicPartition], None] = lambda key: None  # not opened
         self.on_suspicion: Callable[[TopicPartition, int], None] = lambda key, offset: None
         """Called in any thread with an offset at which a partition's log may be damaged."""

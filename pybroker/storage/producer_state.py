@@ -133,7 +133,8 @@ class ProducerState:
             for batch in entry.batches:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return batch
-        self._check_sequence(entry, header)
+        if header.base_sequence != NO_SEQUENCE:  # batches of the group coordinator have none
+            self._check_sequence(entry, header)
         if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
