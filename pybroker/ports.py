@@ -418,6 +418,7 @@ class MarkerListener(Protocol):
         producer_id: int,
         producer_epoch: int,
         is_commit: bool,
+        /,
     ) -> None: ...
 
 

@@ -41,8 +41,9 @@ coordinator.controller: election events leaders partitions placement writes | ch
 coordinator.groups: fence memory_limit offset_store options states | calls records | dependencies
     fenced_writes member | group group_nodes | delete effects handover heartbeat mirror overview |
     rebalance | expiry join leave sync | coordinator | service
-coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
-    zookeeper_store | log_store | stores
+    transactional_commit
+coordinator.offsets: applied_marker classic_nodes commit_watches log_records nodes storage_mark |
+    offset_log removal transaction_writes | zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts

@@ -150,6 +150,10 @@ class LiveShard(Generic[C]):
         return self._source.leader_epoch
 
     @property
+    def log_end(self) -> int:
+        return self._source.end_offset
+
+    @property
     def fence_version(self) -> int:
         return self._fence_version
 

@@ -54,6 +54,10 @@ class ShardContext(Protocol):
         when a follower leaves the ISR."""
 
     @property
+    def log_end(self) -> int:
+        """The offset of the next record."""
+
+    @property
     def fence_version(self) -> int:
         """The version of /pybroker/coordinators/<partition>. It is unchanged as long as no other
         broker coordinates this partition. Valid from the call of `Coordinator.loaded` on."""

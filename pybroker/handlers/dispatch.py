@@ -59,6 +59,7 @@ from pybroker.handlers.produce_lane import ProduceLane
 from pybroker.handlers.producer_ids import handle_init_producer_id
 from pybroker.handlers.producer_states import handle_describe_producers
 from pybroker.handlers.topics import handle_create_topics, handle_delete_topics
+from pybroker.handlers.transactional_offsets import handle_txn_offset_commit
 from pybroker.handlers.unavailable import UNAVAILABLE
 from pybroker.ports import Buffer
 from pybroker.wire.api import APIS, Api, ApiKey
@@ -108,6 +109,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.HEARTBEAT: handle_heartbeat,
     ApiKey.LEAVE_GROUP: handle_leave_group,
     ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: handle_txn_offset_commit,
     ApiKey.OFFSET_FETCH: handle_offset_fetch,
     ApiKey.OFFSET_DELETE: handle_offset_delete,
     ApiKey.DESCRIBE_GROUPS: handle_describe_groups,

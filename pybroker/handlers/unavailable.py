@@ -49,23 +49,6 @@ def _add_partitions_to_txn(request: transactions.AddPartitionsToTxnRequest) -> M
     )
 
 
-def _txn_offset_commit(request: transactions.TxnOffsetCommitRequest) -> Message:
-    return transactions.TxnOffsetCommitResponse(
-        topics=[
-            transactions.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    transactions.TxnOffsetCommitResponsePartition(
-                        partition_index=part.partition_index, error_code=NO_COORDINATOR
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 def _write_txn_markers(request: transactions.WriteTxnMarkersRequest) -> Message:
     return transactions.WriteTxnMarkersResponse(
         markers=[
@@ -180,7 +163,6 @@ _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: _failing(transactions.AddOffsetsToTxnResponse, NO_COORDINATOR),
     ApiKey.END_TXN: _failing(transactions.EndTxnResponse, NO_COORDINATOR),
     ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
-    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: _failing(transaction_admin.ListTransactionsResponse, NO_COORDINATOR),
     ApiKey.DESCRIBE_ACLS: _failing(acls.DescribeAclsResponse, NO_AUTHORIZER),

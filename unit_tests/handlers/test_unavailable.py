@@ -25,7 +25,6 @@ EXPECTED = {
     ApiKey.ADD_PARTITIONS_TO_TXN: NO_COORDINATOR,
     ApiKey.ADD_OFFSETS_TO_TXN: NO_COORDINATOR,
     ApiKey.END_TXN: NO_COORDINATOR,
-    ApiKey.TXN_OFFSET_COMMIT: NO_COORDINATOR,
     ApiKey.DESCRIBE_TRANSACTIONS: NO_COORDINATOR,
     ApiKey.LIST_TRANSACTIONS: NO_COORDINATOR,
     ApiKey.WRITE_TXN_MARKERS: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -41,7 +40,6 @@ EXPECTED = {
 PARTITIONS = "topics.partitions.partition_index"
 SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: [("topics.partitions", "results.results.partition_index")],
-    ApiKey.TXN_OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
     ApiKey.WRITE_TXN_MARKERS: [
         ("markers.producer_id", "markers.producer_id"),
         ("markers.topics.partition_indexes", "markers." + PARTITIONS),

@@ -47,6 +47,7 @@ from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
+from pybroker.ports import Producer
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 from unit_tests.idle_loop import idle, loop_turns
 
@@ -61,6 +62,8 @@ class MemoryOffsets:
 
     def __init__(self) -> None:
         self.groups: set[str] = set()
+        self.pending: set[str] = set()
+        """The groups with an offset of an open transaction."""
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.fails = False
@@ -92,13 +95,25 @@ class MemoryOffsets:
         if self.fails:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the test makes deletions fail")
         self.groups.discard(group_id)
+        self.pending.discard(group_id)
         return {}
 
+    async def prepare(self, group_id: str) -> None: ...
+
+    async def commit_in_transaction(
+        self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.pending.add(group_id)
+        return dict.fromkeys(offsets, ErrorCode.NONE)
+
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        return []
+        return [TopicPartition("load", 0)] if group_id in self.pending else []
+
+    def undecided_bytes(self) -> int:
+        return len(self.pending)
 
     async def group_ids(self) -> Collection[str]:
-        return self.groups
+        return self.groups | self.pending
 
 
 class Mirror:
