@@ -396,8 +396,8 @@ class MemoryShard:
         """Append a marker as the handler of WriteTxnMarkers does. Return its offset."""
         offset = self.log.end_offset
         self.log.append_marker(producer_id=producer_id, is_commit=is_commit)
-        if self._coordinator is not None and not self.has_ended:
-            self._coordinator.replay_marker(StoredMarker(offset, producer_id, 0, is_commit))
+        assert self._coordinator is not None
+        self._coordinator.replay_marker(StoredMarker(offset, producer_id, 0, is_commit))
         return offset
 
     @property
