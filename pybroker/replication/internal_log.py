@@ -33,7 +33,8 @@ Verify = Callable[[Partition, str, Producer], Awaitable[object]]
 """Returns the guard for a producer's append to a partition, as `PartitionLog.verified`."""
 
 
-async def _unverified(partition: Partition, transactional_id: str, producer: Producer) -> object:
+async def unverified(partition: Partition, transactional_id: str, producer: Producer) -> object:
+    """Verify nothing: every transactional append is accepted."""
     return None
 
 
@@ -51,7 +52,7 @@ class InternalLog:
         lead_now: LeadNow,
         codec: Codec = Codec.NONE,
         look: Callable[[], None] = lambda: None,
-        verify: Verify = _unverified,
+        verify: Verify = unverified,
     ) -> None:
         """`look` updates the level of the broker's lease from ZooKeeper. It is called before each
         append, and before this object says whether the broker leads: after a pause of the process,

@@ -416,6 +416,12 @@ class Stage:
     async def _on_offsets(self, words: Words) -> None:
         self.offsets.groups.add(GROUP)
 
+    async def _on_pending_offsets(self, words: Words) -> None:
+        self.offsets.pending.add(GROUP)
+
+    async def _on_end_transaction(self, words: Words) -> None:
+        self.offsets.pending.clear()
+
     async def _on_slow_offsets(self, words: Words) -> None:
         self.offsets.go_on.clear()
 
