@@ -492,10 +492,9 @@ class PartitionLog(Protocol):
         INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not append."""
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with the proof that this partition is in its transaction: the
-        transaction is open here already, or the transaction coordinator confirms it (KIP-890).
-        Also raise BrokerError INVALID_TXN_STATE if the partition is not in the transaction, and the
-        codes of a coordinator that does not answer."""
+        """Return the producer with the proof that this partition is in its transaction: it is open
+        here already, or the transaction coordinator confirms it (KIP-890). Also raise BrokerError
+        with the coordinator's code, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. There is no time limit."""

@@ -48,8 +48,9 @@ coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
 handlers: config_entries fetch_sessions metadata_cache metadata_view | context | * |
-    alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics |
-    controlled_shutdown elect_leaders fetch partition_expansion | dispatch | gate metering
+    alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
+    transactional_offsets | controlled_shutdown elect_leaders fetch partition_expansion | dispatch |
+    gate metering
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |

@@ -12,7 +12,7 @@ from pybroker.coordinator.groups.transactional_commit import TransactionalCommit
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import Producer
-from unit_tests.coordinator.groups.stage import MemoryOffsets
+from unit_tests.coordinator.groups.memory_offsets import MemoryOffsets
 from unit_tests.coordinator.groups.test_coordinator import hosted, stable
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 

@@ -7,9 +7,12 @@ coordinator; the old one has not noticed it
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+
+import pytest
 
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.offsets.log_store import LoggedOffsets
@@ -137,7 +140,7 @@ class Stage:
             return error.code
 
     async def commit_in(
-        self, producer_id: int, group_id: str = GROUP, **offsets: int
+        self, producer_id: int, group_id: str = GROUP, /, **offsets: int
     ) -> list[ErrorCode]:
         """Commit offsets as `commit` does, in the open transaction of a producer."""
         values = {
@@ -183,3 +186,22 @@ class Stage:
             for name in await self.tool.children(path):
                 await self.remove(f"{path}/{name}")
             await self.tool.delete(path)
+
+
+def kill_at(stage: Stage, monkeypatch: pytest.MonkeyPatch, count: int, *, applied: bool) -> None:
+    """Let the coordinator's session send only `count` more multis. The next one is applied
+    (`applied`) or not, and neither it nor a later one is answered."""
+    multi = stage.coord.multi
+    left = count
+
+    async def cut(ops: Sequence[CoordOp]) -> list[OpResult]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            return await multi(ops)
+        if left == -1 and applied:
+            await multi(ops)
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("the killed coordinator got an answer")
+
+    monkeypatch.setattr(stage.coord, "multi", cut)
