@@ -505,11 +505,20 @@ class PartitionLog(Protocol):
         has one or more batches. Also raise BrokerError OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if
         the first batch is damaged."""
 
-    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+    def append(
+        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+    ) -> int:
         """Append the records, at least one, as one batch with acks=all, and return the offset that
         follows the last record. This method never yields to the event loop and does not wait until
-        the batch is committed. All records get the timestamp `timestamp_ms` (since 1970). Also
-        raise BrokerError NOT_ENOUGH_REPLICAS, and MESSAGE_TOO_LARGE if the batch is too large."""
+        the batch is committed. All records get the timestamp `timestamp_ms` (since 1970). With a
+        `producer` (a result of `verified`), the batch is part of the producer's transaction. Also
+        raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE if the batch is too large, and
+        INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not append."""
+
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        """Return the producer with the proof that this partition is in its transaction: it is open
+        here already, or the transaction coordinator confirms it (KIP-890). Also raise BrokerError
+        with the coordinator's code, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. There is no time limit."""

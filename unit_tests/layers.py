@@ -43,8 +43,9 @@ coordinator.controller: election events leaders partitions placement writes | ch
 coordinator.groups: fence memory_limit offset_store options states | calls records | dependencies
     fenced_writes member | group group_nodes | delete effects handover heartbeat mirror overview |
     rebalance | expiry join leave sync | coordinator | service
-coordinator.offsets: classic_nodes commit_watches log_records nodes storage_mark | removal
-    zookeeper_store | log_store | stores
+    transactional_commit
+coordinator.offsets: applied_marker classic_nodes commit_watches log_records nodes storage_mark |
+    offset_log removal transaction_writes | zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.transactions: commits deleted_partitions due_queue markers producer_ids states |
     dependencies transaction | decisions records | coordinator | service
@@ -53,7 +54,7 @@ coordinator.zookeeper: * | first_answer link multi_batcher offset_details schema
 handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     acknowledgement produce_guards | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
-    transactions |
+    transactional_offsets transactions |
     controlled_shutdown elect_leaders fetch partition_expansion | dispatch | gate metering
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor

@@ -83,7 +83,7 @@ class GroupCoordinator:
         self._membership = membership
         self._config = dependencies.config
         self._counters = dependencies.counters
-        self._take_memory = dependencies.take_memory
+        self.take_memory = dependencies.take_memory
         self._log_limit = LogLimit(context.clock, lines=NOTES_MAX)
         self._recorded: dict[str, RecordedGroup] = {}
         """The replayed groups; empty once the shard is loaded."""
@@ -178,14 +178,14 @@ class GroupCoordinator:
         size = MEMBER_BYTES + call.size()
         comes_in = not join.only_wants_an_id(call)
         if comes_in:
-            self._take_memory(size)
+            self.take_memory(size)
         is_nobody_there = group is None or not group.members
         if is_nobody_there and comes_in and join.may_be_first(call):
             fault = await self._membership.may_begin(group_id)
             self._check_not_ended()
             if fault is not ErrorCode.NONE:
                 return Joined(fault, call.member_id)
-            self._take_memory(size)  # other members may have taken it during the wait
+            self.take_memory(size)  # other members may have taken it during the wait
         group = self._groups.setdefault(group_id, Group(group_id))
         effects = self._turn()
         ticket, future = self._wait()
@@ -202,7 +202,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._take_memory(sum(map(len, call.assignments.values())))
+        self.take_memory(sum(map(len, call.assignments.values())))
         effects = self._turn()
         ticket, future = self._wait()
         sync.sync(group, call, ticket, effects)
@@ -252,11 +252,16 @@ class GroupCoordinator:
         topics = overview.subscribed_topics(group)
         return GroupFacts(group.state, group.protocol_type or "", group.state_ms, topics)
 
+    async def has_offsets(self, group_id: str) -> bool:
+        """Whether the group has committed offsets, or offsets of an open transaction. Raises
+        BrokerError."""
+        return bool(self.offsets.undecided(group_id) or await self.offsets.fetch(group_id, None))
+
     async def describe(self, group_id: str) -> GroupView:
         """Return the group's description. An unknown group is Dead; a group with offsets only is
         Empty. Raises BrokerError."""
         group = self._groups.get(group_id)
-        if group is None and await self.offsets.fetch(group_id, None):
+        if group is None and await self.has_offsets(group_id):
             return GroupView(group_id, GroupState.EMPTY)
         return GroupView(group_id, GroupState.DEAD) if group is None else overview.describe(group)
 
@@ -272,8 +277,10 @@ class GroupCoordinator:
         return found
 
     def size(self) -> int:
-        """Return about how many bytes of memory the groups and their members take."""
-        return sum(group.size() for group in self._groups.values())
+        """Return about how many bytes of memory the groups, their members and the offsets of open
+        transactions take."""
+        groups = sum(group.size() for group in self._groups.values())
+        return groups + self.offsets.undecided_bytes()
 
     def states(self) -> list[GroupState]:
         """Return the state of each group in memory: every group of this shard that has or had
@@ -285,7 +292,7 @@ class GroupCoordinator:
         error code. After a BrokerError some of the offsets may be deleted."""
         group = self._groups.get(group_id)
         if group is None:
-            if not await self.offsets.fetch(group_id, None):
+            if not await self.has_offsets(group_id):
                 return ErrorCode.GROUP_ID_NOT_FOUND
             self._check_not_ended()
             group = self._groups.setdefault(group_id, Group(group_id))

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pybroker.coordinator.runtime.shard import StoredMarker, StoredRecord
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_EPOCH, TopicPartition
+from pybroker.ports import Producer
+
+PENDING_BYTES: Final = 1000
+"""The memory that an offset of an open transaction takes without its names and metadata, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,13 @@ class CommittedOffset:
     metadata: str = ""
     commit_ms: int = -1
     expire_ms: int = -1
+
+
+def pending_bytes(group_id: str, key: TopicPartition, committed: CommittedOffset | None) -> int:
+    """Return about how many bytes of memory an offset of an open transaction takes. A character
+    counts as a byte."""
+    metadata = "" if committed is None else committed.metadata
+    return PENDING_BYTES + len(group_id) + len(key.topic) + len(metadata)
 
 
 class OffsetStore(Protocol):
@@ -47,6 +58,18 @@ class OffsetStore(Protocol):
         """Store the offsets. When each offset is committed or refused, return an error code for
         each partition. Two commits of one group take effect in the order of the calls."""
 
+    async def prepare(self, group_id: str) -> None:
+        """Make the store ready for `commit_in_transaction` of this group."""
+
+    async def commit_in_transaction(
+        self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Append the offsets to the log as part of the producer's open transaction, without
+        yielding to the event loop before the append. Return an error code for each partition when
+        the records are committed. The offsets take effect at the transaction's commit marker,
+        unless the partition has a later commit or is deleted before. Also raises BrokerError with a
+        code of the producer."""
+
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
@@ -60,7 +83,12 @@ class OffsetStore(Protocol):
         each partition."""
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which an open transaction has a pending offset commit."""
+        """Return the partitions for which a transaction has an offset that is not in effect: it is
+        open, or has just been committed."""
+
+    def undecided_bytes(self) -> int:
+        """Return about how many bytes of memory the undecided offsets of all groups take."""
 
     async def group_ids(self) -> Collection[str]:
-        """Return the ids of the groups of this shard that have offsets in this store."""
+        """Return the ids of the groups of this shard that have offsets in this store, or undecided
+        ones."""

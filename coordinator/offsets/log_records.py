@@ -1,106 +1,193 @@
 """The committed offsets in the log of a shard, read by replaying its records. Both stores use this.
 
 A record of a transaction takes effect at the commit marker, and never if the transaction aborts.
+Among the records of one partition the one with the highest offset in the log wins, wherever the
+marker is: compaction keeps only that record.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
-from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.offset_store import CommittedOffset, pending_bytes
 from pybroker.coordinator.groups.records import OffsetKey, decode_key, decode_offset_value
 from pybroker.coordinator.runtime.shard import StoredMarker, StoredRecord
 from pybroker.errors import MalformedInput
-from pybroker.model import NO_TIMESTAMP, TopicPartition
+from pybroker.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_NO_PRODUCER = -1
+
+class OffsetRecord(NamedTuple):
+    """A decoded offset record. `committed` is None for a tombstone; `producer_id` is -1 unless the
+    record is part of a transaction."""
+
+    key: OffsetKey
+    committed: CommittedOffset | None
+    offset: int
+    producer_id: int
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer_id >= 0
+
+
+class Recorded(NamedTuple):
+    """A committed offset, the offset of its record in the log, and that of the commit marker of its
+    transaction (-1 without a transaction)."""
+
+    committed: CommittedOffset
+    record_offset: int
+    marker_offset: int = NO_OFFSET
+
+
+class _Pending(NamedTuple):
+    """An offset that an open transaction would commit; None would remove the committed offset."""
+
+    committed: CommittedOffset | None
+    record_offset: int
+
+
+class PendingKeys:
+    """The partitions for which transactions have offsets that are not decided yet, with the
+    producer ids of the transactions and the number of their records."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}
+        self.bytes_used = 0
+
+    def add(self, key: OffsetKey, producer_id: int, committed: CommittedOffset | None) -> None:
+        of_group = self._by_group.setdefault(key.group_id, {})
+        counts = of_group.setdefault(key.topic_partition, {})
+        counts[producer_id] = counts.get(producer_id, 0) + 1
+        self.bytes_used += pending_bytes(key.group_id, key.topic_partition, committed)
+
+    def discard(self, key: OffsetKey, producer_id: int, committed: CommittedOffset | None) -> None:
+        """Undo one `add` of the same arguments."""
+        of_group = self._by_group[key.group_id]
+        counts = of_group[key.topic_partition]
+        counts[producer_id] -= 1
+        self.bytes_used -= pending_bytes(key.group_id, key.topic_partition, committed)
+        if not counts[producer_id]:
+            del counts[producer_id]
+        if not counts:
+            del of_group[key.topic_partition]
+        if not of_group:
+            del self._by_group[key.group_id]
+
+    def producers(self, key: OffsetKey) -> list[int]:
+        return list(self._by_group.get(key.group_id, {}).get(key.topic_partition, ()))
+
+    def of_group(self, group_id: str) -> Collection[TopicPartition]:
+        return self._by_group.get(group_id, {}).keys()
+
+    def groups(self) -> list[str]:
+        return list(self._by_group)
+
+
+class Ended(NamedTuple):
+    """A transaction that a marker has ended: the offsets that it commits (`None` removes an
+    offset); none if it was aborted, or if later records have replaced them all."""
+
+    producer_id: int
+    marker_offset: int
+    offsets: dict[OffsetKey, CommittedOffset | None]
 
 
 class RecordedOffsets:
-    """The committed offsets according to the replayed records."""
+    """The committed offsets according to the replayed records. `pending` has the offsets of open
+    transactions. The caller adds an offset to `pending` before it replays the record, and removes
+    it when an ended transaction has taken effect; this class removes all others."""
 
     def __init__(self) -> None:
-        self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self._open: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
+        self.pending = PendingKeys()
+        self._by_group: dict[str, dict[TopicPartition, Recorded]] = {}
+        self._open: dict[int, dict[OffsetKey, _Pending]] = {}
         """Producer id -> the offsets that its open transaction would commit."""
 
-    def replay(self, record: StoredRecord) -> None:
-        """Replay a record. A record that is not an offset record, or that cannot be decoded, has no
-        effect."""
-        read = read_offset_record(record)
-        if read is None:
-            return
-        key, committed = read
-        if record.producer_id == _NO_PRODUCER:
-            self.put(key, committed)
+    def replay(self, record: OffsetRecord) -> None:
+        key, committed, offset, producer_id = record
+        if record.is_transactional:
+            of_producer = self._open.setdefault(producer_id, {})
+            before = of_producer.get(key)
+            of_producer[key] = _Pending(committed, offset)
+            if before is not None:
+                self.pending.discard(key, producer_id, before.committed)
+        elif committed is not None:
+            self._put(key, Recorded(committed, offset))
         else:
-            self._open.setdefault(record.producer_id, {})[key] = committed
+            self.forget(key)
+            self._drop_pending(key)
 
-    def replay_marker(self, marker: StoredMarker) -> None:
-        pending = self._open.pop(marker.producer_id, {})
-        if marker.is_commit:
-            for key, committed in pending.items():
-                self.put(key, committed)
+    def replay_marker(self, marker: StoredMarker) -> Ended:
+        """End the producer's transaction."""
+        taken = self._open.pop(marker.producer_id, {})
+        offsets: dict[OffsetKey, CommittedOffset | None] = {}
+        for key, (committed, record_offset) in taken.items():
+            if marker.is_commit and self._is_newest(key, record_offset):
+                offsets[key] = committed
+                if committed is None:
+                    self.forget(key)
+                else:
+                    self._put(key, Recorded(committed, record_offset, marker.offset))
+            else:
+                self.pending.discard(key, marker.producer_id, committed)
+        return Ended(marker.producer_id, marker.offset, offsets)
 
-    def put(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
-        """Set the committed offset of `key`; None removes the committed offset."""
-        if committed is not None:
-            self._by_group.setdefault(key.group_id, {})[key.topic_partition] = committed
-            return
+    def release(self, ended: Ended) -> None:
+        """Note that the offsets of an ended transaction have taken effect."""
+        for key, committed in ended.offsets.items():
+            self.pending.discard(key, ended.producer_id, committed)
+
+    def forget(self, key: OffsetKey) -> None:
+        """Remove the committed offset of `key`."""
         of_group = self._by_group.get(key.group_id)
         if of_group is not None:
             of_group.pop(key.topic_partition, None)
             if not of_group:
                 del self._by_group[key.group_id]
 
-    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, Recorded]:
         return self._by_group.get(group_id, {})
 
     def groups(self) -> list[str]:
         return list(self._by_group)
 
-    def items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+    def items(self) -> Iterator[tuple[OffsetKey, Recorded]]:
         for group_id, offsets in self._by_group.items():
-            for key, committed in offsets.items():
-                yield OffsetKey(group_id, key), committed
+            for key, recorded in offsets.items():
+                yield OffsetKey(group_id, key), recorded
 
-    def undecided(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction would commit an offset of the
-        group."""
-        return {
-            key.topic_partition
-            for pending in self._open.values()
-            for key in pending
-            if key.group_id == group_id
-        }
+    def _put(self, key: OffsetKey, recorded: Recorded) -> None:
+        self._by_group.setdefault(key.group_id, {})[key.topic_partition] = recorded
+
+    def _is_newest(self, key: OffsetKey, record_offset: int) -> bool:
+        known = self._by_group.get(key.group_id, {}).get(key.topic_partition)
+        return known is None or known.record_offset < record_offset
+
+    def _drop_pending(self, key: OffsetKey) -> None:
+        """Remove the offset from all open transactions, since a later record deletes it."""
+        for producer_id in self.pending.producers(key):
+            dropped = self._open.get(producer_id, {}).pop(key, None)
+            if dropped is not None:
+                self.pending.discard(key, producer_id, dropped.committed)
 
 
-def read_offset_record(
-    record: StoredRecord,
-) -> tuple[OffsetKey, CommittedOffset | None] | None:
-    """Return (key, committed offset); the offset is None for a tombstone. Return None if the record
-    is not an offset record, or cannot be decoded."""
+def read_offset_record(record: StoredRecord) -> OffsetRecord | None:
+    """Return the decoded record; None if it is not an offset record, or cannot be decoded."""
     if record.key is None:
         return None
     try:
         key = decode_key(record.key)
         if not isinstance(key, OffsetKey):
             return None
-        if record.value is None:
-            return key, None
-        committed = decode_offset_value(record.value)
+        committed = None if record.value is None else decode_offset_value(record.value)
     except MalformedInput as error:
         log.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
         return None
-    if committed.commit_ms == NO_TIMESTAMP:
-        committed = CommittedOffset(
-            committed.offset,
-            committed.leader_epoch,
-            committed.metadata,
-            record.timestamp,
-            committed.expire_ms,
-        )
-    return key, committed
+    if committed is not None and committed.commit_ms == NO_TIMESTAMP:
+        committed = dataclasses.replace(committed, commit_ms=record.timestamp)
+    return OffsetRecord(key, committed, record.offset, record.producer_id)

@@ -14,11 +14,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
 
-from pybroker.background import BackgroundTask
 from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
 from pybroker.coordinator.groups.group_nodes import (
@@ -30,24 +28,31 @@ from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import (
     OffsetKey,
     encode_offset_key,
-    encode_offset_value,
 )
+from pybroker.coordinator.offsets.applied_marker import AppliedMarker
 from pybroker.coordinator.offsets.commit_watches import RecentCommits, Watches
-from pybroker.coordinator.offsets.log_records import RecordedOffsets, read_offset_record
+from pybroker.coordinator.offsets.log_records import Ended
 from pybroker.coordinator.offsets.nodes import OffsetNodes, removal
+from pybroker.coordinator.offsets.offset_log import OffsetLog, record_of, records_of
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
 from pybroker.coordinator.offsets.zookeeper_store import COMMIT_TIMEOUT_S, check_all, unavailable
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.model import TopicPartition
-from pybroker.ports import Coord, KeyValue
+from pybroker.model import NO_OFFSET, TopicPartition
+from pybroker.ports import Coord, KeyValue, Producer
 
 log = logging.getLogger(__name__)
 
-BYTES_PER_APPEND_MAX: Final = 512 * 1024
-"""Half of the default limit of a batch."""
-_RECORD_OVERHEAD_BYTES: Final = 100
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """The result of a group's import: the offsets that are not imported but stay in the nodes. They
+    are those of classic consumers (`is_classic`), or an open transaction has an offset of the same
+    partition."""
+
+    of_nodes: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    is_classic: bool = False
 
 
 class _ImportLock:
@@ -78,13 +83,11 @@ class LoggedOffsets:
         self._coord = coord
         self._is_mine = is_mine
         self._timeout_s = timeout_s
-        self._recorded = RecordedOffsets()
-        self._appended: deque[tuple[int, OffsetKey, CommittedOffset | None]] = deque()
-        """(offset, key, value) of the appended records that are not known to be committed, in log
-        order."""
-        self._is_loaded = self._has_ended = False
+        self._log = OffsetLog(shard, self._transaction_ended)
+        self._recorded = self._log.recorded
+        self._outdated: set[OffsetKey] = set()
+        """The keys of the records that are older than the nodes of the same offsets."""
         self._imports: dict[str, _ImportLock] = {}
-        self._watcher = BackgroundTask("offset-watcher")
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
@@ -92,61 +95,97 @@ class LoggedOffsets:
     # ---- records
 
     def replay(self, record: StoredRecord) -> None:
-        if not self._is_loaded or record.producer_id >= 0:
-            self._recorded.replay(record)
-            return
-        read = read_offset_record(record)
-        if read is not None:
-            self._appended.append((record.offset, *read))
+        self._log.replay(record)
 
     def replay_marker(self, marker: StoredMarker) -> None:
-        self._recorded.replay_marker(marker)
+        self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
         """Import the offsets from ZooKeeper if the shard has stored them there until now. Raises
-        BrokerError, CoordError."""
-        self._is_loaded = True
+        BrokerError, CoordError, MalformedNode.
+
+        An import appends records, and so does not import the offset of a partition while a
+        transaction has a pending offset of it: the older offset would be the later record."""
+        self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
             return
+        await self._find_outdated()
         groups = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
         await bounded_gather(self._import_at_load, sorted(groups))
+        gone = [key for key in self._outdated if not self._has_record(key)]
+        await self._log.append([KeyValue(encode_offset_key(key), None) for key in gone])
         await mark.put(Stored.LOG)
 
+    async def _find_outdated(self) -> None:
+        """Forget the records of transactions whose offsets are in ZooKeeper: the nodes may be
+        newer, or deleted."""
+        applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
+        for key, recorded in [*self._recorded.items()]:
+            if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
+                self._outdated.add(key)
+                self._recorded.forget(key)
+        for key in self._outdated:
+            self._check_decided(key.group_id, {key.topic_partition})
+
+    def _has_record(self, key: OffsetKey) -> bool:
+        return key.topic_partition in self._recorded.of_group(key.group_id)
+
+    def _check_decided(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """Raise BrokerError COORDINATOR_LOAD_IN_PROGRESS if a transaction has a pending offset of
+        one of the partitions."""
+        undecided = sorted({*partitions}.intersection(self._log.undecided(group_id)))
+        if undecided:
+            raise BrokerError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"the offsets of group {group_id} are imported after the open transactions with"
+                f" offsets of {undecided[0]}",
+            )
+
+    def _transaction_ended(self, ended: Ended) -> None:
+        self._recorded.release(ended)
+
     def ended(self) -> None:
-        self._has_ended = True
         self.writes.end()
-        self._watcher.cancel()
+        self._log.end()
 
     # ---- requests
 
     async def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        if self._may_be_new(group_id) and await self._import_in_turn(group_id):
+        await self.prepare(group_id)
+        self._watches.note(group_id, offsets)
+        codes, records = records_of(group_id, offsets)
+        await self._log.append(records)
+        return codes
+
+    async def prepare(self, group_id: str) -> None:
+        """Import the group's offsets, if it has no record yet: a record is always newer than the
+        node of the same offset. Raises BrokerError UNKNOWN_MEMBER_ID if the group has classic
+        consumers."""
+        if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has classic consumers"
             )
+
+    async def commit_in_transaction(
+        self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
         self._watches.note(group_id, offsets)
-        codes, records = {}, []
-        for key, committed in offsets.items():
-            try:
-                records.append(_record(OffsetKey(group_id, key), committed))
-                codes[key] = ErrorCode.NONE
-            except ValueError:
-                codes[key] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        await self._append(records)
+        codes, records = records_of(group_id, offsets)
+        await self._log.append(records, producer)
         return codes
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        found: Mapping[TopicPartition, CommittedOffset]
-        found = {}
+        of_nodes: Mapping[TopicPartition, CommittedOffset] = {}
         if self._may_be_new(group_id):
-            found = await self._import_in_turn(group_id)
+            of_nodes = (await self._import_in_turn(group_id)).of_nodes
         await self._shard.confirm_current()
-        found = found or self._recorded.of_group(group_id)
+        recorded = self._recorded.of_group(group_id)
+        found = {**of_nodes, **{key: each.committed for key, each in recorded.items()}}
         if partitions is None:
             return dict(found)
         return {key: found[key] for key in partitions if key in found}
@@ -154,14 +193,14 @@ class LoggedOffsets:
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:
-        recorded = self._keys(group_id)
+        recorded = self._log.keys(group_id)
         keys = list(recorded if partitions is None else partitions)
         try:
             codes = await self._remove_nodes(group_id, keys, everything=partitions is None)
         except CoordError as error:
             raise unavailable(error) from error
         gone = [key for key in keys if key in recorded and codes[key] is ErrorCode.NONE]
-        await self._append(
+        await self._log.append(
             [KeyValue(encode_offset_key(OffsetKey(group_id, key)), None) for key in gone]
         )
         return codes
@@ -176,10 +215,10 @@ class LoggedOffsets:
 
     async def all_group_ids(self) -> Collection[str]:
         of_nodes = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
-        return dict.fromkeys([*self._recorded.groups(), *of_nodes])
+        return dict.fromkeys([*self._log.groups(), *of_nodes])
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
-        return await self._nodes.names(group_id) | self._keys(group_id)
+        return await self._nodes.names(group_id) | self._log.keys(group_id)
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
@@ -190,57 +229,20 @@ class LoggedOffsets:
         tombstones run in one step of the event loop."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
-        recorded = self._keys(group_id)
+        recorded = self._log.keys(group_id)
         gone = [OffsetKey(group_id, key) for key in keys if key in recorded]
-        await self._append(
+        await self._log.append(
             [KeyValue(encode_offset_key(key), None) for key in gone if key not in recent_commits]
         )
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        return self._recorded.undecided(group_id)
+        return self._log.undecided(group_id)
+
+    def undecided_bytes(self) -> int:
+        return self._recorded.pending.bytes_used
 
     async def group_ids(self) -> Collection[str]:
-        return self._recorded.groups()
-
-    # ---- private: the log
-
-    def _keys(self, group_id: str) -> set[TopicPartition]:
-        """Return the group's partitions that have an offset record, committed or only appended."""
-        appended = {key.topic_partition for _, key, _ in self._appended if key.group_id == group_id}
-        return appended | self._recorded.of_group(group_id).keys()
-
-    async def _append(self, records: Sequence[KeyValue]) -> None:
-        """Append the records and wait until they are committed. Raises BrokerError."""
-        end = 0
-        for some in _cut(records):
-            end = self._shard.append(some)
-        if not records:
-            return
-        try:
-            await self._shard.committed(end)
-        except (Exception, asyncio.CancelledError):  # not GeneratorExit: the process ends then
-            if not self._has_ended:
-                self._watcher.start(self._watch)
-            raise
-        self._settle_to(end)
-
-    async def _watch(self) -> None:
-        """Wait until all appended records are committed, and make their offsets visible to fetches.
-        Needed when a request stops waiting before its records are committed."""
-        while self._appended:
-            end = self._appended[-1][0] + 1
-            try:
-                await self._shard.committed(end)
-            except BrokerError as error:
-                if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                    return
-            else:
-                self._settle_to(end)
-
-    def _settle_to(self, end: int) -> None:
-        while self._appended and self._appended[0][0] < end:
-            _, key, committed = self._appended.popleft()
-            self._recorded.put(key, committed)
+        return self._log.groups()
 
     # ---- private: the nodes
 
@@ -248,16 +250,15 @@ class LoggedOffsets:
         """Return whether ZooKeeper may have offsets of the group that are not imported yet."""
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
-    async def _import_in_turn(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Import the offsets of a group without records, one caller after the other. If the group
-        has classic consumers, import nothing and return the group's offsets in ZooKeeper. Raises
+    async def _import_in_turn(self, group_id: str) -> _Import:
+        """Import the offsets of a group without records, one caller after the other. Raises
         BrokerError."""
         turn = self._imports.setdefault(group_id, _ImportLock())
         turn.count += 1
         try:
             async with asyncio.timeout(self._timeout_s), turn.lock:
                 if self._recorded.of_group(group_id):
-                    return {}
+                    return _Import()
                 return await self._import_group(group_id)
         except (CoordError, TimeoutError) as error:
             raise unavailable(error) from error
@@ -270,26 +271,35 @@ class LoggedOffsets:
 
     async def _import_at_load(self, group_id: str) -> None:
         try:
-            await self._import_group(group_id)
+            imported = await self._import_group(group_id)
+            if not imported.is_classic:
+                self._check_decided(group_id, imported.of_nodes)
         except MalformedNode as error:
             log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
 
-    async def _import_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Append a record for each of the group's offsets in ZooKeeper that has no record, and
-        return an empty mapping. If the group has classic consumers, append nothing and return these
-        offsets. Raises BrokerError, CoordError, MalformedNode."""
+    async def _import_group(self, group_id: str) -> _Import:
+        """Append a record for each of the group's offsets in ZooKeeper that has no record, unless
+        the group has classic consumers. Return the offsets that stay in the nodes. Raises
+        BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
-            return {}
+            return _Import()
         found = await self._nodes.read(group_id, missing)
         if await classic_members(self._coord, group_id):
-            return found
-        await self._append(
-            [_imported(OffsetKey(group_id, key), found[key]) for key in sorted(found)]
+            return _Import(found, is_classic=True)
+        waiting = found.keys() & self._log.undecided(group_id)
+        await self._log.append(
+            [
+                _imported(OffsetKey(group_id, key), found[key])
+                for key in sorted(found)
+                if key not in waiting
+            ]
         )
-        log.info("offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found))
-        return {}
+        log.info(
+            "offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found) - len(waiting)
+        )
+        return _Import({key: found[key] for key in waiting})
 
     async def _remove_nodes(
         self, group_id: str, keys: Sequence[TopicPartition], *, everything: bool
@@ -308,16 +318,11 @@ class LoggedOffsets:
         return dict(zip(keys, codes, strict=True))
 
 
-def _record(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the offset record. Raises ValueError for text that is too long for a record."""
-    return KeyValue(encode_offset_key(key), encode_offset_value(committed))
-
-
 def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
     """Return the record for an offset that was read from ZooKeeper. Metadata that is too long for a
     record is dropped: the offsets of one group must not prevent the loading of a whole shard."""
     try:
-        return _record(key, committed)
+        return record_of(key, committed)
     except ValueError as error:
         log.error(
             "offset_metadata_not_moved_to_the_log group=%s partition=%s offset=%d reason=%s",
@@ -326,21 +331,4 @@ def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
             committed.offset,
             error,
         )
-        return _record(key, dataclasses.replace(committed, metadata=""))
-
-
-def _cut(records: Sequence[KeyValue]) -> list[Sequence[KeyValue]]:
-    """Divide the records into consecutive parts, each of which fits into one batch."""
-    runs: list[Sequence[KeyValue]] = []
-    run: list[KeyValue] = []
-    size = 0
-    for record in records:
-        record_size = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES
-        if run and size + record_size > BYTES_PER_APPEND_MAX:
-            runs.append(run)
-            run, size = [], 0
-        run.append(record)
-        size += record_size
-    if run:
-        runs.append(run)
-    return runs
+        return record_of(key, dataclasses.replace(committed, metadata=""))

@@ -48,11 +48,16 @@ class Removable(Protocol):
         """Return every group with offsets, including groups of classic consumers."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which the group has a committed offset, by any client."""
+        """Return the partitions for which the group has a committed offset, by any client, or an
+        offset of an open transaction."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
+
+    def undecided(self, group_id: str) -> Collection[TopicPartition]:
+        """Return the partitions for which a transaction has an offset that is not in effect. Their
+        offsets do not expire."""
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
@@ -176,7 +181,12 @@ class OffsetRemoval:
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
-        old = expired(offsets, facts, now_ms, self._retention_ms)
+        undecided = self._store.undecided(group_id)
+        old = [
+            key
+            for key in expired(offsets, facts, now_ms, self._retention_ms)
+            if key not in undecided
+        ]
         orphaned = [key for key in offsets if key.topic not in existing]
         keys = dict.fromkeys([*old, *orphaned])
         if keys:

@@ -18,7 +18,7 @@ from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, Store
 from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.ports import Coord
+from pybroker.ports import Coord, Producer
 
 IN_ZOOKEEPER: Final = "zookeeper"
 IN_THE_LOG: Final = "kafka"
@@ -74,6 +74,14 @@ class ConfiguredOffsets:
     ) -> Mapping[TopicPartition, ErrorCode]:
         return await self.store.commit(group_id, offsets)
 
+    async def prepare(self, group_id: str) -> None:
+        await self.store.prepare(group_id)
+
+    async def commit_in_transaction(
+        self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return await self.store.commit_in_transaction(group_id, producer, offsets)
+
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
@@ -86,6 +94,9 @@ class ConfiguredOffsets:
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
         return self.store.undecided(group_id)
+
+    def undecided_bytes(self) -> int:
+        return self.store.undecided_bytes()
 
     async def group_ids(self) -> Collection[str]:
         return await self.store.group_ids()

@@ -6,6 +6,10 @@ store writes the nodes, appends tombstones for the records, and answers requests
 tombstones are committed. So each record is moved only once, even if loading is interrupted, and a
 node that is deleted afterwards is not restored.
 
+Offsets of transactions are records in the log until their transaction ends. Those of committed
+transactions are then written to nodes, too (`transaction_writes.py`); their records stay in the
+log. Loading writes the offsets of the markers after the applied marker again.
+
 The storage mark is a node that names the store of a shard's offsets. If the cluster is configured
 for `offsets.storage=kafka` later, `log_store.py` reads the mark and moves the offsets back.
 """
@@ -26,22 +30,28 @@ from pybroker.coordinator.groups.group_nodes import (
     remove_group_nodes,
 )
 from pybroker.coordinator.groups.offset_store import CommittedOffset
-from pybroker.coordinator.groups.records import OffsetKey, encode_offset_key
+from pybroker.coordinator.groups.records import (
+    OffsetKey,
+    encode_offset_key,
+    encode_offset_value,
+)
+from pybroker.coordinator.offsets.applied_marker import AppliedMarker
 from pybroker.coordinator.offsets.commit_watches import RecentCommits, Watches
-from pybroker.coordinator.offsets.log_records import RecordedOffsets
+from pybroker.coordinator.offsets.log_records import Ended
 from pybroker.coordinator.offsets.nodes import OffsetNodes, commit_change, removal
+from pybroker.coordinator.offsets.offset_log import OffsetLog, records_of
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
+from pybroker.coordinator.offsets.transaction_writes import TransactionWrites
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.model import TopicPartition
-from pybroker.ports import Coord, KeyValue
+from pybroker.model import NO_OFFSET, TopicPartition
+from pybroker.ports import Coord, KeyValue, Producer
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_APPEND_MAX: Final = 500
-"""The most tombstones of one append. Even with names of 249 bytes they are far smaller than the
-largest batch."""
+RECORDS_PER_MOVE: Final = 500
+"""The number of records that loading moves at a time."""
 READ_S: Final = 0.002
 """The time limit of a fetch grows by this number of seconds for each partition."""
 OFFSETS_OF_GROUP_MAX: Final = 10_000
@@ -71,10 +81,20 @@ class ZookeeperOffsets:
         self._is_mine = is_mine
         self._timeout_s = timeout_s
         self._log_limit = LogLimit(shard.clock)
-        self._recorded = RecordedOffsets()
+        self._log = OffsetLog(shard, self._transaction_ended)
+        self._recorded = self._log.recorded
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
+        self._applied = AppliedMarker(coord, self.writes, shard.partition)
+        self._transactions = TransactionWrites(
+            shard,
+            self.writes,
+            self._applied,
+            is_ending=self._log.is_ending,
+            release=self._recorded.release,
+            keep=self._keep_records,
+        )
         self._confirmed = 0
         """The generation of the session in which the fence was last checked."""
         self._caught_up_s = -math.inf
@@ -83,28 +103,43 @@ class ZookeeperOffsets:
     # ---- loading
 
     def replay(self, record: StoredRecord) -> None:
-        self._recorded.replay(record)
+        self._log.replay(record)
 
     def replay_marker(self, marker: StoredMarker) -> None:
-        self._recorded.replay_marker(marker)
+        self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Move the offset records of the log to nodes. Raises BrokerError, CoordError.
+        """Write to nodes the offset records of the log that are newer than the nodes. Raises
+        BrokerError, CoordError, MalformedNode.
 
         An earlier coordinator answers fetches until its leader lease ends. So the new coordinator
         first waits until every in-sync replica follows it.
         """
         await self._shard.followed()
-        recorded = list(self._recorded.items())
-        for start in range(0, len(recorded), RECORDS_PER_APPEND_MAX):
-            await self._move(recorded[start : start + RECORDS_PER_APPEND_MAX])
+        self._log.begin()
+        applied = await self._applied.get()
+        recorded = [
+            (key, each.committed)
+            for key, each in self._recorded.items()
+            if applied is None or not NO_OFFSET < each.marker_offset <= applied
+        ]
+        for start in range(0, len(recorded), RECORDS_PER_MOVE):
+            await self._move(recorded[start : start + RECORDS_PER_MOVE])
         if recorded:
             log.info(
                 "offsets_moved_to_zookeeper partition=%d offsets=%d",
                 self._shard.partition,
                 len(recorded),
             )
+        await self._store_applied(applied)
         await StorageMark(self._coord, self.writes, self._shard.partition).put(Stored.ZOOKEEPER)
+        self._transactions.begin()
+
+    async def _store_applied(self, stored: int | None) -> None:
+        wanted = AppliedMarker.after_loading(stored, self._log.last_marker, self._shard.log_end)
+        code = ErrorCode.NONE if wanted is None else await self._applied.put(wanted)
+        if code is not ErrorCode.NONE:
+            raise BrokerError(code, "the applied marker cannot be written to ZooKeeper")
 
     async def _move(self, recorded: Sequence[tuple[OffsetKey, CommittedOffset]]) -> None:
         now_ms = self._shard.clock.wall_ms()
@@ -114,6 +149,7 @@ class ZookeeperOffsets:
                 for key, committed in recorded
             ]
         )
+        refused = {}
         for (key, committed), code in zip(recorded, codes, strict=True):
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 raise BrokerError(
@@ -127,32 +163,74 @@ class ZookeeperOffsets:
                     committed.offset,
                     code.name,
                 )
-        moved = [
-            key for (key, _), code in zip(recorded, codes, strict=True) if code is ErrorCode.NONE
-        ]
-        await self._drop_records(moved)
+                refused[key] = committed
+        moved = [key for key, _ in recorded if key not in refused]
+        await self._keep_records(
+            {key: refused[key] for key in refused if not self._is_left_over(key)}
+        )
+        # A tombstone would also delete the pending offset of an open transaction. A record without
+        # one is moved again by the next load, unless a later commit has replaced it.
+        await self._log.append(
+            [
+                KeyValue(encode_offset_key(key), None)
+                for key in moved
+                if self._is_left_over(key) and not self._is_undecided(key)
+            ]
+        )
 
-    async def _drop_records(self, keys: Sequence[OffsetKey]) -> None:
-        for start in range(0, len(keys), RECORDS_PER_APPEND_MAX):
-            some = keys[start : start + RECORDS_PER_APPEND_MAX]
-            end = self._shard.append([KeyValue(encode_offset_key(key), None) for key in some])
-            await self._shard.committed(end)
+    def _is_left_over(self, key: OffsetKey) -> bool:
+        """Whether the log has an offset of `key` without a transaction, which the next load would
+        write to the node."""
+        recorded = self._recorded.of_group(key.group_id).get(key.topic_partition)
+        return recorded is not None and recorded.marker_offset == NO_OFFSET
+
+    def _is_undecided(self, key: OffsetKey) -> bool:
+        return key.topic_partition in self._log.undecided(key.group_id)
 
     def ended(self) -> None:
         self.writes.end()
+        self._transactions.end()
+        self._log.end()
+
+    def _transaction_ended(self, ended: Ended) -> None:
+        self._transactions.add(ended)
+
+    async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
+        """Append a transaction's offsets that ZooKeeper refuses as records without a transaction,
+        so that the next load tries them again. Raises BrokerError."""
+        values = {
+            key: None if committed is None else encode_offset_value(committed)
+            for key, committed in refused.items()
+        }
+        await self._log.append(
+            [KeyValue(encode_offset_key(key), value) for key, value in values.items()]
+        )
 
     # ---- requests
 
     async def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
+        await self._transactions.settled(group_id, offsets, self._timeout_s)
         now_ms = self._shard.clock.wall_ms()
         self._watches.note(group_id, offsets)
         codes = await self.writes.write(
             [commit_change(group_id, key, value, now_ms) for key, value in offsets.items()]
         )
-        await self._drop_left_over(group_id, offsets)
+        written = [key for key, code in zip(offsets, codes, strict=True) if not code]
+        await self._drop_earlier(group_id, written)
         return dict(zip(offsets, codes, strict=True))
+
+    async def prepare(self, group_id: str) -> None:
+        """Do nothing: a transaction needs no node before it ends."""
+
+    async def commit_in_transaction(
+        self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self._watches.note(group_id, offsets)
+        codes, records = records_of(group_id, offsets)
+        await self._log.append(records, producer)
+        return codes
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -208,7 +286,7 @@ class ZookeeperOffsets:
             raise BrokerError(
                 ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has classic consumers: {members[:10]}"
             )
-        codes = await self._remove(group_id, await self._nodes.names(group_id))
+        codes = await self._remove(group_id, await self.names(group_id))
         await remove_group_nodes(self._coord, self.writes, group_id)
         return codes
 
@@ -216,8 +294,9 @@ class ZookeeperOffsets:
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         keys = list(partitions)
+        await self._transactions.settled(group_id, keys, self._timeout_s)
+        await self._drop_earlier(group_id, keys)
         codes = await self.writes.write([removal(group_id, key) for key in keys])
-        await self._drop_left_over(group_id, keys)
         return dict(zip(keys, codes, strict=True))
 
     # ---- removal
@@ -229,11 +308,12 @@ class ZookeeperOffsets:
         self._watches.end(recent_commits)
 
     async def all_group_ids(self) -> Collection[str]:
-        return [group_id for group_id in await self._nodes.all_groups() if self._is_mine(group_id)]
+        of_nodes = [name for name in await self._nodes.all_groups() if self._is_mine(name)]
+        return dict.fromkeys([*of_nodes, *self._recorded.pending.groups()])
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
         await self.writes.settled(group_id)
-        return await self._nodes.names(group_id)
+        return {*await self._nodes.names(group_id), *self._log.undecided(group_id)}
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
@@ -241,27 +321,42 @@ class ZookeeperOffsets:
         """Remove the offsets of `keys` that are not in `recent_commits`. The check and the request
         of the removal run in one step of the event loop, so a later commit is written after the
         removal."""
-        gone = [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
-        codes = await self._remove(group_id, gone)
-        check_all(codes, group_id)
+
+        def old() -> list[TopicPartition]:
+            return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
+
+        await self._transactions.settled(group_id, keys, self._timeout_s)
+        await self._drop_earlier(group_id, old())
+        gone = old()
+        codes = await self.writes.write([removal(group_id, key) for key in gone])
+        check_all(dict(zip(gone, codes, strict=True)), group_id)
         await remove_empty_topics(self._coord, self.writes, group_id, {key.topic for key in gone})
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        return self._recorded.undecided(group_id)
+        return self._log.undecided(group_id)
+
+    def undecided_bytes(self) -> int:
+        return self._recorded.pending.bytes_used
 
     async def group_ids(self) -> Collection[str]:
         try:
             groups = await self._nodes.coordinated_groups()
         except CoordError as error:
             raise unavailable(error) from error
-        return {group_id for group_id in groups if self._is_mine(group_id)}
+        of_nodes = {group_id for group_id in groups if self._is_mine(group_id)}
+        return of_nodes.union(self._recorded.pending.groups())
 
-    async def _drop_left_over(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Delete the log records of `keys` that loading could not move to nodes: the next load
-        would overwrite newer nodes with them."""
-        of_group = self._recorded.of_group(group_id)
-        if of_group:
-            await self._drop_records([OffsetKey(group_id, key) for key in keys if key in of_group])
+    async def _drop_earlier(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Delete the log records of these partitions that would replace a newer node later: those
+        that loading could not move, and the pending ones of open transactions."""
+        keys = [OffsetKey(group_id, partition) for partition in partitions]
+        await self._log.append(
+            [
+                KeyValue(encode_offset_key(key), None)
+                for key in keys
+                if self._is_left_over(key) or self._is_undecided(key)
+            ]
+        )
 
 
 def check_all(codes: Mapping[TopicPartition, ErrorCode], group_id: str) -> None:

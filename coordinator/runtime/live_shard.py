@@ -22,11 +22,17 @@ from pybroker.coordinator.runtime.refusals import (
     Superseded,
     client_error,
     not_coordinator,
+    transactional_error,
 )
 from pybroker.coordinator.runtime.replay import Replay
-from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredRecord
+from pybroker.coordinator.runtime.shard import (
+    Coordinator,
+    ShardContext,
+    StoredMarker,
+    StoredRecord,
+)
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.ports import Blocking, Clock, KeyValue, PartitionLog, Rng
+from pybroker.ports import Blocking, Clock, KeyValue, PartitionLog, Producer, Rng
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +94,8 @@ class LiveShard(Generic[C]):
         self._token = dependencies.rng.randbytes(8).hex()
         self._fence_version = -1
         self._is_open = False
+        self._is_replayed = False
+        """Whether the coordinator has every record of the log, so that it gets each new one."""
         self._timers: set[_Timer] = set()
         self._committing: set[asyncio.Timeout] = set()
         self._task = BackgroundTask(f"load {self._key}")
@@ -120,6 +128,17 @@ class LiveShard(Generic[C]):
         """Wait until loading has succeeded or the shard has ended."""
         await self._task.finish()
 
+    def marker_written(self, marker: StoredMarker) -> None:
+        """Pass a marker that was just appended to the coordinator, unless loading will read it from
+        the log."""
+        if self.phase is Phase.ENDED or not self._is_replayed:
+            return
+        try:
+            self.coordinator.replay_marker(marker)
+        except Exception as error:
+            log.exception("replay failed partition=%s", self._key)
+            self.resign(f"a marker that was appended cannot be replayed: {error!r}")
+
     # the ShardContext
 
     @property
@@ -129,6 +148,10 @@ class LiveShard(Generic[C]):
     @property
     def leader_epoch(self) -> int:
         return self._source.leader_epoch
+
+    @property
+    def log_end(self) -> int:
+        return self._source.end_offset
 
     @property
     def fence_version(self) -> int:
@@ -166,18 +189,31 @@ class LiveShard(Generic[C]):
         await self._source.followed()
         self._check()
 
-    def append(self, records: Sequence[KeyValue]) -> int:
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        self._check()
+        try:
+            producer = await self._source.verified(transactional_id, producer)
+        except BrokerError as error:
+            raise transactional_error(error) from error
+        self._check()
+        return producer
+
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
         self._check()
         if not records:
             return self._source.end_offset
         now_ms = self._dependencies.clock.wall_ms()
         try:
-            end = self._source.append(records, now_ms)
+            end = self._source.append(records, now_ms, producer)
         except BrokerError as error:
-            raise client_error(error) from error
+            translated = client_error if producer is None else transactional_error
+            raise translated(error) from error
+        owner = (-1, -1) if producer is None else (producer.producer_id, producer.epoch)
         try:
             for offset, record in enumerate(records, end - len(records)):
-                self.coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
+                self.coordinator.replay(
+                    StoredRecord(offset, now_ms, record.key, record.value, *owner)
+                )
         except Exception as error:
             # The state in memory differs from the log; the shard has to be loaded again.
             log.exception("replay failed partition=%s", self._key)
@@ -310,6 +346,7 @@ class LiveShard(Generic[C]):
             async with self._dependencies.loads:
                 await replay.run()
             await source.committed(source.end_offset)
+        self._is_replayed = True
 
     def _may_leave_out(self) -> bool:
         if not self._source.has_other_copies:

@@ -16,6 +16,14 @@ _CLIENT_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
 }
+_TRANSACTIONAL_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
+    **_CLIENT_CODES,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    # Old producers repeat a request after this code, and do not expect the two others.
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
 
 
 class Superseded(PybrokerError):
@@ -26,6 +34,12 @@ class Superseded(PybrokerError):
 def client_error(error: BrokerError) -> BrokerError:
     """Translate an error of the log into the error for the client."""
     return BrokerError(_CLIENT_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
+
+
+def transactional_error(error: BrokerError) -> BrokerError:
+    """Translate an error of the log, or of the verification of a transaction, into the error for
+    the producer: as in Kafka, an error of the producer itself stays as it is."""
+    return BrokerError(_TRANSACTIONAL_CODES.get(error.code, error.code), error.detail)
 
 
 def not_coordinator(detail: str) -> BrokerError:

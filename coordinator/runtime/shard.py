@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from pybroker.ports import Clock, KeyValue, Rng
+from pybroker.ports import Clock, KeyValue, Producer, Rng
 
 
 class Timer(Protocol):
@@ -54,6 +54,10 @@ class ShardContext(Protocol):
         when a follower leaves the ISR."""
 
     @property
+    def log_end(self) -> int:
+        """The offset of the next record."""
+
+    @property
     def fence_version(self) -> int:
         """The version of /pybroker/coordinators/<partition>. It is unchanged as long as no other
         broker coordinates this partition. Valid from the call of `Coordinator.loaded` on."""
@@ -84,11 +88,17 @@ class ShardContext(Protocol):
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator
         holds a lease. Raises BrokerError."""
 
-    def append(self, records: Sequence[KeyValue]) -> int:
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        """Return the producer for an `append` to its transaction, after the transaction coordinator
+        has confirmed that this partition is in the transaction (KIP-890). Raises BrokerError with
+        the codes of such an `append`."""
+
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
         """Append and replay the records, without yielding to the event loop. Return the offset to
         pass to `committed`. Raises BrokerError if nothing was appended, with a code that clients of
         coordinators expect: NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE (too few in-sync replicas),
-        UNKNOWN_SERVER_ERROR (too large)."""
+        UNKNOWN_SERVER_ERROR (too large). With a `producer` the records are part of its transaction,
+        and the codes are those of TxnOffsetCommit (`refusals.transactional_error`)."""
 
     async def committed(self, offset: int) -> None:
         """Wait until all records below `offset` are committed. Raises BrokerError NOT_COORDINATOR
@@ -113,7 +123,9 @@ class Coordinator(Protocol):
         """Apply one record to the state, without any effect outside the state: `replay` is also
         called while the shard is loading."""
 
-    def replay_marker(self, marker: StoredMarker) -> None: ...
+    def replay_marker(self, marker: StoredMarker) -> None:
+        """Apply the end of a transaction, as `replay` does. In a loaded shard the marker has just
+        been appended, and may not be committed yet."""
 
     async def loaded(self) -> None:
         """Finish loading and start timers, after the log is replayed and the fence is taken.

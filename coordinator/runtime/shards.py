@@ -18,7 +18,7 @@ from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.runtime.live_shard import Fence, LiveShard, Phase, ShardDependencies
 from pybroker.coordinator.runtime.refusals import not_coordinator
 from pybroker.coordinator.runtime.replay import Replay
-from pybroker.coordinator.runtime.shard import Coordinator, ShardContext
+from pybroker.coordinator.runtime.shard import Coordinator, ShardContext, StoredMarker
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import Blocking, Clock, PartitionLog, Rng
 
@@ -125,6 +125,12 @@ class Shards(Generic[C]):
         """End the partition's shard, because this broker does not lead the partition any more."""
         if self._led.pop(partition, None) is not None:
             self._end(partition)
+
+    def marker_written(self, partition: int, marker: StoredMarker) -> None:
+        """Pass a marker that was just appended to the partition's log to its shard."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.marker_written(marker)
 
     # for requests
 

@@ -41,6 +41,7 @@ INCARNATIONS: Final = "/pybroker/incarnations"
 COORDINATORS: Final = "/pybroker/coordinators"
 COMMITTED: Final = "/pybroker/offsets"
 OFFSETS_STORED: Final = "/pybroker/offsets_stored"
+APPLIED_MARKERS: Final = "/pybroker/applied_markers"
 SUSPECTS: Final = "/pybroker/suspects"
 TOPIC_IDS: Final = "/pybroker/topic_ids"
 LOSSES: Final = "/pybroker/losses"
@@ -335,6 +336,12 @@ def offsets_stored(partition_number: int) -> str:
     """Return the path of the node that names the offset store of that `__consumer_offsets`
     partition."""
     return f"{OFFSETS_STORED}/{partition_number}"
+
+
+def applied_marker(partition_number: int) -> str:
+    """Return the path of the node with the last commit marker of that `__consumer_offsets`
+    partition whose offsets are in ZooKeeper."""
+    return f"{APPLIED_MARKERS}/{partition_number}"
 
 
 def parse_offset(path: str) -> OffsetKey | None:

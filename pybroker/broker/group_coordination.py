@@ -23,7 +23,7 @@ from pybroker.coordinator.groups.memory_limit import MemoryLimit
 from pybroker.coordinator.groups.service import GroupService
 from pybroker.coordinator.offsets.classic_nodes import ClassicOffsets
 from pybroker.coordinator.offsets.stores import ConfiguredOffsets
-from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker
 from pybroker.coordinator.runtime.shards import Shards
 from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.handlers.context import TopicAdmin
@@ -100,6 +100,7 @@ class GroupCoordination:
         so any broker can serve them."""
         self._joint = MultiBatcher(rooms.offsets)
         rooms.replicas.on_internal[GROUP_TOPIC] = self._role_changed
+        rooms.replicas.on_marker = self._marker_written
         rooms.metadata.on_deleted = self._topics_deleted
 
     def start(self) -> None:
@@ -171,6 +172,13 @@ class GroupCoordination:
             self.shards.led(key.partition, partition.leading_since)
         else:
             self.shards.resigned(key.partition)
+
+    def _marker_written(
+        self, key: TopicPartition, offset: int, producer_id: int, epoch: int, is_commit: bool
+    ) -> None:
+        if key.topic == GROUP_TOPIC:
+            marker = StoredMarker(offset, producer_id, epoch, is_commit)
+            self.shards.marker_written(key.partition, marker)
 
     def _open_log(self, partition: int) -> InternalLog:
         rooms = self._rooms

@@ -63,6 +63,7 @@ from pybroker.handlers.transaction_admin import (
     handle_describe_transactions,
     handle_list_transactions,
 )
+from pybroker.handlers.transactional_offsets import handle_txn_offset_commit
 from pybroker.handlers.transactions import (
     handle_add_offsets_to_txn,
     handle_add_partitions_to_txn,
@@ -119,6 +120,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
     ApiKey.HEARTBEAT: handle_heartbeat,
     ApiKey.LEAVE_GROUP: handle_leave_group,
     ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: handle_txn_offset_commit,
     ApiKey.OFFSET_FETCH: handle_offset_fetch,
     ApiKey.OFFSET_DELETE: handle_offset_delete,
     ApiKey.DESCRIBE_GROUPS: handle_describe_groups,

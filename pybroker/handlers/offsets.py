@@ -62,7 +62,7 @@ async def handle_offset_commit(
     items = ((topic.name, item) for topic in message.topics for item in topic.partitions)
     async for name, item in yield_every(items):
         key = TopicPartition(name, item.partition_index)
-        codes[key] = _fault_of(services, key, item)
+        codes[key] = offset_fault(services, key, item.committed_metadata)
         wanted.pop(key, None)
         if codes[key] is ErrorCode.NONE:
             wanted[key] = item
@@ -85,14 +85,22 @@ async def handle_offset_commit(
     )
 
 
-def _fault_of(
-    services: Services, key: TopicPartition, item: OffsetCommitRequestPartition
-) -> ErrorCode:
+def offset_fault(services: Services, key: TopicPartition, metadata: str | None) -> ErrorCode:
+    """Return the error that prevents the commit of an offset with this metadata, or NONE."""
     if not services.metadata.exists(key):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(item.committed_metadata or "") > services.config.offset_metadata_max_bytes:
+    if len(metadata or "") > services.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
+
+
+def require_lease(services: Services) -> None:
+    """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker's lease from ZooKeeper does not
+    suffice for commits of offsets."""
+    if services.replicas.lease < NEEDED["OffsetCommit"]:
+        raise BrokerError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper does not answer this broker"
+        )
 
 
 async def _commit(
@@ -102,10 +110,7 @@ async def _commit(
     wanted: Mapping[TopicPartition, OffsetCommitRequestPartition],
 ) -> Mapping[TopicPartition, ErrorCode]:
     try:
-        if services.replicas.lease < NEEDED["OffsetCommit"]:
-            raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper does not answer this broker"
-            )
+        require_lease(services)
         if request.version == 0:
             services.groups.check_group_id(message.group_id)
             return await services.classic_offsets.write(
@@ -352,7 +357,7 @@ async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[st
     group, NON_EMPTY_GROUP if its members are not consumers."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
-        if not await shard.offsets.fetch(group_id, None):
+        if not await shard.has_offsets(group_id):
             raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
         return lambda topic: False
     if facts.state is GroupState.DEAD:

@@ -20,7 +20,6 @@ from pybroker.wire.messages import (
     reassignment,
     sasl,
     scram,
-    transactions,
 )
 from pybroker.wire.schema import Message
 
@@ -29,23 +28,6 @@ NO_AUTHORIZER: Final = ErrorCode.SECURITY_DISABLED
 NO_SASL: Final = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE: Final = ErrorCode.UNSUPPORTED_VERSION
 _NOT_HERE_TEXT: Final = "this broker does not support the request"
-
-
-def _txn_offset_commit(request: transactions.TxnOffsetCommitRequest) -> Message:
-    return transactions.TxnOffsetCommitResponse(
-        topics=[
-            transactions.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    transactions.TxnOffsetCommitResponsePartition(
-                        partition_index=part.partition_index, error_code=NO_COORDINATOR
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def _create_acls(request: acls.CreateAclsRequest) -> Message:
@@ -125,7 +107,6 @@ def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any
 
 
 _ANSWERS: Final[dict[ApiKey, Callable[[Any], Message]]] = {
-    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
     ApiKey.DESCRIBE_ACLS: _failing(acls.DescribeAclsResponse, NO_AUTHORIZER),
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,

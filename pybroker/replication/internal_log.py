@@ -4,15 +4,16 @@ in-sync replicas, and the same purgatories."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
-from pybroker.ports import Blocking, Buffer, KeyValue
-from pybroker.records.batch import read_header
+from pybroker.ports import Blocking, Buffer, KeyValue, Producer
+from pybroker.records.batch import NO_SEQUENCE, read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.replication.authority import NEEDED, Authority
@@ -27,6 +28,14 @@ _LOOK_AGAIN_S: Final = 60.0
 """The interval at which `committed` checks the high watermark although the purgatory has not woken
 it."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
+
+Verify = Callable[[Partition, str, Producer], Awaitable[object]]
+"""Returns the guard for a producer's append to a partition, as `PartitionLog.verified`."""
+
+
+async def unverified(partition: Partition, transactional_id: str, producer: Producer) -> object:
+    """Verify nothing: every transactional append is accepted."""
+    return None
 
 
 class InternalLog:
@@ -43,6 +52,7 @@ class InternalLog:
         lead_now: LeadNow,
         codec: Codec = Codec.NONE,
         look: Callable[[], None] = lambda: None,
+        verify: Verify = unverified,
     ) -> None:
         """`look` updates the level of the broker's lease from ZooKeeper. It is called before each
         append, and before this object says whether the broker leads: after a pause of the process,
@@ -53,6 +63,7 @@ class InternalLog:
         self._lead_now = lead_now
         self._codec = codec
         self._look = look
+        self._verify = verify
         self._key = topic_partition
         self._partition = replicas.leader(topic_partition)
         self._since = self._partition.leading_since
@@ -128,13 +139,23 @@ class InternalLog:
         self._require()
         return [data] if data else []
 
-    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        guard = await self._verify(self._require(), transactional_id, producer)
+        return dataclasses.replace(producer, guard=guard)
+
+    def append(
+        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+    ) -> int:
         self._look()
         partition = self._require(NEEDED["Produce with acks=all"])
         builder = BatchBuilder(self._codec)
         for record in records:
             builder.append(timestamp_ms, record.key, record.value)
-        data = bytearray(builder.build())
+        if producer is None:
+            data = bytearray(builder.build())
+        else:
+            owner = producer.producer_id, producer.epoch, NO_SEQUENCE
+            data = bytearray(builder.build(*owner, transactional=True))
         config = partition.log.config
         if len(data) > min(config.max_message_bytes, config.segment_bytes):
             raise BrokerError(

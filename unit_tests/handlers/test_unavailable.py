@@ -22,7 +22,6 @@ NO_SASL = ErrorCode.ILLEGAL_SASL_STATE
 NOT_HERE = ErrorCode.UNSUPPORTED_VERSION
 
 EXPECTED = {
-    ApiKey.TXN_OFFSET_COMMIT: NO_COORDINATOR,
     ApiKey.DESCRIBE_ACLS: NO_AUTHORIZER,
     ApiKey.CREATE_ACLS: NO_AUTHORIZER,
     ApiKey.DELETE_ACLS: NO_AUTHORIZER,
@@ -34,7 +33,6 @@ EXPECTED = {
 
 PARTITIONS = "topics.partitions.partition_index"
 SAME_ITEMS: dict[ApiKey, list[tuple[str, str]]] = {
-    ApiKey.TXN_OFFSET_COMMIT: [(PARTITIONS, PARTITIONS)],
     ApiKey.CREATE_ACLS: [("creations", "results")],
     ApiKey.DELETE_ACLS: [("filters", "filter_results")],
     ApiKey.ALTER_CLIENT_QUOTAS: [("entries", "entries")],

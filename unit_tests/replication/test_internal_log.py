@@ -13,11 +13,11 @@ import pytest
 from pybroker.coordinator.runtime.shard import StoredRecord
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.ports import KeyValue, PartitionLog
-from pybroker.records.batch import iter_headers, read_header
+from pybroker.ports import KeyValue, PartitionLog, Producer
+from pybroker.records.batch import NO_SEQUENCE, iter_headers, read_header
 from pybroker.records.compression import Codec
 from pybroker.replication.authority import Authority
-from pybroker.replication.internal_log import InternalLog
+from pybroker.replication.internal_log import InternalLog, Verify, unverified
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage.log_config import LogConfig
@@ -69,7 +69,10 @@ class OnReplicas:
         self.log: PartitionLog = self.open()
 
     def open(
-        self, codec: Codec = Codec.NONE, look: Callable[[], None] = lambda: None
+        self,
+        codec: Codec = Codec.NONE,
+        look: Callable[[], None] = lambda: None,
+        verify: Verify = unverified,
     ) -> InternalLog:
         return InternalLog(
             self.replicas.manager,
@@ -78,6 +81,7 @@ class OnReplicas:
             lead_now=self._lead_now,
             codec=codec,
             look=look,
+            verify=verify,
         )
 
     async def followers_catch_up(self) -> None:
@@ -208,7 +212,49 @@ async def test_more_than_a_batch_may_hold_is_refused(subject: Subject) -> None:
     assert subject.log.end_offset == 0
 
 
+async def test_records_of_a_transaction_are_a_batch_without_sequences(subject: Subject) -> None:
+    log = subject.log
+    producer = await log.verified("tx", Producer(7, 3))
+    assert (producer.producer_id, producer.epoch) == (7, 3)
+    for number in range(3):
+        assert log.append([KeyValue(b"a", b"1")], NOW_MS, producer) == number + 1
+    for data in await log.read(0, 10_000):
+        for position, header in iter_headers(data):
+            assert header.is_transactional and not header.is_control
+            assert (header.producer_id, header.producer_epoch) == (7, 3)
+            assert header.base_sequence == NO_SEQUENCE
+            (stored,) = stored_in(data[position : position + header.size])
+            assert isinstance(stored, StoredRecord)
+            assert (stored.producer_id, stored.producer_epoch) == (7, 3)
+
+
 # over real replicas only
+
+
+async def test_a_replaced_producer_appends_nothing(real: OnReplicas) -> None:
+    real.log.append([KeyValue(b"a", b"1")], NOW_MS, Producer(7, 3))
+    with pytest.raises(BrokerError, match="INVALID_PRODUCER_EPOCH"):
+        real.log.append([KeyValue(b"a", b"1")], NOW_MS, Producer(7, 2))
+    assert real.log.end_offset == 1
+
+
+async def test_the_verification_gives_the_guard(real: OnReplicas) -> None:
+    asked = []
+
+    async def verify(partition: Partition, transactional_id: str, producer: Producer) -> object:
+        asked.append((partition.topic_partition, transactional_id, producer))
+        if producer.epoch:
+            raise BrokerError(ErrorCode.INVALID_TXN_STATE, "the test refuses the producer")
+        return "guard"
+
+    log = real.open(verify=verify)
+    assert await log.verified("tx", Producer(7, 0)) == Producer(7, 0, "guard")
+    with pytest.raises(BrokerError, match="INVALID_TXN_STATE"):
+        await log.verified("tx", Producer(7, 1))
+    assert asked == [(P0, "tx", Producer(7, 0)), (P0, "tx", Producer(7, 1))]
+    await real.depose()
+    with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER"):
+        await log.verified("tx", Producer(7, 0))
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ A trace has the answers, the stored records, the calls of the mirror, and the gr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from pybroker.config.broker_config import BrokerConfig
@@ -41,12 +41,11 @@ from pybroker.coordinator.groups.calls import (
 )
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
 from pybroker.coordinator.groups.dependencies import GroupDependencies
-from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.records import GroupKey, decode_group_value, decode_key
 from pybroker.coordinator.groups.states import GroupState
-from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
+from pybroker.coordinator.runtime.shard import ShardContext, StoredRecord
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import TopicPartition
+from unit_tests.coordinator.groups.memory_offsets import MemoryOffsets
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 from unit_tests.idle_loop import idle, loop_turns
 
@@ -54,51 +53,6 @@ GROUP = "g"
 UUID_LENGTH = 36
 STEP_S = 0.125
 """The step in which time passes. Floats can add it without a rounding error."""
-
-
-class MemoryOffsets:
-    """An `OffsetStore` with at most one partition."""
-
-    def __init__(self) -> None:
-        self.groups: set[str] = set()
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-        self.fails = False
-
-    def replay(self, record: StoredRecord) -> None: ...
-
-    def replay_marker(self, marker: StoredMarker) -> None: ...
-
-    async def loaded(self) -> None: ...
-
-    def ended(self) -> None: ...
-
-    async def commit(
-        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        self.groups.add(group_id)
-        return dict.fromkeys(offsets, ErrorCode.NONE)
-
-    async def fetch(
-        self, group_id: str, partitions: Collection[TopicPartition] | None
-    ) -> Mapping[TopicPartition, CommittedOffset]:
-        known = group_id in self.groups
-        return {TopicPartition("load", 0): CommittedOffset(1)} if known else {}
-
-    async def delete(
-        self, group_id: str, partitions: Collection[TopicPartition] | None
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        await self.go_on.wait()
-        if self.fails:
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the test makes deletions fail")
-        self.groups.discard(group_id)
-        return {}
-
-    def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        return []
-
-    async def group_ids(self) -> Collection[str]:
-        return self.groups
 
 
 class Mirror:
@@ -400,6 +354,12 @@ class Stage:
 
     async def _on_offsets(self, words: Words) -> None:
         self.offsets.groups.add(GROUP)
+
+    async def _on_pending_offsets(self, words: Words) -> None:
+        self.offsets.pending.add(GROUP)
+
+    async def _on_end_transaction(self, words: Words) -> None:
+        self.offsets.pending.clear()
 
     async def _on_slow_offsets(self, words: Words) -> None:
         self.offsets.go_on.clear()

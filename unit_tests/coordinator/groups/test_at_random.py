@@ -24,7 +24,7 @@ from pybroker.coordinator.groups.group import Group, from_record
 from pybroker.coordinator.groups.records import RecordedGroup, decode_group_value
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
-from unit_tests.coordinator.groups.stage import MemoryOffsets
+from unit_tests.coordinator.groups.memory_offsets import MemoryOffsets
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
 from unit_tests.idle_loop import idle
 

@@ -20,7 +20,7 @@ from pybroker.coordinator.groups.records import encode_group_key
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.ports import KeyValue
-from unit_tests.coordinator.groups.stage import MemoryOffsets
+from unit_tests.coordinator.groups.memory_offsets import MemoryOffsets
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryShard
 from unit_tests.idle_loop import idle
 

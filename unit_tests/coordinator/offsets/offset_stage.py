@@ -7,18 +7,21 @@ coordinator; the old one has not noticed it
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+
+import pytest
 
 from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.offsets.log_store import LoggedOffsets
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.zookeeper import paths
 from pybroker.coordinator.zookeeper.registry import ensure
-from pybroker.errors import ErrorCode, NodeExists, NoNode
+from pybroker.errors import BrokerError, ErrorCode, NodeExists, NoNode
 from pybroker.model import TopicPartition
-from pybroker.ports import CoordOp, NodeStat, OpResult, Watch
+from pybroker.ports import CoordOp, NodeStat, OpResult, Producer, Watch
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.coordinator.memory_coord import MemoryCoord
 from unit_tests.coordinator.runtime.vocabulary import MemoryShard
@@ -129,6 +132,33 @@ class Stage:
         values = {TopicPartition(name, 0): CommittedOffset(at) for name, at in offsets.items()}
         return list((await self.store.commit(group_id, values)).values())
 
+    async def commit_or_code(self, group_id: str, **offsets: int) -> ErrorCode:
+        """Commit as `commit` does. Return the code for the whole request, or the first one."""
+        try:
+            return (await self.commit(group_id, **offsets))[0]
+        except BrokerError as error:
+            return error.code
+
+    async def commit_in(
+        self, producer_id: int, group_id: str = GROUP, /, **offsets: int
+    ) -> list[ErrorCode]:
+        """Commit offsets as `commit` does, in the open transaction of a producer."""
+        values = {
+            TopicPartition(name, 0): CommittedOffset(at, commit_ms=self.shard.clock.wall_ms())
+            for name, at in offsets.items()
+        }
+        return list((await self.commit_in_group(group_id, producer_id, values)).values())
+
+    async def commit_in_group(
+        self, group_id: str, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        await self.store.prepare(group_id)
+        return await self.store.commit_in_transaction(group_id, Producer(producer_id, 0), offsets)
+
+    def pending(self, group_id: str = GROUP) -> set[str]:
+        """Return the partitions with an offset of a transaction that is not in effect."""
+        return set(map(str, self.store.undecided(group_id)))
+
     async def fetch(self, group_id: str = GROUP, *keys: str) -> dict[str, int]:
         found = await self.store.fetch(group_id, [tp(key) for key in keys] or None)
         return {str(key): committed.offset for key, committed in found.items()}
@@ -156,3 +186,22 @@ class Stage:
             for name in await self.tool.children(path):
                 await self.remove(f"{path}/{name}")
             await self.tool.delete(path)
+
+
+def kill_at(stage: Stage, monkeypatch: pytest.MonkeyPatch, count: int, *, applied: bool) -> None:
+    """Let the coordinator's session send only `count` more multis. The next one is applied
+    (`applied`) or not, and neither it nor a later one is answered."""
+    multi = stage.coord.multi
+    left = count
+
+    async def cut(ops: Sequence[CoordOp]) -> list[OpResult]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            return await multi(ops)
+        if left == -1 and applied:
+            await multi(ops)
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("the killed coordinator got an answer")
+
+    monkeypatch.setattr(stage.coord, "multi", cut)

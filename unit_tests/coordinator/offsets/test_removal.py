@@ -18,6 +18,7 @@ from pybroker.coordinator.zookeeper.registry import ensure
 from unit_tests.coordinator.offsets.offset_stage import GROUP, Stage, Store, tp
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS
 from unit_tests.idle_loop import idle, loop_turns
+from unit_tests.patience import until
 
 HOUR_MS = 3_600_000
 INTERVAL_S = 600.0
@@ -129,6 +130,38 @@ async def test_an_offset_committed_during_a_search_is_kept(kind: type[Store], tu
     await stage.store.commit(GROUP, {tp("a-0"): CommittedOffset(9, commit_ms=now_ms)})
     await stage.removal.settled()
     assert await stage.fetch() == {"a-0": 9}
+
+
+async def test_an_offset_does_not_expire_while_a_transaction_is_open(kind: type[Store]) -> None:
+    stage = await Removing.with_topics(kind, "a", "b")
+    await stage.store.commit(GROUP, {tp("a-0"): OLD, tp("b-0"): OLD})
+    await stage.commit_in(7, a=5)
+    await stage.after(INTERVAL_S)
+    assert await stage.fetch() == {"a-0": 1}
+    assert stage.pending() == {"a-0"}
+    stage.shard.end_transaction(7, is_commit=False)
+    await idle()
+    await stage.after(INTERVAL_S)
+    assert await stage.fetch() == {}
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+async def test_offsets_of_open_transactions_are_removed_with_their_topic(
+    kind: type[Store], is_later: bool
+) -> None:
+    stage = await Removing.with_topics(kind, "a")
+    await stage.commit_in(7, a=1, b=2)
+    if not is_later:
+        await stage.commit_in(8, "new", b=3)
+    stage.removal.topics_deleted(["b"])
+    if is_later:
+        await stage.commit_in(8, "new", b=3)
+    await stage.removal.settled()
+    stage.shard.end_transaction(7)
+    stage.shard.end_transaction(8)
+    await until(lambda: not stage.pending() and not stage.pending("new"))
+    assert await stage.fetch() == {"a-0": 1}
+    assert await stage.fetch("new") == ({"b-0": 3} if is_later else {})
 
 
 async def test_offsets_are_removed_with_their_topic(kind: type[Store]) -> None:

@@ -14,7 +14,7 @@ from pybroker.errors import BrokerError, ConnectionLoss, ErrorCode, NoNode
 from pybroker.ports import KeyValue
 from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, Stage
 from unit_tests.coordinator.runtime.vocabulary import NOW_MS, MemoryPartitionLog
-from unit_tests.idle_loop import idle
+from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import PATIENCE_S
 
 
@@ -275,3 +275,23 @@ async def test_every_shard_takes_the_fence_again_in_the_same_epoch() -> None:
         second = await stage.led()
         assert second is not first
         assert (first.context.fence_version, second.context.fence_version) == (0, 1)
+
+
+@pytest.mark.parametrize("turns", range(25))
+async def test_a_marker_is_replayed_once_whenever_it_is_written(turns: int) -> None:
+    """Loading reads the marker from the log, or the shard passes the marker on."""
+    async with Stage() as stage:
+        for number in range(3):
+            stage.log.append([KeyValue(b"%d" % number, b"v" * 900)], NOW_MS)
+        stage.shards.led(0, stage.log.leader_epoch)
+        await loop_turns(turns)
+        stage.log.append_marker(producer_id=5)
+        stage.shards.marker_written(0, StoredMarker(3, 5, 0, is_commit=True))
+        await stage.shards.settled()
+        coordinator = stage.shards.shard_for(0)
+        assert coordinator.markers == [StoredMarker(3, 5, 0, is_commit=True)]
+        stage.shards.marker_written(0, StoredMarker(4, 6, 0, is_commit=False))
+        assert coordinator.markers[1:] == [StoredMarker(4, 6, 0, is_commit=False)]
+        stage.shards.resigned(0)
+        stage.shards.marker_written(0, StoredMarker(5, 6, 0, is_commit=False))
+        assert len(coordinator.markers) == 2

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pybroker.coordinator.groups.fence import FenceOwner, take_fence
+from pybroker.coordinator.runtime.shard import StoredMarker
 from pybroker.coordinator.zookeeper import paths
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.ports import CheckOp, SetOp
+from pybroker.ports import CheckOp, KeyValue, Producer, SetOp
 from unit_tests.coordinator.runtime.stage import FENCE, ME, OTHER, P0, Stage
 from unit_tests.idle_loop import idle
 from unit_tests.patience import in_time
@@ -271,3 +272,60 @@ async def test_a_record_refused_by_the_log_has_no_effect(
             coordinator.put(b"k", b"v")
         assert caught.value.code is client_code
         assert coordinator.values == {}
+
+
+async def test_a_marker_that_cannot_be_replayed_ends_the_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Stage() as stage:
+        coordinator = await stage.led()
+
+        def poisoned(marker: StoredMarker) -> None:
+            raise ValueError("poison")
+
+        monkeypatch.setattr(coordinator, "replay_marker", poisoned)
+        stage.shards.marker_written(0, StoredMarker(0, 5, 0, is_commit=True))
+        assert coordinator.has_ended
+        assert stage.refusal() is ErrorCode.NOT_COORDINATOR
+
+
+async def test_records_of_a_transaction_are_replayed_with_their_producer() -> None:
+    async with Stage() as stage:
+        context = (await stage.led()).context
+        producer = await context.verified("tx", Producer(5, 2))
+        assert stage.log.verified_ids == ["tx"]
+        assert context.append([KeyValue(b"k", b"v")], producer) == context.log_end == 1
+        (record,) = stage.log.records()
+        assert (record.producer_id, record.producer_epoch) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("log_code", "client_code"),
+    [
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    ],
+)
+async def test_errors_of_a_transactional_append_are_those_of_kafka(
+    log_code: ErrorCode, client_code: ErrorCode
+) -> None:
+    async with Stage() as stage:
+        context = (await stage.led()).context
+        stage.log.refuse(log_code)
+        stage.log.refuse_verification(log_code)
+        with pytest.raises(BrokerError) as caught:
+            context.append([KeyValue(b"k", b"v")], Producer(5, 0))
+        assert caught.value.code is client_code
+        assert await code_of(context.verified("tx", Producer(5, 0))) is client_code
+        assert stage.log.records() == []

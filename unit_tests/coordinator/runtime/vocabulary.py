@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pybroker.clock import ManualClock
+from pybroker.coordinator.runtime.refusals import client_error, transactional_error
 from pybroker.coordinator.runtime.shard import (
     Coordinator,
     ShardContext,
@@ -25,8 +26,8 @@ from pybroker.coordinator.runtime.shard import (
 )
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.ports import Buffer, KeyValue
-from pybroker.records.batch import crc_matches, iter_headers, stamp
+from pybroker.ports import Buffer, KeyValue, Producer
+from pybroker.records.batch import NO_SEQUENCE, crc_matches, iter_headers, stamp
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.control import (
     ControlType,
@@ -106,7 +107,10 @@ class MemoryPartitionLog:
         self.suspects: asyncio.Queue[int] = asyncio.Queue()
         """The offsets that were reported as suspect."""
         self.reads = 0
+        self.verified_ids: list[str] = []
+        """The transactional ids of all verifications."""
         self._refusals: list[BrokerError] = []
+        self._refused_verifications: list[BrokerError] = []
         self._is_deposed = False
         self._changed: set[asyncio.Future[None]] = set()
 
@@ -158,14 +162,27 @@ class MemoryPartitionLog:
             size += len(data)
         return found
 
-    def append(self, records: Sequence[KeyValue], timestamp_ms: int) -> int:
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        self._check()
+        self.verified_ids.append(transactional_id)
+        if self._refused_verifications:
+            raise self._refused_verifications.pop(0)
+        return producer
+
+    def append(
+        self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
+    ) -> int:
         self._check()
         if self._refusals:
             raise self._refusals.pop(0)
         builder = BatchBuilder()
         for record in records:
             builder.append(timestamp_ms, record.key, record.value)
-        data = builder.build()
+        if producer is None:
+            data = builder.build()
+        else:
+            owner = producer.producer_id, producer.epoch, NO_SEQUENCE
+            data = builder.build(*owner, transactional=True)
         if len(data) > BYTES_MAX:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"{len(data)} bytes")
         return self._store(data, len(records))
@@ -192,6 +209,10 @@ class MemoryPartitionLog:
     def refuse(self, code: ErrorCode) -> None:
         """Make the next append fail with this code."""
         self._refusals.append(BrokerError(code, "refused by the test"))
+
+    def refuse_verification(self, code: ErrorCode) -> None:
+        """Make the next verification of a transaction fail with this code."""
+        self._refused_verifications.append(BrokerError(code, "refused by the test"))
 
     def depose(self) -> None:
         """Make another broker the leader."""
@@ -371,6 +392,14 @@ class MemoryShard:
             call.callback()
         self.clock.advance(max(until - self.clock.monotonic(), 0))
 
+    def end_transaction(self, producer_id: int, *, is_commit: bool = True) -> int:
+        """Append a marker as the handler of WriteTxnMarkers does. Return its offset."""
+        offset = self.log.end_offset
+        self.log.append_marker(producer_id=producer_id, is_commit=is_commit)
+        assert self._coordinator is not None
+        self._coordinator.replay_marker(StoredMarker(offset, producer_id, 0, is_commit))
+        return offset
+
     @property
     def due_s(self) -> list[float]:
         """Return the seconds until each timer is due."""
@@ -386,6 +415,10 @@ class MemoryShard:
     @property
     def leader_epoch(self) -> int:
         return self.log.leader_epoch
+
+    @property
+    def log_end(self) -> int:
+        return self.log.end_offset
 
     def require_current(self) -> None:
         self._check()
@@ -403,18 +436,27 @@ class MemoryShard:
         await self.log.followed()
         self._check()
 
-    def append(self, records: Sequence[KeyValue]) -> int:
+    async def verified(self, transactional_id: str, producer: Producer) -> Producer:
+        self._check()
+        try:
+            return await self.log.verified(transactional_id, producer)
+        except BrokerError as error:
+            raise transactional_error(error) from error
+
+    def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
         self._check()
         assert self._coordinator is not None
         if not records:
             return self.log.end_offset
         now_ms = self.clock.wall_ms()
         try:
-            end = self.log.append(records, now_ms)
+            end = self.log.append(records, now_ms, producer)
         except BrokerError as error:
-            raise _client_error(error) from error
+            translated = client_error if producer is None else transactional_error
+            raise translated(error) from error
+        owner = (-1, -1) if producer is None else (producer.producer_id, producer.epoch)
         for offset, record in enumerate(records, end - len(records)):
-            self._coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value))
+            self._coordinator.replay(StoredRecord(offset, now_ms, record.key, record.value, *owner))
         return end
 
     async def committed(self, offset: int) -> None:
@@ -424,7 +466,7 @@ class MemoryShard:
         try:
             await waiting
         except BrokerError as error:
-            raise _client_error(error) from error
+            raise client_error(error) from error
         except asyncio.CancelledError:
             if not self.has_ended:
                 raise
@@ -447,12 +489,3 @@ class MemoryShard:
     def _check(self) -> None:
         if self.has_ended:
             raise BrokerError(ErrorCode.NOT_COORDINATOR, "the shard has ended")
-
-
-def _client_error(error: BrokerError) -> BrokerError:
-    code = {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-        ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    }.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    return BrokerError(code, error.detail)

@@ -1,0 +1,49 @@
+"""The applied marker of a shard: a ZooKeeper node with the log offset of the last commit marker
+whose transaction's offsets are all in ZooKeeper. It is written after them. A new coordinator writes
+the offsets of all later markers again, and none of the earlier ones, because later commits may have
+replaced those.
+"""
+
+from __future__ import annotations
+
+from pybroker.coordinator.groups.fenced_writes import Change, FencedWrites
+from pybroker.coordinator.zookeeper import paths
+from pybroker.coordinator.zookeeper.schemas import decode_number, encode_number
+from pybroker.errors import ErrorCode, NoNode
+from pybroker.model import NO_OFFSET
+from pybroker.ports import Coord
+
+
+class AppliedMarker:
+    """Reads and writes one shard's applied marker."""
+
+    def __init__(self, coord: Coord, writes: FencedWrites, partition: int) -> None:
+        self._coord = coord
+        self._writes = writes
+        self._path = paths.applied_marker(partition)
+
+    async def get(self) -> int | None:
+        """Return the offset of the marker; None if the node does not exist, so that no marker has
+        been applied. Raises CoordError, MalformedNode."""
+        await self._coord.sync(self._path)
+        try:
+            data, _ = await self._coord.get(self._path)
+        except NoNode:
+            return None
+        return decode_number(self._path, data)
+
+    async def put(self, offset: int) -> ErrorCode:
+        """Store the offset of the marker. Return NONE, or the code of `FencedWrites.write`."""
+        change = Change("", self._path, ((self._path, encode_number(offset)),))
+        (code,) = await self._writes.write([change])
+        return code
+
+    @staticmethod
+    def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
+        """Return the offset to store after all markers up to `last_marker` (-1: none) have been
+        applied; None if the node is right. A stored offset at or above the log end belongs to
+        records that an unclean election has removed: it would hide the markers to come."""
+        if stored is None:
+            return None if last_marker == NO_OFFSET else last_marker
+        wanted = last_marker if stored >= log_end else max(stored, last_marker)
+        return None if wanted == stored else wanted
