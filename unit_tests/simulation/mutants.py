@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.coordinator.controller.writes import FencedWriter
+from pybroker.coordinator.groups import heartbeat
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.errors import CoordError
@@ -239,6 +240,15 @@ def _of_any_topic(multi: Any) -> Any:
     return changed
 
 
+def _any_generation(fault_of: Any) -> Any:
+    """Take a member's requests of every generation for requests of the present one."""
+
+    def changed(group: Any, who: Any, generation: int) -> Any:
+        return fault_of(group, who, group.generation)
+
+    return changed
+
+
 def _whoever_has_it(_look: Any) -> Any:
     """Treat a fence that another coordinator has set since as the coordinator's own fence."""
 
@@ -347,6 +357,11 @@ PLANTED: Final = (
         "old-coordinator-commits",
         "a coordinator that finds another coordinator's fence commits no offsets any more",
         (Replacement(FencedWrites, "_look_at_fence", _whoever_has_it),),
+    ),
+    Planted(
+        "earlier-generation-commits",
+        "a coordinator refuses a member's heartbeats and commits of an earlier generation",
+        (Replacement(heartbeat, "_fault_of", _any_generation),),
     ),
     Planted(
         "offset-write-without-fence",

@@ -12,7 +12,11 @@ from typing import Final
 import pytest
 
 from pybroker.coordinator.controller.writes import ControllerMoved, FencedWriter, Write
+from pybroker.coordinator.groups import heartbeat
+from pybroker.coordinator.groups.calls import Identity
+from pybroker.coordinator.groups.group import from_record
 from pybroker.coordinator.groups.offset_store import CommittedOffset
+from pybroker.coordinator.groups.records import RecordedGroup, RecordedMember
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.coordinator.zookeeper.registry import create_parents, ensure
@@ -57,6 +61,17 @@ async def epochs_decide_where_a_log_is_cut(home: Path) -> bool:
     end = group[2].partition().log.log_end_offset
     await group.close()
     return end == 2
+
+
+async def a_commit_of_an_earlier_generation_is_refused(home: Path) -> bool:
+    member = RecordedMember("m", "client", "host", 1000, 1000, b"", b"")
+    group = from_record("g", RecordedGroup("consumer", 3, "range", "m", members=(member,)), 0.0)
+    codes = {
+        check(group, Identity("m"), generation, 0.0)
+        for check in (heartbeat.heartbeat, heartbeat.commit)
+        for generation in (2, 4)
+    }
+    return codes == {ErrorCode.ILLEGAL_GENERATION}
 
 
 async def a_fetch_of_an_earlier_epoch_is_refused(home: Path) -> bool:
@@ -253,6 +268,7 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
     "duplicate-after-fail-over": a_new_leader_knows_the_producers,
     "controller-without-epoch-check": a_deposed_controller_writes_nothing,
     "old-coordinator-commits": what_a_deposed_coordinator_asks_for_is_refused,
+    "earlier-generation-commits": a_commit_of_an_earlier_generation_is_refused,
     "offset-write-without-fence": what_a_deposed_coordinator_asks_for_is_refused,
     "write-to-recreated-topic": a_write_for_a_deleted_topic_is_refused,
     "copy-takes-over-early": a_copy_takes_over_with_all_records,
@@ -262,7 +278,7 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
 
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() == BY_NAME.keys()
-    assert len(PLANTED) == len(BY_NAME) == 16
+    assert len(PLANTED) == len(BY_NAME) == 17
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -171,7 +171,7 @@ class GroupOffsets:
         try:
             response = await self._link.send(
                 ApiKey.OFFSET_COMMIT,
-                lambda version: _commit_request(self._link.group_id, identity, rest, version),
+                lambda version: commit_request(self._link.group_id, identity, rest, version),
                 OffsetCommitResponse,
                 timeout_s=request_limit_s(self._cluster, deadline),
             )
@@ -285,7 +285,7 @@ def _not_answered(keys: Iterable[TopicPartition]) -> ResponseError:
     )
 
 
-def _commit_request(
+def commit_request(
     group_id: str, identity: Identity, offsets: Offsets, version: int
 ) -> OffsetCommitRequest:
     topics: dict[str, OffsetCommitRequestTopic] = {}

@@ -414,6 +414,7 @@ def _load(options: Options) -> WorkloadOptions:
         election_mean_s=options.election_mean_s,
         groups=options.groups,
         members=options.members,
+        late_commits=bool(options.late_commits),
         offsets_partitions=_OFFSETS_PARTITIONS,
         unclean_mean_s=_UNCLEAN_MEAN_S[options.lossy],
     )

@@ -73,6 +73,8 @@ class Options:
     """The number of consumer groups. Each group reads all topics of the load."""
     members: int = 3
     """The number of members in each group."""
+    late_commits: int = 0
+    """1: members also send commits twice, and commits of their earlier generations."""
     offsets_in_log: int = 0
     """1: committed offsets are stored in __consumer_offsets. 0: in ZooKeeper."""
     faults_s: float = 10.0

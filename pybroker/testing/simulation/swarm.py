@@ -7,6 +7,7 @@ seeds have a fault sequence as well (`fault_sequences.py`).
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -58,6 +59,8 @@ _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("members", (2, 3, 3, 4)),
     ("offsets_in_log", (0, 0, 1)),
 )
+_LATE_COMMITS: Final = 0.5
+"""The share of seeds with groups in which commits arrive late and twice."""
 _TIMES_COORDINATOR: Final = 4
 """The number of entries for a coordinator in the list from which `_broker` draws a target."""
 _DIRECTORIES: Final = 0.2
@@ -83,6 +86,8 @@ def generate(seed: str) -> Schedule:
             at = _time(rng, options, times)
             times.append(at)
             events.append(_event(kind, at, rng, options))
+    if options.groups and random.Random(f"{seed}/late commits").random() < _LATE_COMMITS:
+        options = dataclasses.replace(options, late_commits=1)
     return Schedule(seed, options).with_events([*events, *told, *losing, *moving])
 
 

@@ -14,11 +14,13 @@ from pybroker.client import Consumer, ConsumerRecord
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import ClientError
 from pybroker.client.groups.decisions import Identity
+from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.groups.offsets import Offsets
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import Commit
 from pybroker.testing.simulation.workload.clients import Client, Shared
+from pybroker.testing.simulation.workload.late_commits import LateCommits
 from pybroker.testing.simulation.workload.options import (
     CLIENT_OPTIONS,
     GROUP_OPTIONS,
@@ -106,6 +108,7 @@ class MemberClient(_GroupClient):
         super().__init__(shared, name, plan)
         self._open: list[Commit] = []
         """The commits of the present process whose outcome is not known."""
+        self._again: LateCommits | None = None
 
     @property
     def _who(self) -> str:
@@ -151,6 +154,8 @@ class MemberClient(_GroupClient):
         for commit in self._open:
             self.recorder.commit_ended(commit, "info", "killed")
         self._open.clear()
+        if self._again is not None:
+            self._again.killed()
 
     async def run(self) -> None:
         self._farewell = ""
@@ -228,10 +233,13 @@ class MemberClient(_GroupClient):
         assert group is not None
         offsets, self._open = group._offsets, []
         commit = offsets.commit
+        again = self._again = self._late_commits(consumer)
 
         def followed(
             wanted: Offsets, deadline: Deadline, **more: bool
         ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
+            if again is not None:
+                again.sent(wanted)
             generation = _identity(consumer).generation
             begun = [
                 self.recorder.commit_begun(
@@ -243,6 +251,13 @@ class MemberClient(_GroupClient):
             return self._heard(consumer, begun, commit(wanted, deadline, **more))
 
         offsets.commit = followed  # type: ignore[method-assign, assignment]
+
+    def _late_commits(self, consumer: Consumer) -> LateCommits | None:
+        if not self.options.late_commits:
+            return None
+        rng = self.shared.environment.rng(f"late commits of {self._who}")
+        link = _link(consumer)
+        return LateCommits(link, partial(_identity, consumer), self.recorder, self._who, rng)
 
     async def _heard(
         self,
@@ -294,6 +309,11 @@ class CommittedOffsetClient(_GroupClient):
         for partition, answer in answers.items():
             offset = -1 if answer is None else answer.offset
             self.recorder.told_committed(self.plan.name, self.name, partition, asked, offset)
+
+
+def _link(consumer: Consumer) -> CoordinatorLink:
+    assert consumer._group is not None
+    return consumer._group._offsets._link
 
 
 def _identity(consumer: Consumer) -> Identity:

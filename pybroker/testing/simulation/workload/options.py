@@ -89,6 +89,8 @@ class WorkloadOptions:
     """The number of consumer groups. Each group reads all of the first topic."""
     members: int = 3
     """The number of members in each group."""
+    late_commits: bool = False
+    """Whether members also send commits twice, and commits of their earlier generations."""
     member_life_mean_s: float = 4.0
     """The mean time until a member leaves, is killed, or pauses."""
     offsets_partitions: int = 3
