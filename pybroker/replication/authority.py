@@ -42,7 +42,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "ListOffsets of an offset that is found": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
-        "Fetch by a consumer while the metadata names a later leader": Authority.COMMITTED,
+        "Fetch by a consumer if the metadata has a leader of a later epoch": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
@@ -58,7 +58,8 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
         Authority.NOTHING: "this broker does not lead {}, or its ZooKeeper session may have ended",
-        Authority.READ: "another broker leads {} now",
+        Authority.READ: "another broker leads {} now, and the controller's command about this"
+        " has not arrived yet",
         Authority.COMMITTED: "this broker does not hear from ZooKeeper, and {} may have another"
         " leader",
         Authority.ALONE: "an in-sync replica of {} has not fetched within replica.lag.time.max.ms,"

@@ -86,7 +86,7 @@ async def delete(bench: Bench) -> ErrorCode:
 
 END = "ListOffsets of the log end without a check in ZooKeeper"
 END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
-LED_ELSEWHERE = "Fetch by a consumer while the metadata names a later leader"
+LED_ELSEWHERE = "Fetch by a consumer if the metadata has a leader of a later epoch"
 OF_THE_LEASE = "OffsetCommit"
 """`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
