@@ -321,8 +321,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "times of tiered storage": Difference(
         "get-offsets",
-        "The tool refuses the values earliest-local (-4), latest-tiered (-5) and all other numbers"
-        " below -3 of --time. Apache's tool sends them, prints nothing and ends with exit code 0.",
+        "With --time the tool refuses earliest-local (-4), latest-tiered (-5) and all other numbers"
+        " below -3. Apache's tool sends them, prints nothing and ends with exit code 0.",
         "pybroker has no tiered storage.",
     ),
     "blanks between numbers": Difference(
@@ -439,8 +439,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "events of the connection": Difference(
         "zookeeper-shell",
-        "The shell prints the event of a new connection once, before the first answer, and no event"
-        " when it ends. Apache's shell prints each once or twice, somewhere between the answers.",
+        "The shell prints one event when it connects, before the first answer, and none when it"
+        " disconnects. Apache's shell prints both events once or twice, between the answers.",
         "Output in the same order can be compared and piped.",
         without_events,
         without_events,
