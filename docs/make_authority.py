@@ -23,7 +23,7 @@ HEAD: Final = """
 def render() -> str:
     """The part of the page between the marks, with them."""
     rows = [
-        ("Level", "The broker answers", "A leader has only this level if"),
+        ("Level", "The broker also answers", "A replica has no higher level if"),
         *map(_row, Authority),
     ]
     lines = ["\n     - ".join(cells).rstrip() for cells in rows]
@@ -33,7 +33,7 @@ def render() -> str:
 def _row(authority: Authority) -> tuple[str, str, str]:
     asked = "; ".join(each for each, needed in NEEDED.items() if needed is authority)
     reason = SHORT_OF.get(authority, "").format("the partition")
-    return f"``{authority.name}``", asked, reason
+    return f"``{authority.name}``", asked or "no request", reason
 
 
 def main() -> None:

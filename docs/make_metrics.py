@@ -30,7 +30,7 @@ metrics begin with ``pybroker_``.
 - A **counter** begins at 0 with each start of the broker.
 - A **summary** has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about
   the last minute. A quantile may differ from the exact value by one eighth. It is NaN if
-  nothing was measured. ``_sum`` and ``_count`` count from the start of the broker on. Of the
+  nothing was measured. ``_sum`` and ``_count`` begin at 0 with each start of the broker. Of the
   Produce and Fetch requests that are answered without waiting, one in sixteen is timed and
   counts sixteen times.
 - A metric of a **partition** is shown only by the partition's leader, and a metric of the

@@ -163,14 +163,14 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "topics in ZooKeeper": Difference(
         "configs",
         "--zookeeper can change options of topics, as in Kafka until 2.8. Kafka 3.9.1 refuses it.",
-        "Scripts of those years change a topic in this way while no broker runs.",
+        "Scripts for these releases change a topic in this way while no broker runs.",
     ),
     "usable versions": Difference(
         "broker-api-versions",
         "[usable: N] is the version that pybroker's client uses with that broker. For a broker"
         " of pybroker, Kafka's tool prints the same version. For newer brokers pybroker's tool"
         " prints a lower version, or no version if the client never uses the API.",
-        "The tool shows the versions between this client and that broker.",
+        "The tool shows the versions that this client uses with that broker.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
     ),
@@ -232,7 +232,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "missing partitions": Difference(
         "consumer-groups",
-        "--reset-offsets fails at once for a missing partition. Apache waits until --timeout.",
+        "--reset-offsets fails at once if a partition is missing. Apache waits until a timeout.",
         "The tool asks the cluster for its partitions.",
     ),
     "lag below zero": Difference(
@@ -321,8 +321,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "times of tiered storage": Difference(
         "get-offsets",
-        "--time refuses earliest-local (-4), latest-tiered (-5) and all other numbers below -3."
-        " Apache's tool sends them, prints nothing and ends with exit code 0.",
+        "With --time the tool refuses earliest-local (-4), latest-tiered (-5) and all other numbers"
+        " below -3. Apache's tool sends them, prints nothing and ends with exit code 0.",
         "pybroker has no tiered storage.",
     ),
     "blanks between numbers": Difference(
@@ -439,8 +439,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "events of the connection": Difference(
         "zookeeper-shell",
-        "The shell prints the connection event once, before the first answer, and no event of its"
-        " end. Apache's shell prints each once or twice, somewhere between the answers.",
+        "The shell prints one event when it connects, before the first answer, and none when it"
+        " disconnects. Apache's shell prints both events once or twice, between the answers.",
         "Output in the same order can be compared and piped.",
         without_events,
         without_events,
@@ -453,9 +453,9 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "commands of the shell": Difference(
         "zookeeper-shell",
-        "The shell lacks the commands listquota, setquota, delquota, addWatch, removewatches,"
-        " reconfig, getEphemerals and whoami, container and TTL nodes, and TLS. It has the command"
-        " help, which ends with exit code 0.",
+        "The shell has no container nodes, no TTL nodes and no TLS. It lacks the commands"
+        " listquota, setquota, delquota, addWatch, removewatches, reconfig, getEphemerals and"
+        " whoami. It has the command help, which ends with exit code 0.",
         "Kafka uses none of these; the ZooKeeper client library lacks most of them.",
     ),
     "version of the shell": Difference(

@@ -226,7 +226,9 @@ def test_a_recreated_topic_is_refused(numbers: Numbers) -> None:
     spark_topics.delete(numbers.broker.bootstrap, numbers.topic)
     spark_topics.create(numbers.broker.bootstrap, numbers.topic, PARTITIONS)
     numbers.send(9)
-    with pytest.raises(PybrokerError, match=rf"{numbers.topic}.*set another sink.path") as caught:
+    with pytest.raises(
+        PybrokerError, match=rf"{numbers.topic}.*source.starting again, set another"
+    ) as caught:
         numbers.job().run_once(numbers.spark)
     assert "\n" not in str(caught.value)
     assert numbers.numbers() == list(range(4))

@@ -268,3 +268,14 @@ def decode_uuid(text: str) -> uuid.UUID:
         raise ValueError(
             f"{text!r} is not a base64url UUID: expected letters, digits, - and _"
         ) from error
+
+
+class TransactionMarker(NamedTuple):
+    """A marker that ends a producer's transaction in these partitions. `coordinator_epoch`: the
+    leader epoch of the coordinator's partition of `__transaction_state`."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    partitions: tuple[TopicPartition, ...] = ()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pybroker.errors import ErrorCode
 from pybroker.model import (
@@ -21,6 +21,7 @@ from pybroker.model import (
     LeaderAndIsr,
     StopReplica,
     TopicPartition,
+    TransactionMarker,
     UpdateMetadata,
 )
 
@@ -314,17 +315,6 @@ class BrokerChannel(Protocol):
     async def stop_replica(self, command: StopReplica) -> Mapping[TopicPartition, ErrorCode]: ...
 
 
-class TransactionMarker(NamedTuple):
-    """A marker that ends a producer's transaction in these partitions. `coordinator_epoch`: the
-    leader epoch of the coordinator's partition of `__transaction_state`."""
-
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    coordinator_epoch: int
-    partitions: tuple[TopicPartition, ...] = ()
-
-
 class MarkerChannel(Protocol):
     """The channel on which a transaction coordinator sends markers to a broker that leads
     partitions of the transactions."""
@@ -428,22 +418,6 @@ class Producer:
     producer_id: int
     epoch: int
     guard: object = None
-
-
-class MarkerListener(Protocol):
-    """Called by the handler of WriteTxnMarkers for each commit or abort marker of an internal
-    topic's partition, in the step of the event loop that appends the marker at `offset` to the
-    leader's log. The marker may not be committed yet. The call never waits and never raises."""
-
-    def __call__(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        producer_id: int,
-        producer_epoch: int,
-        is_commit: bool,
-        /,
-    ) -> None: ...
 
 
 class PartitionLog(Protocol):

@@ -69,7 +69,7 @@ def command(
     if bootstrap_server is not None:
         _ask_broker(bootstrap_server, config_file, wanted)
     elif config_file is not None:
-        raise Failure("--admin.config needs --bootstrap-server; leave it out with --zookeeper")
+        raise Failure("--admin.config cannot be used with --zookeeper; leave out --admin.config")
     else:
         run_async(_ask_zookeeper(str(zookeeper), wanted))
 

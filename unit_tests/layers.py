@@ -19,9 +19,8 @@ pybroker: background bounded_gather clock errors metrics model tool_list yield_e
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
     families | exposition | http
 applog: log_levels rate_limit | output
-broker: * | group_coordination leader_discovery shutdown start_steps | transaction_coordination
-    transaction_verification |
-    app | startup
+broker: * | group_coordination leader_discovery shutdown start_steps | transaction_coordination |
+    transaction_verification | app | startup
 classic: assignment errors options session_validity subscription | nodes partition_owners | commits
     reading stream | kafka_offsets rebalancing | consumer
 client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls
@@ -61,7 +60,8 @@ host: child_launcher java process several_brokers standard_output supervision | 
 peers: * | marker_channel
 records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
     columns control validate
-replication: append_rules authority follower isr isr_notifications purgatory spread watched |
+replication: append_rules authority follower isr isr_notifications marker_listener
+    purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening
     truncation | catch_up | fetcher |
     fetchers | manager | * | internal_log

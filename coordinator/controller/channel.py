@@ -300,7 +300,8 @@ class BrokerSender:
         except BrokerError as error:
             if error.code == ErrorCode.STALE_CONTROLLER_EPOCH:
                 log.warning(
-                    "command_refused broker=%d reason=newer_controller: /controller is read again",
+                    "command_refused broker=%d reason=newer_controller: this broker reads"
+                    " /controller again",
                     self.broker.id,
                 )
                 self._on_event(Deposed())
@@ -324,7 +325,8 @@ class BrokerSender:
     def _warn_of(self, error: Exception, attempt: int) -> None:
         if _is_logged(attempt):
             log.warning(
-                "command_failed broker=%d attempt=%d error=%r: sent again after a pause",
+                "command_failed broker=%d attempt=%d error=%r: the controller sends it again after"
+                " a pause",
                 self.broker.id,
                 attempt,
                 error,

@@ -217,18 +217,25 @@ class Controller:
                 await self._step_down()
             except ConnectionLoss as error:
                 log.warning(
-                    "event_not_handled event=%s reason=%r: tried again after a pause", event, error
+                    "event_not_handled event=%s reason=%r: the controller handles it again after"
+                    " a pause",
+                    event,
+                    error,
                 )
                 await self._pause()
                 self._enqueue(event)
             except PybrokerError as error:
                 log.error(
-                    "event_failed event=%s reason=%r: the cluster is read again", event, error
+                    "event_failed event=%s reason=%r: the controller reads the cluster again",
+                    event,
+                    error,
                 )
                 await self._begin_anew()
             except Exception:
                 # The handler may have failed after a part of its changes: the context may be wrong.
-                log.exception("event_failed event=%s: the cluster is read again", event)
+                log.exception(
+                    "event_failed event=%s: the controller reads the cluster again", event
+                )
                 await self._begin_anew()
 
     async def _handle(self, event: Event) -> None:

@@ -107,14 +107,22 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
     outcomes = await writer.write_all([Write((DeleteOp(path),)) for path in reversed(below)])
     for outcome in outcomes:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
-            log.warning("topic_removal_interrupted topic=%s reason=%r: tried again", name, outcome)
+            log.warning(
+                "topic_removal_interrupted topic=%s reason=%r: the controller tries again",
+                name,
+                outcome,
+            )
             return False
     existing = [path for path in last if await coord.exists(path) is not None]
     if not existing:
         return True
     (outcome,) = await writer.write_all([Write(tuple(map(DeleteOp, existing)))])
     if isinstance(outcome, CoordError):
-        log.warning("topic_removal_interrupted topic=%s reason=%r: tried again", name, outcome)
+        log.warning(
+            "topic_removal_interrupted topic=%s reason=%r: the controller tries again",
+            name,
+            outcome,
+        )
         return False
     return True
 

@@ -143,5 +143,9 @@ class Deletions:
         try:
             return await remove_topic(services.coord, services.writer, name, topic_id)
         except ConnectionLoss as error:
-            log.warning("topic_removal_interrupted topic=%s reason=%r: tried again", name, error)
+            log.warning(
+                "topic_removal_interrupted topic=%s reason=%r: the controller tries again",
+                name,
+                error,
+            )
             return False

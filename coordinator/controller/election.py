@@ -58,7 +58,7 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
         await coord.multi(candidacy)
     except (MultiFailed, ConnectionLoss) as error:
         log.info(
-            "election_unclear broker=%d epoch=%d reason=%r: /controller is read again",
+            "election_unclear broker=%d epoch=%d reason=%r: this broker reads /controller again",
             broker_id,
             epoch + 1,
             error,

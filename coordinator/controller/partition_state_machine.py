@@ -108,7 +108,10 @@ class PartitionStateMachine:
                 break
             if not waiting:
                 return
-        log.warning("states_not_stored partitions=%d: tried again after a pause", len(waiting))
+        log.warning(
+            "states_not_stored partitions=%d: the controller tries again after a pause",
+            len(waiting),
+        )
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -141,7 +144,8 @@ class PartitionStateMachine:
         async for write, text, outcome in yield_every(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
                 log.info(
-                    "state_refused_or_unknown partition=%s reason=%r: the stored state is read",
+                    "state_refused_or_unknown partition=%s reason=%r: the controller reads the"
+                    " stored state",
                     write.topic_partition,
                     outcome,
                 )
@@ -169,7 +173,8 @@ class PartitionStateMachine:
             nodes, damaged = await read_states(self._coord, keys)
         except ConnectionLoss as error:
             log.warning(
-                "states_not_read_back partitions=%d reason=%r: a pause and a new decision follow",
+                "states_not_read_back partitions=%d reason=%r: the controller decides again after"
+                " a pause",
                 len(keys),
                 error,
             )

@@ -493,4 +493,4 @@ class GroupCoordinator:
                     self._membership.members_changed(overview.describe(group))
                     log.info("group_ended group=%s reason=no members, no offsets", group.group_id)
         except (BrokerError, CoordError) as error:
-            log.info("empty_groups_not_deleted error=%s: tried again later", error)
+            log.info("empty_groups_not_deleted error=%s: the coordinator tries again later", error)

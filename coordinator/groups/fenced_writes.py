@@ -175,7 +175,8 @@ class FencedWrites:
                     pause_s = RETRY_S
                     continue
                 log.info(
-                    "offset_writes_unanswered partition=%d changes=%d: they are sent again",
+                    "offset_writes_unanswered partition=%d changes=%d: the coordinator sends them"
+                    " again",
                     self._shard.partition,
                     len(batch),
                 )

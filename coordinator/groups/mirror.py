@@ -219,7 +219,8 @@ class GroupMirror:
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
             log.info(
-                "group_nodes_not_written partition=%d reason=%r: tried again after a pause",
+                "group_nodes_not_written partition=%d reason=%r: the coordinator tries again after"
+                " a pause",
                 self._shard.partition,
                 error,
             )

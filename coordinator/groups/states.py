@@ -53,13 +53,13 @@ class GroupRequest(enum.Enum):
     HEARTBEAT = "Heartbeat"
     LEAVE = "LeaveGroup"
     COMMIT = "OffsetCommit of a member"
-    SIMPLE_COMMIT = "OffsetCommit of no member"
+    SIMPLE_COMMIT = "OffsetCommit of a consumer that is not a member"
     DESCRIBE = "DescribeGroups"
     DELETE = "DeleteGroups"
 
 
 _RETRY: Final = "15: retry"
-_IS_MEMBER: Final = "removed, and the others rebalance"
+_IS_MEMBER: Final = "removes the member, and the others rebalance"
 
 ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyType(
     {
@@ -71,42 +71,43 @@ ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyTy
             GroupRequest.LEAVE: "25: the group has no members",
             GroupRequest.COMMIT: "25: the group has no members",
             GroupRequest.SIMPLE_COMMIT: "accepted",
-            GroupRequest.DESCRIBE: "no members",
-            GroupRequest.DELETE: "deleted, with its offsets",
+            GroupRequest.DESCRIBE: "returns no members",
+            GroupRequest.DELETE: "deletes the group with its offsets",
         },
         GroupState.PREPARING_REBALANCE: {
             GroupRequest.JOIN: "waits for the new generation",
             GroupRequest.REJOIN: "waits for the new generation",
             GroupRequest.SYNC: "27: join again",
             GroupRequest.HEARTBEAT: "27: join again; renews the session",
-            GroupRequest.LEAVE: "removed; the rebalance no longer waits for it",
+            GroupRequest.LEAVE: "removes the member; the rebalance no longer waits for it",
             GroupRequest.COMMIT: "accepted; renews the session",
             GroupRequest.SIMPLE_COMMIT: "25: only members may commit",
-            GroupRequest.DESCRIBE: "members without assignments",
-            GroupRequest.DELETE: "68: it has members",
+            GroupRequest.DESCRIBE: "returns the members without assignments",
+            GroupRequest.DELETE: "68: the group has members",
         },
         GroupState.COMPLETING_REBALANCE: {
             GroupRequest.JOIN: "begins the next rebalance",
-            GroupRequest.REJOIN: "this generation again; the next rebalance for new metadata",
-            GroupRequest.SYNC: "waits for the leader's assignment",
+            GroupRequest.REJOIN: "returns this generation again; begins the next rebalance if the"
+            " member sends new metadata",
+            GroupRequest.SYNC: "waits for the assignment of the group's leader",
             GroupRequest.HEARTBEAT: "0; renews the session",
             GroupRequest.LEAVE: _IS_MEMBER,
             GroupRequest.COMMIT: "27: join again",
             GroupRequest.SIMPLE_COMMIT: "25: only members may commit",
-            GroupRequest.DESCRIBE: "members without assignments",
-            GroupRequest.DELETE: "68: it has members",
+            GroupRequest.DESCRIBE: "returns the members without assignments",
+            GroupRequest.DELETE: "68: the group has members",
         },
         GroupState.STABLE: {
             GroupRequest.JOIN: "begins a rebalance",
-            GroupRequest.REJOIN: "this generation again; a rebalance for the leader or"
-            " new metadata",
-            GroupRequest.SYNC: "the member's assignment",
+            GroupRequest.REJOIN: "returns this generation again; begins a rebalance if the member"
+            " is the group's leader or sends new metadata",
+            GroupRequest.SYNC: "returns the member's assignment",
             GroupRequest.HEARTBEAT: "0; renews the session",
             GroupRequest.LEAVE: _IS_MEMBER,
             GroupRequest.COMMIT: "accepted; renews the session",
             GroupRequest.SIMPLE_COMMIT: "25: only members may commit",
-            GroupRequest.DESCRIBE: "members and assignments",
-            GroupRequest.DELETE: "68: it has members",
+            GroupRequest.DESCRIBE: "returns the members and their assignments",
+            GroupRequest.DELETE: "68: the group has members",
         },
         GroupState.DEAD: {
             GroupRequest.JOIN: _RETRY,
@@ -116,7 +117,7 @@ ANSWERS: Final[Mapping[GroupState, Mapping[GroupRequest, str]]] = MappingProxyTy
             GroupRequest.LEAVE: _RETRY,
             GroupRequest.COMMIT: _RETRY,
             GroupRequest.SIMPLE_COMMIT: _RETRY,
-            GroupRequest.DESCRIBE: "no members",
+            GroupRequest.DESCRIBE: "returns no members",
             GroupRequest.DELETE: "69: there is no such group",
         },
     }

@@ -213,7 +213,8 @@ class OffsetRemoval:
                     return
                 except (BrokerError, CoordError) as error:
                     log.info(
-                        "offsets_of_deleted_topics_not_removed topics=%s reason=%r: tried again",
+                        "offsets_of_deleted_topics_not_removed topics=%s reason=%r: the"
+                        " coordinator tries again after a pause",
                         sorted(names),
                         error,
                     )

@@ -331,7 +331,8 @@ class LiveShard(Generic[C]):
         left_out = self._dependencies.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
-                "coordinator_loading_retried step=%s partition=%s error=%r lines_left_out=%d",
+                "coordinator_loading_failed step=%s partition=%s error=%r lines_left_out=%d: the"
+                " coordinator tries again after a pause",
                 what,
                 self._key,
                 error,

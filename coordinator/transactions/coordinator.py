@@ -34,8 +34,8 @@ from pybroker.coordinator.transactions.records import (
 from pybroker.coordinator.transactions.states import IDLE, PREPARED, TransactionState
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
 from pybroker.errors import BrokerError, ErrorCode, MalformedInput
-from pybroker.model import TopicPartition
-from pybroker.ports import KeyValue, TransactionMarker
+from pybroker.model import TopicPartition, TransactionMarker
+from pybroker.ports import KeyValue
 
 log = logging.getLogger(__name__)
 

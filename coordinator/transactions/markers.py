@@ -14,8 +14,8 @@ from typing import Final
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.background import BackgroundTask
 from pybroker.errors import ErrorCode, PybrokerError
-from pybroker.model import NO_LEADER, TopicPartition
-from pybroker.ports import MarkerChannel, TransactionMarker
+from pybroker.model import NO_LEADER, TopicPartition, TransactionMarker
+from pybroker.ports import MarkerChannel
 
 log = logging.getLogger(__name__)
 

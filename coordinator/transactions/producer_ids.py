@@ -98,7 +98,9 @@ class ProducerIds:
                 # It is unknown whether the block was taken. Taking another block is always correct.
                 failures.append(error)
                 await asyncio.sleep(PAUSE_S)
-            log.info("producer_id_block_retried reason=%r", failures[-1])
+            log.info(
+                "producer_id_block_not_taken attempt=%d reason=%r", len(failures), failures[-1]
+            )
         raise failures[-1]
 
     async def _try_to_take_block(self) -> ProducerIdBlock:

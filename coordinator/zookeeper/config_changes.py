@@ -71,7 +71,9 @@ class ConfigChanges:
             await self._process()
         except CoordError as error:
             if not self._fails:
-                log.warning("config_changes_not_read error=%r: tried again after a pause", error)
+                log.warning(
+                    "config_changes_not_read error=%r: the broker tries again after a pause", error
+                )
             self._fails = True
             return True
         except PybrokerError as error:

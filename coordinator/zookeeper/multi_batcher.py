@@ -137,7 +137,9 @@ class MultiBatcher:
         except MultiFailed as error:
             if len(writes) > 1:
                 log.info(
-                    "multi_refused_each_write_sent_alone writes=%d reason=%r", len(writes), error
+                    "multi_refused writes=%d reason=%r: the broker sends each write alone",
+                    len(writes),
+                    error,
                 )
                 await bounded_gather(self._send, [[each] for each in writes])
             else:

@@ -140,7 +140,7 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_atminisrpartitioncount", "Partitions that this broker leads and that have exactly min.insync.replicas in-sync replicas.", lambda at: sum(row.isr == log.min_isr for row, log in at.led)),
     _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", lambda at: len(at.led)),
     _gauge("kafka_server_replicamanager_partitioncount", "Replicas of this broker whose logs are open.", lambda at: len(at.rooms.replicas.partitions)),
-    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve: not opened, or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
+    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve, because they are not open or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
     _gauge("kafka_server_replicafetchermanager_maxlag", "Among the partitions that this broker follows, the largest number of offsets behind the leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),

@@ -129,7 +129,7 @@ def _replica_fault(
     partition = rooms.replicas.partitions.get(key)
     damage = damaged.get(key)
     if damage is not None:
-        return f"is damaged from offset {damage.offset} on in {damage.path}: {damage.reason}"
+        return f"is damaged from offset {damage.offset} in {damage.path}: {damage.reason}"
     if partition is None:
         return f"is not open: {rooms.replicas.not_opened.get(key, 'not yet')}"
     if partition.log.failure is not None:

@@ -127,9 +127,9 @@ class BrokerApp:
         self._log_limit = LogLimit(env.clock)
         self._offsets = LateSession(env.connect_offsets)
         rooms = self._coordination_rooms()
-        self.groups = GroupCoordination(rooms)
         self._transactions = TransactionCoordination(rooms, ids.next_id, lambda: self.dispatcher)
-        self.verifying = Verifying(rooms, lambda: self.dispatcher, lambda: self.live.current)
+        self.verifying = Verifying(rooms, self._transactions, lambda: self.live.current)
+        self.groups = GroupCoordination(rooms, self.verifying.verification.of_partition)
         self.dispatcher = Dispatcher(self._services(cluster_id, rooms.topics))
         self._gate = Gate(self.dispatcher.answer)
         self._metering = Metering(self._gate.answer, env.metrics.requests, env.clock)
@@ -442,12 +442,6 @@ class BrokerApp:
 
     def _coordination_rooms(self) -> CoordinationRooms:
         env = self._env
-        topics = ZooKeeperTopicAdmin(
-            coord=env.coord,
-            layers=lambda: self.live.layers,
-            metadata=self.metadata,
-            rng=env.rng,
-        )
         return CoordinationRooms(
             broker_id=self._broker.id,
             config=self._config,
@@ -455,7 +449,12 @@ class BrokerApp:
             offsets=self._offsets,
             replicas=self.replicas,
             metadata=self.metadata,
-            topics=topics,
+            topics=ZooKeeperTopicAdmin(
+                coord=env.coord,
+                layers=lambda: self.live.layers,
+                metadata=self.metadata,
+                rng=env.rng,
+            ),
             lease=self.lease,
             lead_now=self._isr_changes.lead_now,
             clock=env.clock,

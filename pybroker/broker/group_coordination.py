@@ -33,11 +33,12 @@ from pybroker.metrics import GroupCounters
 from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
 from pybroker.records.compression import Codec
-from pybroker.replication.internal_log import InternalLog
+from pybroker.replication.internal_log import InternalLog, Verify
 from pybroker.replication.isr_changes import LeadNow
 from pybroker.replication.manager import ReplicaManager
 
 GROUP_TOPIC: Final = "__consumer_offsets"
+_MEMORY_USERS: Final = "group members and offsets of open transactions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,14 @@ class CoordinationRooms:
 class GroupCoordination:
     """Creates the group coordinators of one broker and runs them between `start` and `stop`."""
 
-    def __init__(self, rooms: CoordinationRooms) -> None:
+    def __init__(self, rooms: CoordinationRooms, verify: Verify) -> None:
+        """`verify` verifies the first offsets that a transaction commits in a partition."""
         self._rooms = rooms
+        self._verify = verify
         self._dependencies = GroupDependencies(
-            rooms.config, rooms.counters, MemoryLimit(rooms.clock, self._size).take
+            rooms.config,
+            rooms.counters,
+            MemoryLimit(rooms.clock, self._size, what=_MEMORY_USERS).take,
         )
         self.topic = InternalTopic(
             GROUP_TOPIC,
@@ -189,6 +194,7 @@ class GroupCoordination:
             lead_now=rooms.lead_now,
             codec=Codec(rooms.config.offsets_topic_compression_codec),
             look=rooms.lease.check,
+            verify=self._verify,
         )
 
     def _new_topic(self) -> NewTopic:

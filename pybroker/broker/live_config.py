@@ -121,7 +121,10 @@ class LiveConfig:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])
         except (CoordError, TimeoutError) as error:
-            log.info("changed configuration not in force yet, it is applied later error=%r", error)
+            log.info(
+                "changed configuration not in force yet, the broker applies it later error=%r",
+                error,
+            )
 
     # application of changes
 

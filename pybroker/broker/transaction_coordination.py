@@ -50,7 +50,7 @@ class TransactionCoordination:
         """`new_producer_id` returns an unused producer id. `dispatcher` returns the broker's own
         dispatcher, which writes the markers to the partitions that this broker leads."""
         self._rooms = rooms
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._own_markers = LocalMarkers(self._write_markers)
         self.topic = InternalTopic(
             TRANSACTION_TOPIC,
@@ -112,7 +112,7 @@ class TransactionCoordination:
 
     async def _write_markers(self, request: WriteTxnMarkersRequest) -> Message:
         key, listener = ApiKey.WRITE_TXN_MARKERS, self._rooms.config.inter_broker_listener
-        return await self._dispatcher().call(key, APIS[key].max_version, listener, request)
+        return await self.dispatcher().call(key, APIS[key].max_version, listener, request)
 
     def _make(self, context: ShardContext) -> TransactionCoordinator:
         return TransactionCoordinator(context, self._dependencies)

@@ -4,13 +4,12 @@ transactional id, and the channel to it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import cast
 
 from pybroker.broker.group_coordination import CoordinationRooms
+from pybroker.broker.transaction_coordination import TRANSACTION_TOPIC, TransactionCoordination
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.handlers.dispatch import Dispatcher
-from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.model import Endpoint
 from pybroker.peers.transaction_verifier import (
     VERSION,
@@ -26,34 +25,20 @@ from pybroker.wire.messages.transactions import (
     AddPartitionsToTxnResponse,
 )
 
-TRANSACTION_TOPIC: Final = "__transaction_state"
-
 
 class Verifying:
-    """Verifies transactions between the first question and `stop`. `dispatcher` returns the
-    broker's own dispatcher, which answers if this broker is the coordinator. `current` returns the
-    broker's options in force."""
+    """Verifies transactions between the first question and `stop`. `transactions`
+    answers if this broker is the coordinator. `current` returns the broker's options in force."""
 
     def __init__(
         self,
         rooms: CoordinationRooms,
-        dispatcher: Callable[[], Dispatcher],
+        transactions: TransactionCoordination,
         current: Callable[[], BrokerConfig],
     ) -> None:
         self._rooms = rooms
-        self._dispatcher = dispatcher
-        config = rooms.config
-        self._topic = InternalTopic(
-            TRANSACTION_TOPIC,
-            metadata=rooms.metadata,
-            topics=rooms.topics,
-            new_topic=lambda: NewTopic(
-                config.transaction_state_log_num_partitions,
-                config.transaction_state_log_replication_factor,
-            ),
-            clock=rooms.clock,
-            log_limit=rooms.log_limit,
-        )
+        self._dispatcher = transactions.dispatcher
+        self._topic = transactions.topic
         verifier = RemoteVerifier(self._find, self._channel_to)
         self.stop = verifier.stop
         self.verification = TransactionVerification(

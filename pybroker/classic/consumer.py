@@ -343,7 +343,7 @@ class ClassicConsumer:
             except (CoordError, ClientError) as error:
                 if not failing:
                     log.warning(
-                        "auto commit failed consumer=%s reason=%r; it is retried",
+                        "auto commit failed consumer=%s reason=%r; the consumer tries again",
                         self.consumer_id, error,
                     )  # fmt: skip
                 failing = True

@@ -59,7 +59,7 @@ class ClassicOptions:
         "how long the start waits for ZooKeeper; not set: the session timeout", minimum=1)
     rebalance_max_retries: int = integer(
         "rebalance.max.retries", 4,
-        "a rebalance fails after this many times rebalance.backoff.ms", minimum=1)
+        "a rebalance fails after rebalance.backoff.ms times this number", minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
         "the pause before a failed rebalance is tried again, unless a node of the group changes"

@@ -148,8 +148,8 @@ class Rebalancer:
                 await self.rebalance()
             except RebalanceFailed as error:
                 log.error(
-                    "rebalance failed consumer=%s reason=%s: tried again when a node of the group"
-                    " changes",
+                    "rebalance failed consumer=%s reason=%s: the consumer tries again when a"
+                    " node of the group changes",
                     self._consumer_id,
                     error,
                 )

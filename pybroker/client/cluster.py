@@ -262,7 +262,7 @@ class Cluster:
                 problem = error
                 failures += 1
                 self._wanted.set()
-                log.warning("metadata refresh failed, it is repeated reason=%s", error)
+                log.warning("metadata refresh failed, the client repeats it reason=%s", error)
             finally:
                 self._tell(waiters, problem)
             self._notify()

@@ -27,8 +27,8 @@ ROW_BYTES: Final = 32
 """The approximate size of a row of columns without its keys and values, in bytes."""
 
 Keep = Callable[[BatchHeader, memoryview], int]
-"""A function that stores the records of a batch, from the position on, and returns how many they
-are."""
+"""A function that stores the records of a batch that lie at or after the position, and returns
+their number."""
 
 EPOCHS_KEPT = 16
 
@@ -246,8 +246,8 @@ class PartitionReader:
         )
 
     def _get_ready(self, header: BatchHeader, batch: memoryview) -> int:
-        """Decode the records of a batch from the position on into `ready`, and return how many wait
-        there."""
+        """Decode the records of a batch that lie at or after the position into `ready`, and return
+        how many records wait there."""
         position = self.position or 0
         topic, partition = self.topic_partition
         self.ready.extend(

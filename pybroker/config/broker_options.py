@@ -99,7 +99,7 @@ class BrokerOptionTable:
     max_connection_creation_rate: int = integer("max.connection.creation.rate", INT_MAX, "The maximal number of connections that the broker accepts per second. Further connections wait for the next second.", minimum=0, update=_CLUSTER)
     max_connections_per_ip: int = integer("max.connections.per.ip", INT_MAX, "The maximal number of open connections from one IP address. Further connections are closed at once.", minimum=0, update=_CLUSTER)
     max_connections_per_ip_overrides: str = string("max.connections.per.ip.overrides", "", "The maximal number of open connections from certain IP addresses, in place of max.connections.per.ip: ADDRESS:COUNT, separated by commas. Host names are rejected.", update=_CLUSTER)
-    connections_max_idle_ms: int = long("connections.max.idle.ms", 600_000, "A connection on which no request and no response moves for this time is closed. With a negative time no connection is closed.")
+    connections_max_idle_ms: int = long("connections.max.idle.ms", 600_000, "A connection that carries no request and no response for this time is closed. With a negative time no connection is closed.")
     queued_max_request_bytes: int = long("queued.max.request.bytes", -1, "The maximal memory, in bytes, that all requests together may use while they are received or handled. Further requests wait; requests up to 64 KiB do not count. -1 means no limit.", minimum=-1)
     fetch_max_bytes: int = integer("fetch.max.bytes", 57_671_680, "The maximal size of a Fetch response, in bytes.", minimum=1024)
 
@@ -131,10 +131,10 @@ class BrokerOptionTable:
     background_threads: int = integer("background.threads", 10, "The number of threads for blocking work, such as syncing and deleting files.", minimum=1, update=_CLUSTER)
 
     pybroker_idle_flush_interval_ms: int = long("pybroker.idle.flush.interval.ms", 30_000, "The maximal time before closed segments, and the logs of partitions that get no more records, are synced to disk in the background.", minimum=100)
-    pybroker_log_scrub_io_max_bytes_per_second: int = long("pybroker.log.scrub.io.max.bytes.per.second", 1_048_576, "The maximal rate, in bytes per second, at which the broker reads its logs to find damaged batches, so that they are found while other replicas still have these batches. 0 disables the search.", minimum=0)
+    pybroker_log_scrub_io_max_bytes_per_second: int = long("pybroker.log.scrub.io.max.bytes.per.second", 1_048_576, "The maximal rate, in bytes per second, at which the broker reads its logs to find damaged batches. The broker has to find them while other replicas still have the intact batches. 0 disables the search.", minimum=0)
     pybroker_log_scrub_interval_ms: int = long("pybroker.log.scrub.interval.ms", 604_800_000, "The time between two searches of the same log for damaged batches. The first search of all logs begins when the broker starts.", minimum=1_000)
     pybroker_request_read_timeout_ms: int = integer("pybroker.request.read.timeout.ms", 30_000, "How long a request may take to arrive. After that its connection is closed, unless the request arrives at 4 KiB per second or faster.", minimum=1_000)
-    pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "Which requests a leader answers while its broker cannot reach ZooKeeper. With serve, reads and writes with acks=all: no acknowledged record is lost by this. With fence, none.", choices=("serve", "fence"))
+    pybroker_zookeeper_loss: str = string("pybroker.zookeeper.loss", "serve", "Which requests a leader answers while its broker cannot reach ZooKeeper. With serve it answers reads, and writes with acks=all; no acknowledged record is lost by this. With fence it answers no request.", choices=("serve", "fence"))
     pybroker_embedded_zookeeper_port: int = integer("pybroker.embedded.zookeeper.port", 2181, "The port of the embedded ZooKeeper on 127.0.0.1. If the option is 0, or is not set while 2181 is in use, the server uses the port of its last start or any free port, and the broker logs the port.", minimum=0, maximum=65_535)
     pybroker_http_listener: str = string("pybroker.http.listener", "127.0.0.1:8090", "The address of the HTTP pages (health, readiness, metrics, configuration), HOST:PORT; empty disables them.")
     pybroker_log_dir: str | None = string("pybroker.log.dir", None, "The directory of server.log, controller.log and state-change.log. If it is not set, the broker logs to standard output only, without the INFO lines of single partitions.")
@@ -147,8 +147,8 @@ class BrokerOptionTable:
 
     # Options of controller, replication and network, and options without effect.
     auto_leader_rebalance_enable: bool = boolean("auto.leader.rebalance.enable", True, "Whether the controller moves the leadership of partitions back to their preferred leaders by itself.")
-    leader_imbalance_per_broker_percentage: int = integer("leader.imbalance.per.broker.percentage", 10, "Of the partitions with the same preferred leader, the percentage that other brokers may lead. Above this percentage the controller moves their leadership back.")
-    leader_imbalance_check_interval_seconds: int = long("leader.imbalance.check.interval.seconds", 300, "How often the controller compares the leaders of partitions with leader.imbalance.per.broker.percentage.", minimum=1)
+    leader_imbalance_per_broker_percentage: int = integer("leader.imbalance.per.broker.percentage", 10, "Of the partitions with the same preferred leader, the percentage that other brokers may lead. Above this percentage the controller moves the leadership of these partitions back to the preferred leader.")
+    leader_imbalance_check_interval_seconds: int = long("leader.imbalance.check.interval.seconds", 300, "How often the controller checks whether leader.imbalance.per.broker.percentage is exceeded.", minimum=1)
     unclean_leader_election_interval_ms: int = long("unclean.leader.election.interval.ms", 300_000, "How often the controller looks for partitions that need an unclean election.", minimum=1, effective=False)
     controlled_shutdown_enable: bool = boolean("controlled.shutdown.enable", True, "Whether a broker that stops first asks the controller to move its leaderships to other brokers.")
     controlled_shutdown_max_retries: int = integer("controlled.shutdown.max.retries", 3, "How many times a stopping broker attempts its controlled shutdown.")
@@ -156,7 +156,7 @@ class BrokerOptionTable:
     controller_socket_timeout_ms: int = integer("controller.socket.timeout.ms", 30_000, "How long the controller waits for a broker's answer to a command.")
     inter_broker_protocol_version: str = string("inter.broker.protocol.version", "3.9-IV0", "The Kafka version of the protocol between brokers.", pattern=VERSION, shape=VERSION_SHAPE, effective=False)
     request_timeout_ms: int = integer("request.timeout.ms", 30_000, "How long the broker waits for answers to its own requests.")
-    replica_lag_time_max_ms: int = long("replica.lag.time.max.ms", 30_000, "If a follower has not had every record of its leader for this time, the leader removes it from the ISR.")
+    replica_lag_time_max_ms: int = long("replica.lag.time.max.ms", 30_000, "If at no moment within this time a follower had every record of its leader, the leader removes it from the ISR.")
     replica_socket_timeout_ms: int = integer("replica.socket.timeout.ms", 30_000, "How long a follower waits for its leader's answer.")
     replica_socket_receive_buffer_bytes: int = integer("replica.socket.receive.buffer.bytes", 65_536, "The size, in bytes, of the receive buffer (SO_RCVBUF) of a follower's connections. If the option is -1 or not set, the operating system adapts the size.")
     replica_fetch_max_bytes: int = integer("replica.fetch.max.bytes", 1_048_576, "The maximal size, in bytes, of one partition's records in a follower's fetch.", minimum=0)

@@ -35,8 +35,8 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 _NEED_THE_END = (LATEST, MAX_TIMESTAMP)
-_END = "ListOffsets of the end"
-_END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
+_END = "ListOffsets of the log end without a check in ZooKeeper"
+_END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
 _READ_COMMITTED = 1
 _CONSUMER = -1
 """The replica id in the request of a consumer. Any other id is a follower's broker id."""

@@ -185,7 +185,7 @@ class EmbeddedZooKeeper:
         except BlockingIOError:
             raise StartupError(
                 f"the ZooKeeper directory {self._directory} is in use by another process;"
-                " stop that process or give another --data directory"
+                " stop that process or give another directory with --data"
             ) from None
         except OSError as error:
             raise StartupError(
@@ -246,7 +246,7 @@ class EmbeddedZooKeeper:
         except TimeoutError:
             raise StartupError(
                 f"another ZooKeeper server uses the directory {self._directory};"
-                " stop that server or give another --data directory"
+                " stop that server or give another directory with --data"
             ) from None
 
     def _end_orphan(self) -> None:
@@ -365,7 +365,7 @@ class EmbeddedZooKeeper:
                 async with asyncio.timeout(_START_TIMEOUT_S):
                     await self._await_answer(await self._start_child())
             except (StartupError, OSError, TimeoutError) as error:
-                log.error("zookeeper cannot be started again, trying again error=%s", error)
+                log.error("restart of zookeeper failed, trying again error=%s", error)
 
 
 def _locked(path: Path) -> int:

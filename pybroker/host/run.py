@@ -193,7 +193,8 @@ class _Sessions:
         if directory not in usable:
             raise StartupError(
                 f"log directory {directory} cannot be used, and it contains the embedded"
-                " ZooKeeper's data; repair the directory, or give the cluster's --zookeeper"
+                " ZooKeeper's data; repair the directory, or give the address of the cluster's"
+                " ZooKeeper with --zookeeper"
             )
         embedded = EmbeddedZooKeeper(
             str(Path(directory) / EMBEDDED_DIRECTORY),
@@ -222,5 +223,6 @@ def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(
             f"the data belongs to cluster {stored_cluster}, but its embedded ZooKeeper's directory "
-            f"{directory} is missing; restore that directory, or give the cluster's --zookeeper"
+            f"{directory} is missing; restore that directory, or give the address of the cluster's"
+            " ZooKeeper with --zookeeper"
         )

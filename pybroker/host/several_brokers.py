@@ -91,12 +91,12 @@ def check_directories(config: BrokerConfig, brokers: int) -> None:
         if brokers == 1 and (first / _META).exists():
             raise StartupError(
                 f"{directory} contains the data of several brokers ({first} and others); start"
-                " them with --brokers, or give another --data directory"
+                " them with --brokers, or give another directory with --data"
             )
         if brokers > 1 and (directory / _META).exists():
             raise StartupError(
                 f"{directory} contains the data of a single broker; start it without --brokers, or"
-                " give another --data directory"
+                " give another directory with --data"
             )
 
 
@@ -123,9 +123,9 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
         own = _directory_of(directory.parent, index)
         if (own / _META).exists():
             raise StartupError(
-                f"{own} contains data of a cluster whose ZooKeeper's directory {directory} is "
-                "missing;"
-                " restore it, or give the cluster's --zookeeper"
+                f"{own} contains data of a cluster whose ZooKeeper's directory {directory} is"
+                " missing; restore it, or give the address of the cluster's ZooKeeper with"
+                " --zookeeper"
             )
 
 

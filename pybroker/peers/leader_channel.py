@@ -136,7 +136,8 @@ class FollowerLeaderChannel:
             # of the recreated topic.
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                "no fetch is sent: this broker has not received its roles since it registered",
+                "this broker sends no fetch, because it has not received its roles since it"
+                " registered",
             )
         asked = self._session.next(positions, changed)
         request = FetchRequest(

@@ -10,9 +10,8 @@ from typing import Final
 from pybroker.client.metadata import error_code
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, ErrorCode
-from pybroker.model import Broker, TopicPartition
+from pybroker.model import Broker, TopicPartition, TransactionMarker
 from pybroker.peers.broker_channel import RemoteBrokerChannel
-from pybroker.ports import TransactionMarker
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.transactions import (
     WritableTxnMarker,

@@ -38,18 +38,18 @@ class Authority(enum.IntEnum):
 
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
-        "Fetch": Authority.READ,
+        "Fetch, except in the two cases below": Authority.READ,
         "ListOffsets of an offset that is found": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer, when a later leader is known": Authority.COMMITTED,
+        "Fetch by a consumer if the metadata has a leader of a later epoch": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
         "requests of group members": Authority.ALONE,
-        "ListOffsets of the end, when ZooKeeper has confirmed the leader": Authority.CONFIRMED,
-        "ListOffsets of the end": Authority.ALL,
+        "ListOffsets of the log end after a check in ZooKeeper": Authority.CONFIRMED,
+        "ListOffsets of the log end without a check in ZooKeeper": Authority.ALL,
         "Fetch by a consumer beyond the log end": Authority.ALL,
         "OffsetFetch": Authority.ALL,
     }
@@ -59,11 +59,12 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
         Authority.NOTHING: "this broker does not lead {}, or its ZooKeeper session may have ended",
-        Authority.READ: "another broker leads {} now",
+        Authority.READ: "another broker leads {} now, and the controller's command about this"
+        " has not arrived yet",
         Authority.COMMITTED: "this broker does not hear from ZooKeeper, and {} may have another"
         " leader",
         Authority.ALONE: "an in-sync replica of {} has not fetched within replica.lag.time.max.ms,"
-        " and ZooKeeper has not confirmed the leader since",
+        " and ZooKeeper has not confirmed the leader in this time",
         Authority.CONFIRMED: "this broker has asked the controller for another leader of {}, and"
         " the controller may have elected it",
     }

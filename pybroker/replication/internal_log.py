@@ -8,7 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from pybroker.errors import BrokerError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
@@ -20,6 +20,7 @@ from pybroker.replication.authority import NEEDED, Authority
 from pybroker.replication.isr_changes import LeadNow
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
+from pybroker.storage.producer_state import EXEMPT, Verification
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ Verify = Callable[[Partition, str, Producer], Awaitable[object]]
 
 async def unverified(partition: Partition, transactional_id: str, producer: Producer) -> object:
     """Verify nothing: every transactional append is accepted."""
-    return None
+    return EXEMPT
 
 
 class InternalLog:
@@ -165,7 +166,11 @@ class InternalLog:
             )
         try:
             appended = partition.append(
-                memoryview(data), read_header(data), acks=_ACKS_ALL, now_ms=timestamp_ms
+                memoryview(data),
+                read_header(data),
+                acks=_ACKS_ALL,
+                now_ms=timestamp_ms,
+                guard=EXEMPT if producer is None else cast("Verification | None", producer.guard),
             )
         except (BrokerError, StorageError) as error:
             raise self._refused(error) from error

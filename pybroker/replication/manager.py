@@ -25,13 +25,14 @@ from pybroker.model import (
     TopicPartition,
     is_orphaned,
 )
-from pybroker.ports import Blocking, Clock, MarkerListener
+from pybroker.ports import Blocking, Clock
 from pybroker.replication.authority import SHORT_OF, Authority, authority
 from pybroker.replication.fetchers import ReplicaFetchers
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.replication.high_watermarks import HighWatermarks
 from pybroker.replication.leader_state import FollowerFetch, IsrChange
 from pybroker.replication.leadership_yield import LeadershipYield
+from pybroker.replication.marker_listener import MarkerListener
 from pybroker.replication.opening import LogOpener, TopicConfigReader, cannot_exist
 from pybroker.replication.partition import Partition
 from pybroker.replication.purgatory import Purgatory

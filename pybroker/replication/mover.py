@@ -80,7 +80,8 @@ class ReplicaMover:
                     await self._move(partition, directory)
             except (BrokerError, StorageError) as error:
                 log.error(
-                    "unfinished move not possible partition=%s error=%s: the replica is not moved",
+                    "unfinished move not possible partition=%s error=%s: the replica stays in its"
+                    " log directory",
                     partition,
                     error,
                 )
@@ -221,7 +222,7 @@ class ReplicaMover:
             await self._blocking.run(move.stay)
         except PybrokerError as error:
             log.error(
-                "move failed partition=%s to=%s error=%s: the copy is deleted",
+                "move failed partition=%s to=%s error=%s: the broker deletes the copy",
                 partition,
                 move.target.path,
                 error,

@@ -147,8 +147,8 @@ class LogOpener:
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
             # Wrong epochs are harmless without a follower that would truncate its log by them.
             log.warning(
-                "leader epochs cannot be checked partition=%s: the log is used, as no other replica"
-                " exists",
+                "leader epochs cannot be checked partition=%s: the broker uses the log, as no"
+                " other replica exists",
                 key,
             )
             made.damage = None

@@ -33,6 +33,7 @@ class EpochFile:
         "_directory",
         "_disk",
         "_durable_changes",
+        "_is_released",
         "_lock",
         "_path",
         "_precedes",
@@ -51,6 +52,7 @@ class EpochFile:
         self._changes = 1 if changed else 0
         self._durable_changes = 0
         self._begins_only = False
+        self._is_released = False
         self._precedes: str | None = None
         self.last_recorded = NO_EPOCH
         """The leader epoch in the last call of `record`. A repeated call with this epoch changes
@@ -132,12 +134,18 @@ class EpochFile:
         self._begins_only = begins_only and (was_durable or self._begins_only)
         self._changes += 1
 
+    def release(self) -> None:
+        """Write nothing from now on. The directory of the log may be renamed after the return,
+        because no thread writes the file then."""
+        with self._lock:
+            self._is_released = True
+
     def persist(self) -> None:
         """Write the leader epochs to the file durably, if they have changed. If another thread is
         writing the file, wait for that thread first: at the return all changes made before the call
         are durable. Waits for the disk. Raises StorageError."""
         with self._lock:
-            if not self.changed:
+            if not self.changed or self._is_released:
                 return
             # Read before the entries are encoded: a later change is left to the next call.
             changes = self._changes

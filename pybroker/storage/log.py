@@ -259,6 +259,7 @@ class Log:
     def release(self, reason: str = "it is deleted") -> None:
         """Close the files. Each later call of a method raises BrokerError KAFKA_STORAGE_ERROR."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
+        self.epoch_file.release()
         self.segments.close()
 
     # -- segments
@@ -350,8 +351,7 @@ class Log:
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch at `start_offset`. The first append of this epoch makes its start
-        durable, unless the caller calls `persist_epochs` before."""
+        """Begin a leader epoch at `start_offset`. Its first append makes the start durable."""
         self.epoch_file.begin(epoch, start_offset, self.log_end_offset)
 
     def persist_epochs(self) -> None:

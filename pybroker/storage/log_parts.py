@@ -80,12 +80,12 @@ class Damage:
         return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"
 
     def as_error(self, topic_partition: TopicPartition) -> BrokerError:
-        """Return the error for a reader that reads from the corrupt range on, or for an append."""
+        """Return the error for an append, or for a read at or after the corrupt range."""
         return BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.told(topic_partition)}; to accept the loss of all records from that offset on,"
-            f" write {topic_partition} into the file pybroker.accept-loss in the log directory and"
-            " restart this broker",
+            f"{self.told(topic_partition)}; to accept the loss of all records at and after that"
+            f" offset, write {topic_partition} into the file pybroker.accept-loss in the log"
+            " directory and restart this broker",
         )
 
 

@@ -412,8 +412,8 @@ def _damaged(segments: Sequence[Segment], number: int, end: ScanEnd) -> Recovere
     segment = segments[number]
     reason = end.reason or "unknown"
     log.error(
-        "log damaged path=%s position=%d offset=%d reason=%r: records from this offset on are not"
-        " served",
+        "log damaged path=%s position=%d offset=%d reason=%r: the broker serves no"
+        " records at or after this offset",
         segment.path,
         end.position,
         end.next_offset,

@@ -61,7 +61,7 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
             raise
         raise SnapshotError(
             f"{error} (the job continues from the last commit in {job.sink.path}; to read the"
-            " topics from source.start again, set another sink.path)"
+            " topics from source.starting again, set another sink.path)"
         ) from error
     if before is not None and before.cluster_id != found.cluster_id:
         raise OutputError(
@@ -85,13 +85,13 @@ def _check_continues(job: JobFile, before: Snapshot) -> None:
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
-            f"{job.file}: source.topics: earlier runs read {', '.join(gone)} into"
-            f" {job.sink.path}, so it cannot be left out: add it, or set another sink.path"
+            f"{job.file}: source.topics lacks {', '.join(gone)}, which earlier runs read into"
+            f" {job.sink.path}: add what is missing, or set another sink.path"
         )
     if before.isolation != job.source.isolation:
         raise OutputError(
             f"{job.file}: source.isolation.level: the earlier runs in {job.sink.path} read"
-            f" with {before.isolation}: set it again, or set another sink.path"
+            f" with {before.isolation}: set this isolation level, or set another sink.path"
         )
 
 

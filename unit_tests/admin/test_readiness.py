@@ -64,7 +64,7 @@ BROKEN: dict[str, tuple[Callable[[Shown], None], str, str]] = {
     "the cluster does not know it": (_not_told_of_us, "registered", "controller"),
     "there is no controller": (_forget_controller, "controller", "no controller"),
     "a disk is full": (_fill, "log_directories", "/disks/2 is full"),
-    "a log has a hole": (_bend, "replicas", "t-0 is damaged from offset 7 on in /d/t-0/00.log"),
+    "a log has a hole": (_bend, "replicas", "t-0 is damaged from offset 7 in /d/t-0/00.log"),
 }
 
 

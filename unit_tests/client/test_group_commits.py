@@ -126,7 +126,7 @@ async def test_a_partition_missing_in_the_coordinators_answer_is_not_committed()
     ("code", "kind", "words"),
     [
         (ErrorCode.UNKNOWN_MEMBER_ID, CommitFailed, "lower max.poll.records"),
-        (ErrorCode.ILLEGAL_GENERATION, CommitFailed, "may belong to others"),
+        (ErrorCode.ILLEGAL_GENERATION, CommitFailed, "may belong to other members"),
         (ErrorCode.REBALANCE_IN_PROGRESS, RebalanceInProgress, "read on with getmany"),
         (ErrorCode.FENCED_INSTANCE_ID, FencedInstance, "taken over group.instance.id"),
         (ErrorCode.OFFSET_METADATA_TOO_LARGE, ResponseError, "too large"),
@@ -346,7 +346,7 @@ async def test_partitions_by_hand_keep_their_offsets_in_the_group() -> None:
         async with member(group) as inside, member(group, **MANUAL) as outside:
             inside.subscribe(["t"])
             await join(inside)
-            with pytest.raises(CommitFailed, match="only while it has none"):
+            with pytest.raises(CommitFailed, match="only while the group has none"):
                 await outside.commit({tp(0): 0})
 
 

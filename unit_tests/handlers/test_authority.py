@@ -85,15 +85,15 @@ async def delete(bench: Bench) -> ErrorCode:
     return code(answer.topics[0].partitions[0])
 
 
-END = "ListOffsets of the end"
-END_CONFIRMED = "ListOffsets of the end, when ZooKeeper has confirmed the leader"
-LED_ELSEWHERE = "Fetch by a consumer, when a later leader is known"
+END = "ListOffsets of the log end without a check in ZooKeeper"
+END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
+LED_ELSEWHERE = "Fetch by a consumer if the metadata has a leader of a later epoch"
 OF_THE_LEASE = "OffsetCommit"
 """`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
-    "Fetch": [fetch(0)],
+    "Fetch, except in the two cases below": [fetch(0)],
     "ListOffsets of an offset that is found": [list_offsets(-2), list_offsets(NOW_MS - 1)],
     "OffsetForLeaderEpoch": [end_of_epoch],
     "Produce with acks=all": [produce(-1)],

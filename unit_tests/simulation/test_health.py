@@ -44,7 +44,7 @@ def test_a_damaged_replica_that_stays_leader_is_reported() -> None:
         simulation.mend()
         simulation.pass_time(20)
         told = simulation.run(faults, leader)
-        assert f"orders-0 is damaged from offset 0 on in {path}" in told["replicas"]
+        assert f"orders-0 is damaged from offset 0 in {path}" in told["replicas"]
         assert [*rooms(leader).logs.health.damage] == [PARTITION]
         repair(cluster)
         simulation.wait(lambda: is_healthy(cluster))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from pybroker.storage.log_config import LogConfig
+from unit_tests.patience import MOMENT_S, PATIENCE_S
 from unit_tests.storage.bench import Bench, storage_error
 from unit_tests.storage.faulty_disk import FaultyDisk
 
@@ -114,3 +116,42 @@ def test_a_full_disk_stays_online_when_it_refuses_an_epoch(bench: Bench) -> None
     bench.disk.faults.room_bytes = None
     bench.append(1, epoch=2)
     assert bench.offsets() == [0, 1]
+
+
+def test_a_deleted_log_writes_no_leader_epoch(bench: Bench) -> None:
+    """A thread may come to the file after the deletion. The log directory stays online, and a
+    recreated topic in a directory of the same name keeps its own file."""
+    bench.log.begin_epoch(2, 0)
+    bench.log.release()
+    bench.path.rename(bench.path.with_name("orders-0.1-delete"))
+    bench.log.persist_epochs()
+    assert bench.failures == []
+    bench.path.mkdir()
+    bench.log.persist_epochs()
+    assert not list(bench.path.iterdir())
+
+
+def test_the_deletion_of_a_log_waits_for_the_write_of_its_leader_epochs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, replace = threading.Event(), threading.Event(), bench.disk.replace
+
+    def slow(path: str, data: bytes) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        replace(path, data)
+
+    monkeypatch.setattr(bench.disk, "replace", slow)
+    bench.log.begin_epoch(2, 0)
+    writer = threading.Thread(target=bench.log.persist_epochs)
+    writer.start()
+    assert begun.wait(PATIENCE_S)
+    deleter = threading.Thread(target=bench.log.release)
+    deleter.start()
+    deleter.join(MOMENT_S)
+    assert deleter.is_alive()
+    may_end.set()
+    for thread in (writer, deleter):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert (bench.path / FILE).exists()

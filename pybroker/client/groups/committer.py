@@ -198,4 +198,6 @@ class Committer:
             if inspect.isawaitable(outcome):
                 await outcome
         elif problem is not None:
-            log.warning("commit without callback failed, it is not repeated reason=%s", problem)
+            log.warning(
+                "commit without callback failed, the consumer does not repeat it reason=%s", problem
+            )

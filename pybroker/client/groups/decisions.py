@@ -142,7 +142,8 @@ def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identit
     if step is Next.LOST:
         return CommitFailed(
             group_id,
-            "it has members; a consumer without membership may commit only while it has none: use"
+            "the group has members; a consumer without membership may commit only while the group"
+            " has none: use"
             " another group.id with assign(), or subscribe()",
         )
     return refusal(group_id, identity.instance_id, code)
@@ -161,7 +162,7 @@ def no_member(group_id: str) -> CommitFailed:
     """Return the exception for a commit that is called after the member has left its generation."""
     return CommitFailed(
         group_id,
-        "the offsets were not committed: it has rebalanced without this member, and the partitions"
-        " may belong to others. If too much time passed between two calls of getmany(), raise"
-        " max.poll.interval.ms or lower max.poll.records",
+        "the offsets were not committed, because the group has rebalanced without this member and"
+        " its partitions may belong to other members. If too much time passed between two calls of"
+        " getmany(), raise max.poll.interval.ms or lower max.poll.records",
     )

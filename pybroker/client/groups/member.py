@@ -196,7 +196,9 @@ class Membership:
                     self._fail(error)
                     return
                 log.debug(
-                    "join failed, it is repeated group=%s reason=%s", self._link.group_id, error
+                    "join failed, the member repeats it group=%s reason=%s",
+                    self._link.group_id,
+                    error,
                 )
                 step = Next.AGAIN
             if step is Next.GO_ON:

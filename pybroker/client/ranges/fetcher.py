@@ -238,7 +238,9 @@ class RangeFetcher:
                 problem, doubted = error, None
             failures += 1
             log.debug(
-                "range not read, the step is repeated partition=%s reason=%s", self._key, problem
+                "range not read, the reader repeats the step partition=%s reason=%s",
+                self._key,
+                problem,
             )
             pause = self._cluster.pause_s(failures)
             if deadline.remaining_s() <= pause:

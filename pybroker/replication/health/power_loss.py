@@ -142,7 +142,7 @@ class PowerLoss:
         await topic_nodes.apply(self._coord, topic, write)
         log.warning(
             "loss_receipt partition=%s reason=%s log_end=%d "
-            "high_watermark_checkpoint=%d: records from log_end on may be lost",
+            "high_watermark_checkpoint=%d: records at and after log_end may be lost",
             key,
             reason,
             left.log_end,

@@ -118,8 +118,9 @@ class LiveWatch:
 
 
 def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
-    """Add to the history of `record` the content of all replicas' files. Call this once the cluster
-    has recovered and no client writes, when all replicas must be equal. Raises DamagedFile."""
+    """Add to the history of `record` the content of all replicas' files. Call this when the cluster
+    has recovered and no client writes any more: all replicas must be equal then. Raises
+    DamagedFile."""
     history: History = record.history
     loaded = {*record.loaded()}
     for key in record.alive():

@@ -15,8 +15,8 @@ from pybroker.coordinator.transactions.markers import (
     MarkerSender,
 )
 from pybroker.errors import CoordError, ErrorCode
-from pybroker.model import NO_LEADER, TopicPartition
-from pybroker.ports import MarkerChannel, TransactionMarker
+from pybroker.model import NO_LEADER, TopicPartition, TransactionMarker
+from pybroker.ports import MarkerChannel
 from unit_tests.idle_loop import idle
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
