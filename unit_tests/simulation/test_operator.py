@@ -4,7 +4,10 @@ loss.
 
 from __future__ import annotations
 
+from pybroker.errors import StorageError
 from pybroker.testing.simulation import Simulation
+from pybroker.testing.simulation.cluster import SimCluster
+from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.operator import repair
 from pybroker.testing.simulation.view import is_healthy, leader_of, stored_states
 from unit_tests.simulation.scenarios import (
@@ -93,6 +96,22 @@ def test_a_leader_with_a_damaged_range_serves_until_the_loss_is_accepted() -> No
         repair(cluster)
         simulation.wait(lambda: is_healthy(cluster))
         assert simulation.run(produce, simulation.bootstrap, 1) == [10]
+
+
+def test_a_broker_that_found_a_full_disk_at_its_start_is_restarted() -> None:
+    """The broker leaves the log directory offline until a restart, also when the disk has room."""
+    with SimCluster(Environment("full"), log_dirs=2) as cluster:
+        cluster.start()
+        assert cluster.run_until_ready()
+        broker = cluster.brokers[1]
+        assert broker.rooms is not None
+        full = StorageError("write /data-2/pybroker.boot.tmp: No space left on device")
+        broker.rooms.logs._directories.all[1].failure = full
+        for _ in range(2):
+            repair(cluster)
+            assert cluster.run_until_ready()
+        assert broker.rooms is not None
+        assert not broker.rooms.logs.failed_directories
 
 
 def _wait_for_the_operator(simulation: Simulation) -> None:

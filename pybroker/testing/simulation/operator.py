@@ -1,10 +1,12 @@
 """The operator of a simulated cluster, a person in a real one. The operator restarts brokers that
-have ended by themselves, and accepts the loss of data that cannot come back: the content of a lost
-disk, or the part of a log after a damaged range. Until the operator accepts the loss, a partition
-that may need the data has no leader, as it must."""
+have ended by themselves, or that found a full disk at their start. The operator also accepts the
+loss of data that cannot come back: the content of a lost disk, or the part of a log after a damaged
+range. Until then a partition that may need the data has no leader, as it must."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -18,14 +20,26 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept all losses that nothing can mend, and start brokers that have ended by themselves, for
-    instance because ZooKeeper did not answer. Call this repeatedly after the last fault."""
+    """Accept all losses that nothing can mend. Start brokers that have ended by themselves, for
+    instance because ZooKeeper did not answer, and restart those that found a full disk at their
+    start. Call this repeatedly after the last fault."""
     found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _replaced_directories(broker)
         if found[broker.id]:
             _accept_loss(broker, found[broker.id])
+        elif _was_full_at_its_start(broker):
+            broker.machine.kill()
     cluster.start()
+
+
+def _was_full_at_its_start(broker: SimBroker) -> bool:
+    """Return whether a log directory is offline because its disk was full. Only at its start a
+    broker takes such a directory offline; then it asks for a restart, once the disk has room."""
+    if not broker.serves or broker.rooms is None:
+        return False
+    reasons = map(str, broker.rooms.logs.failed_directories.values())
+    return any(os.strerror(errno.ENOSPC) in reason for reason in reasons)
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
