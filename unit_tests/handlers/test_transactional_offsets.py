@@ -144,6 +144,7 @@ async def asker(
         "offsets.topic.replication.factor": "1",
         "offset.metadata.max.bytes": "20",
         "group.initial.rebalance.delay.ms": "0",
+        "transaction.partition.verification.enable": "false",  # no test adds partitions
     }
     async with Bench(tmp_path, properties=properties) as bench:
         for topic in ("a", "b"):

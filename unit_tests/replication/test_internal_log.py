@@ -232,9 +232,11 @@ async def test_records_of_a_transaction_are_a_batch_without_sequences(subject: S
 
 
 async def test_a_replaced_producer_appends_nothing(real: OnReplicas) -> None:
-    real.log.append([KeyValue(b"a", b"1")], NOW_MS, Producer(7, 3))
+    real.log.append([KeyValue(b"a", b"1")], NOW_MS, await real.log.verified("tx", Producer(7, 3)))
     with pytest.raises(BrokerError, match="INVALID_PRODUCER_EPOCH"):
-        real.log.append([KeyValue(b"a", b"1")], NOW_MS, Producer(7, 2))
+        real.log.append(
+            [KeyValue(b"a", b"1")], NOW_MS, await real.log.verified("tx", Producer(7, 2))
+        )
     assert real.log.end_offset == 1
 
 
