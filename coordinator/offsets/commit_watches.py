@@ -29,8 +29,8 @@ class Watches:
         self._open = [each for each in self._open if each is not recent_commits]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Add the offsets of these partitions, which the group commits, to every search under
-        way."""
+        """Note that the group commits offsets of these partitions: no search under way may remove
+        them."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}
             for recent_commits in self._open:

@@ -1,4 +1,6 @@
-"""The committed offsets in the log of a shard, read by replaying its records. Both stores use this.
+"""Finds the committed offsets of a shard by replaying the offset records in its log. The log store
+has all offsets in the log. The ZooKeeper store has only the offsets of transactions there, and
+records from a time before it stored the offsets.
 
 A record of a transaction takes effect at the commit marker, and never if the transaction aborts.
 Among the records of one partition the one with the highest offset in the log wins, wherever the

@@ -141,8 +141,8 @@ class Runner:
             raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
         if name.revision == layout.REVISION_MAX:
             raise OutputError(
-                f"{self.store.output}: the highest revision number of run {seq}"
-                " is used, so it cannot be replayed"
+                f"{self.store.output}: run {seq} cannot be replayed: all its revision numbers"
+                f" up to {layout.REVISION_MAX} are used"
             )
         commit = self.store.commit(name)
         plan = Plan(commit.job, seq, commit.committed_at_ms, commit.snapshot)

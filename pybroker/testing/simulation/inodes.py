@@ -222,8 +222,8 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the node's name on disk, because change `number` gives that name to another node. A
-    change of the node with a smaller number has no effect from now on: it would restore the
+    """Remove the node's name on disk, because change `number` gives that name to another node. No
+    earlier change of this node can become durable afterwards, since it would restore the
     name."""
     if node.settled_at < number:
         node.settled_at = number
