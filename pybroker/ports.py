@@ -322,8 +322,8 @@ class MarkerChannel(Protocol):
     async def write_markers(
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
-        """Let the broker write the markers. Return for each marker its partitions with NONE, if
-        the marker is committed there, or an error. No two markers may have the same producer id.
+        """Let the broker write the markers. Return partition -> code for each marker: NONE if the
+        marker is committed there, else an error. No two markers may have the same producer id.
         Raise PybrokerError, OSError or TimeoutError if it is unknown whether the markers were
         written."""
 

@@ -16,7 +16,8 @@ from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Producer
 
 PENDING_BYTES: Final = 1000
-"""The memory that an offset of an open transaction takes without its names and metadata, about."""
+"""About how many bytes of memory an offset of an open transaction takes, without its names and
+metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class OffsetStore(Protocol):
         yielding to the event loop before the append. Return an error code for each partition when
         the records are committed. The offsets take effect at the transaction's commit marker,
         unless the partition has a later commit or is deleted before. Also raises BrokerError with a
-        code of the producer."""
+        code that concerns the producer."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None

@@ -1,7 +1,8 @@
-"""The applied marker of a shard: a ZooKeeper node with the log offset of the last commit marker
-whose transaction's offsets are all in ZooKeeper. It is written after them. A new coordinator writes
-the offsets of all later markers again, and none of the earlier ones, because later commits may have
-replaced those.
+"""The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker. The
+coordinator writes the node after it has written to ZooKeeper the offsets of this transaction and of
+all transactions with earlier markers. A new coordinator writes the offsets of transactions with
+later markers again. It does not write those of the others again, because later commits may have
+replaced them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class AppliedMarker:
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
         """Return the offset to store after all markers up to `last_marker` (-1: none) have been
-        applied; None if the node is right. A stored offset at or above the log end belongs to
-        records that an unclean election has removed: it would hide the markers to come."""
+        applied; None if the node has that offset already. A stored offset at or above the log end
+        belongs to records that an unclean election has removed. It must be replaced: future markers
+        below it would count as applied."""
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker
         wanted = last_marker if stored >= log_end else max(stored, last_marker)

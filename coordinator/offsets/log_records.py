@@ -47,15 +47,16 @@ class Recorded(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """An offset that an open transaction would commit; None would remove the committed offset."""
+    """An offset that an open transaction would commit. If `committed` is None, the transaction
+    would remove the committed offset."""
 
     committed: CommittedOffset | None
     record_offset: int
 
 
 class PendingKeys:
-    """The partitions for which transactions have offsets that are not decided yet, with the
-    producer ids of the transactions and the number of their records."""
+    """The partitions for which transactions have offsets that are not in effect yet. For each
+    partition: the producer ids of these transactions, with the number of each one's records."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}
@@ -101,8 +102,9 @@ class Ended(NamedTuple):
 
 class RecordedOffsets:
     """The committed offsets according to the replayed records. `pending` has the offsets of open
-    transactions. The caller adds an offset to `pending` before it replays the record, and removes
-    it when an ended transaction has taken effect; this class removes all others."""
+    transactions. The caller adds an offset to `pending` before it replays the record, and calls
+    `release` when the transaction's offsets have taken effect. This class itself removes offsets
+    that never take effect: those of aborted transactions, and those that later records replace."""
 
     def __init__(self) -> None:
         self.pending = PendingKeys()

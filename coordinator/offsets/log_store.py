@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of a group's import: the offsets that are not imported but stay in the nodes. They
-    are those of classic consumers (`is_classic`), or an open transaction has an offset of the same
-    partition."""
+    """The result of a group's import: the offsets that are not imported but stay in the nodes,
+    because the group has classic consumers (`is_classic`), or because a transaction has a pending
+    offset of the same partition."""
 
     of_nodes: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
@@ -104,8 +104,9 @@ class LoggedOffsets:
         """Import the offsets from ZooKeeper if the shard has stored them there until now. Raises
         BrokerError, CoordError, MalformedNode.
 
-        An import appends records, and so does not import the offset of a partition while a
-        transaction has a pending offset of it: the older offset would be the later record."""
+        An offset is not imported while a transaction has a pending offset of the same partition.
+        The imported record would come later in the log, and so would replace the pending offset,
+        which is newer."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -138,8 +139,8 @@ class LoggedOffsets:
         if undecided:
             raise BrokerError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"the offsets of group {group_id} are imported after the open transactions with"
-                f" offsets of {undecided[0]}",
+                f"the offsets of group {group_id} cannot be imported yet: a transaction has a"
+                f" pending offset of {undecided[0]}",
             )
 
     def _transaction_ended(self, ended: Ended) -> None:

@@ -1,5 +1,6 @@
-"""The offset records in a shard's log, as both offset stores use them: appended for a commit, read
-when the shard loads, and in effect when they are committed.
+"""Appends and replays the offset records in a shard's log, for both offset stores (`log_store.py`,
+`zookeeper_store.py`). A record takes effect when it is committed; a record of a transaction takes
+effect when the transaction's commit marker is committed.
 
 While the shard loads, all records of the log are committed. Afterwards new records and markers wait
 in a queue until they are committed, and then take effect in log order. So a shard that has served
@@ -110,8 +111,8 @@ class OffsetLog:
         return {*queued, *self.recorded.of_group(group_id), *self.undecided(group_id)}
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which a transaction has committed an offset that is not in
-        effect, because the transaction is open or has just ended."""
+        """Return the partitions for which a transaction has an offset that is not in effect: the
+        transaction is open, or has just been committed."""
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:

@@ -1,9 +1,9 @@
 """The offsets of committed transactions on their way to ZooKeeper (`offsets.storage=zookeeper`).
 
-The multis of a transaction may be many, so a reader of ZooKeeper may see a part of its offsets. The
-applied marker is written after all of them (`applied_marker.py`); until then the partitions are
-undecided. Transactions are written in the order of their markers. Those that end meanwhile are
-written together next, and share one write of the applied marker.
+A transaction may need several multis, so a reader of ZooKeeper may see only a part of its offsets.
+The applied marker is written after all of them (`applied_marker.py`); until then the partitions are
+undecided. Transactions are written in the order of their markers. The transactions that end during
+a write are then written together, and share one write of the applied marker.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TransactionWrites:
         self._waiting: list[Ended] = []
         """The committed transactions that are not applied yet, in the order of their markers."""
         self._keys: dict[OffsetKey, int] = {}
-        """The number of these transactions that have an offset of the partition."""
+        """Group and partition -> the number of waiting transactions that have an offset of it."""
         self._changed: set[asyncio.Future[None]] = set()
         self._task = BackgroundTask("transactional-offsets")
         self._has_begun = self._has_ended = False
@@ -93,8 +93,9 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until no transaction with a marker has an offset of these partitions that is not in
-        ZooKeeper yet: it must not replace a later commit. Raises BrokerError."""
+        """Wait until all offsets of these partitions in transactions that have a marker are in
+        ZooKeeper. Otherwise their write could replace a commit that the caller makes next. Raises
+        BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

@@ -8,7 +8,7 @@ node that is deleted afterwards is not restored.
 
 Offsets of transactions are records in the log until their transaction ends. Those of committed
 transactions are then written to nodes, too (`transaction_writes.py`); their records stay in the
-log. Loading writes the offsets of the markers after the applied marker again.
+log. Loading writes them again if the transaction's commit marker is after the applied marker.
 
 The storage mark is a node that names the store of a shard's offsets. If the cluster is configured
 for `offsets.storage=kafka` later, `log_store.py` reads the mark and moves the offsets back.
@@ -168,8 +168,8 @@ class ZookeeperOffsets:
         await self._keep_records(
             {key: refused[key] for key in refused if not self._is_left_over(key)}
         )
-        # A tombstone would also delete the pending offset of an open transaction. A record without
-        # one is moved again by the next load, unless a later commit has replaced it.
+        # A tombstone would also delete the pending offset of an open transaction. So the record
+        # stays, and the next load moves it again, unless a later commit has replaced it.
         await self._log.append(
             [
                 KeyValue(encode_offset_key(key), None)
@@ -179,8 +179,8 @@ class ZookeeperOffsets:
         )
 
     def _is_left_over(self, key: OffsetKey) -> bool:
-        """Whether the log has an offset of `key` without a transaction, which the next load would
-        write to the node."""
+        """Whether the log has a committed offset of `key` that is not of a transaction. The next
+        load would write it to the node."""
         recorded = self._recorded.of_group(key.group_id).get(key.topic_partition)
         return recorded is not None and recorded.marker_offset == NO_OFFSET
 
@@ -347,8 +347,9 @@ class ZookeeperOffsets:
         return of_nodes.union(self._recorded.pending.groups())
 
     async def _drop_earlier(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Delete the log records of these partitions that would replace a newer node later: those
-        that loading could not move, and the pending ones of open transactions."""
+        """Append tombstones for the records of these partitions that would otherwise replace a
+        newer node later: the records that loading could not move, and those of open
+        transactions."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         await self._log.append(
             [

@@ -19,7 +19,8 @@ _CLIENT_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
 _TRANSACTIONAL_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
     **_CLIENT_CODES,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    # Old producers repeat a request after this code, and do not expect the two others.
+    # Old producers repeat a request after COORDINATOR_LOAD_IN_PROGRESS. They do not expect
+    # NETWORK_EXCEPTION and CONCURRENT_TRANSACTIONS.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -38,7 +39,7 @@ def client_error(error: BrokerError) -> BrokerError:
 
 def transactional_error(error: BrokerError) -> BrokerError:
     """Translate an error of the log, or of the verification of a transaction, into the error for
-    the producer: as in Kafka, an error of the producer itself stays as it is."""
+    the producer. As in Kafka, an error that concerns the producer itself is not translated."""
     return BrokerError(_TRANSACTIONAL_CODES.get(error.code, error.code), error.detail)
 
 

@@ -1,5 +1,5 @@
 """The coordinator of the transactional ids of one shard: it passes requests to the decision
-functions (`decisions.py`), appends the states that they return, and has the markers sent.
+functions (`decisions.py`), appends the states that they return, and lets `markers.py` send markers.
 
 A state is in memory as soon as it is appended. Answers and markers wait until it is committed: a
 marker must never contradict what the next coordinator loads. Until then further requests of the
@@ -45,9 +45,9 @@ PARTITION_BYTES: Final = 150
 TOMBSTONES_BYTES_MAX: Final = 16_384
 """The most bytes of keys in one batch of tombstones, as in Kafka."""
 PER_TURN: Final = 100
-"""After so many time-outs the coordinator yields to the event loop."""
+"""The number of time-outs after which the coordinator yields to the event loop."""
 COMPLETE_AGAIN_S: Final = 1.0
-"""The pause before the end of a transaction is appended again."""
+"""The pause (s) before the coordinator again tries to append that a transaction is complete."""
 _OF_ANOTHER: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
 """The answers to a producer that is not the current one of the transactional id."""
 
@@ -151,7 +151,7 @@ class TransactionCoordinator:
     # called by producers
 
     async def init_producer_id(self, transactional_id: str, call: Init) -> ProducerIdAndEpoch:
-        """Return the producer's id and epoch, when they are stored."""
+        """Return the producer's id and epoch after they are stored."""
         limit_ms = self._config.transaction_max_timeout_ms
         if not 0 < call.timeout_ms <= limit_ms:
             raise BrokerError(
@@ -221,8 +221,9 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's open transaction. Only what is
-        committed counts, except that no partition is in a transaction whose end is appended."""
+        """Return for each partition whether it is in the producer's open transaction. The last
+        committed state counts, but no partition is confirmed once the end of the transaction is
+        appended."""
         await self.context.confirm_current()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -233,7 +234,7 @@ class TransactionCoordinator:
 
     def describe(self, transactional_id: str) -> Transaction | None:
         """Return the state of a transactional id, None if it is unknown. While markers are being
-        written, the partitions are those that lack theirs."""
+        written, `partitions` has those that lack their marker."""
         entry = self._entries.get(transactional_id)
         return None if entry is None else _shown(entry)
 
@@ -249,8 +250,9 @@ class TransactionCoordinator:
     # steps
 
     async def _carry_out(self, entry: _Entry | None, decided: Transaction | ErrorCode) -> None:
-        """Append the decided state and wait for its commit, or raise the decided error. An entry
-        whose last state is not committed answers CONCURRENT_TRANSACTIONS to its own producer."""
+        """Append the decided state and wait for its commit, or raise the decided error. While the
+        last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, except for a
+        decided error in `_OF_ANOTHER`."""
         if decided in _OF_ANOTHER:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -315,7 +317,7 @@ class TransactionCoordinator:
         self._dependencies.send(entry.completion)
 
     def _markers_written(self, entry: _Entry, transaction: Transaction) -> None:
-        """Append that the transaction is complete, again after a pause if that fails."""
+        """Append that the transaction is complete. If that fails, repeat it after a pause."""
         if self._has_ended:
             return
         try:

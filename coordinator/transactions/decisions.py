@@ -3,8 +3,8 @@ state of a transactional id to an error code or to the next state. None as the s
 transactional id is unknown.
 
 The rules are those of Kafka 3.9, with one exception: an InitProducerId request of an old epoch
-(KIP-360) gets PRODUCER_FENCED also while a transaction is open. Kafka aborts that transaction of
-the newer producer first.
+(KIP-360) gets PRODUCER_FENCED also while a transaction is open. Kafka first aborts that
+transaction, although it is the newer producer's.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def add_partitions(
     added: frozenset[TopicPartition],
     now_ms: int,
 ) -> Transaction | ErrorCode:
-    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. NONE: the transaction has all of the
-    partitions already."""
+    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return NONE if the transaction has all of
+    the partitions already."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault
@@ -109,7 +109,7 @@ def add_partitions(
 def end(
     transaction: Transaction | None, producer: ProducerIdAndEpoch, now_ms: int, *, is_commit: bool
 ) -> Transaction | ErrorCode:
-    """Decide on EndTxn. NONE: the transaction has ended so already."""
+    """Decide on EndTxn. Return NONE if the transaction has already ended with this outcome."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault

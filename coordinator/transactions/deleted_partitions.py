@@ -1,5 +1,5 @@
-"""Finds out by ZooKeeper's nodes which partitions were deleted. A broker's metadata may be behind:
-a partition that is missing there may have been created a moment ago."""
+"""Reads ZooKeeper's nodes to find out which partitions were deleted. A broker's metadata does not
+suffice: a partition that is missing in it may have been created a moment ago."""
 
 from __future__ import annotations
 

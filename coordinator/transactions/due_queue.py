@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 
 class DueQueue:
-    """Keys (transactional ids) with the times (ms since 1970) at which they have to be looked at.
-    A key is in the queue at most once. If its time moves later, it stays where it is: the caller
-    finds that it is too early, and puts it in again."""
+    """Keys (transactional ids) with the times (ms since 1970) at which they are due. A key is in
+    the queue at most once. If its time is moved later, the queue does not change: `take_due` yields
+    the key too early, and the caller puts it in again."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []

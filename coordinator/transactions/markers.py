@@ -1,6 +1,7 @@
-"""Sends the markers of ended transactions to the leaders of their partitions. Each broker has one
-queue. The markers that become due while a request to that broker is under way, or in the same turn
-of the event loop, share the next request. A marker is repeated until the leader has written it.
+"""Sends the markers of ended transactions to the leaders of their partitions. There is one queue
+for each receiving broker. The markers that are added to it during a request to that broker, or in
+one step of the event loop, share the next request. A marker is repeated until the leader has
+written it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FENCED: Final = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PR
 
 class Completion:
     """An ended transaction whose markers are being written. `remaining`: the partitions without a
-    confirmed marker. `done` is called when there are none; it is never called after `cancel`."""
+    confirmed marker. `done` is called when none remains, but never after `cancel`."""
 
     __slots__ = ("done", "is_over", "marker", "remaining")
 
@@ -74,9 +75,9 @@ class MarkerSender:
 
     `leader_of` returns the broker id of a partition's leader, NO_LEADER if it has none that is
     alive, and None if the metadata has no such partition. `channel_to` returns the channel to a
-    broker, or None if the broker is not alive. `deleted` returns those partitions that were
-    deleted, by ZooKeeper's nodes: this broker's metadata may be behind. It may raise
-    PybrokerError."""
+    broker, or None if the broker is not alive. `deleted` reads ZooKeeper, since this broker's
+    metadata may be behind, and returns those of the given partitions that were deleted. It may
+    raise PybrokerError."""
 
     def __init__(
         self,

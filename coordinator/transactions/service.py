@@ -30,9 +30,10 @@ class TransactionShards(Protocol):
 
 
 class TransactionService:
-    """The transactional ids of one broker. `partition_of` returns the shard of a transactional id,
-    or raises BrokerError COORDINATOR_NOT_AVAILABLE while it is unknown. All methods that name a
-    transactional id raise BrokerError with the code for the client."""
+    """The transactional ids of one broker. `partition_of` returns the `__transaction_state`
+    partition of a transactional id, or raises BrokerError COORDINATOR_NOT_AVAILABLE while the
+    number of partitions is unknown. All methods with a transactional id raise BrokerError with the
+    code for the client."""
 
     def __init__(self, shards: TransactionShards, partition_of: Callable[[str], int]) -> None:
         self._shards = shards
@@ -89,7 +90,8 @@ class TransactionService:
         COORDINATOR_LOAD_IN_PROGRESS if some may be missing."""
         if self._shards.loading:
             raise BrokerError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "this broker loads transactional ids"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "this broker is still loading transactional ids",
             )
         for shard in [*self._shards.serving().values()]:
             yield from shard.transactions()

@@ -339,8 +339,8 @@ def offsets_stored(partition_number: int) -> str:
 
 
 def applied_marker(partition_number: int) -> str:
-    """Return the path of the node with the last commit marker of that `__consumer_offsets`
-    partition whose offsets are in ZooKeeper."""
+    """Return the path of the applied marker of a `__consumer_offsets` partition
+    (`offsets/applied_marker.py`)."""
     return f"{APPLIED_MARKERS}/{partition_number}"
 
 

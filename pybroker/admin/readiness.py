@@ -3,8 +3,8 @@
 A broker is ready if all these conditions hold: it is started and not stopping, its ZooKeeper
 session is alive, it is registered in ZooKeeper, it knows the controller, every log directory has
 free space, each replica that is assigned to it is open, undamaged and in sync, and no transaction
-has kept the last stable offset of a partition that it leads for longer than a transaction may last.
-This module changes no state.
+has held back the last stable offset of a partition that it leads for longer than
+transaction.max.timeout.ms. This module changes no state.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ def _named(faulty: Sequence[str]) -> str:
 
 
 async def _transaction_faults(rooms: Rooms) -> str:
-    """Return the partitions whose last stable offset stands still. The coordinator would have
-    aborted the transaction before, so it is hanging: read_committed consumers wait for it until an
-    operator aborts it."""
+    """Return the reason that names the partitions whose last stable offset has been held back by a
+    transaction for longer than transaction.max.timeout.ms. The transaction is hanging, because its
+    coordinator would have aborted it. read_committed consumers wait until an operator aborts
+    it."""
     limit_ms = rooms.layers().current.transaction_max_timeout_ms
     now_ms = rooms.replicas.clock.wall_ms()
     faulty = []

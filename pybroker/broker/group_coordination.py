@@ -66,7 +66,8 @@ class GroupCoordination:
     """Creates the group coordinators of one broker and runs them between `start` and `stop`."""
 
     def __init__(self, rooms: CoordinationRooms, verify: Verify) -> None:
-        """`verify` verifies the first offsets that a transaction commits in a partition."""
+        """`verify` asks the transaction coordinator to confirm a transaction, before its first
+        offsets are appended to a partition."""
         self._rooms = rooms
         self._verify = verify
         self._dependencies = GroupDependencies(

@@ -34,7 +34,7 @@ from pybroker.wire.schema import Message
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 _COMMIT_LOOK_S: Final = 30.0
-"""How long a shard waits for a commit before it says in the log that it still waits."""
+"""How long (s) a shard waits for the commit of a record before it logs that it still waits."""
 
 
 class TransactionCoordination:
@@ -103,8 +103,8 @@ class TransactionCoordination:
         await self._closing.close()
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. There is no fence
-        to take; return 0."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
+        of a fence's version: these shards have no fence."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

@@ -24,7 +24,8 @@ class Waiting(NamedTuple, Generic[R]):
     partition: Partition
     leading_since: int
     """`Partition.leading_since` when the batch was appended: the leader epoch in which this broker
-    became the leader. If it becomes the leader again later, the batch may be truncated."""
+    became the leader. If the value has changed, another broker has led meanwhile, and the batch may
+    have been truncated."""
     end_offset: int
     acks: int
     result: R

@@ -82,8 +82,8 @@ def handle_produce(
 async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
-    """Let transaction coordinators confirm transactions, and write the leader epoch files in
-    threads, because an append that does it makes the event loop wait for the disk. Then append the
+    """Let transaction coordinators confirm transactions. Let threads write the leader epoch files:
+    an append that writes such a file would make the event loop wait for the disk. Then append the
     batches."""
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)

@@ -1,6 +1,7 @@
 """The guards of the transactional batches in a Produce request. Before the first batch of a
 transaction is appended to a partition, the transaction coordinator confirms that the partition is
-in the transaction (KIP-890)."""
+in the transaction (KIP-890). The batch's guard (`Verification`) is no longer current if a marker is
+appended meanwhile; then the confirmation does not count."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ class Guards:
     by_partition: dict[TopicPartition, Verification | None] = field(default_factory=dict)
     """The guard of each partition's batch (see `ProducerState.check`)."""
     errors: dict[TopicPartition, BrokerError] = field(default_factory=dict)
-    """The errors of the batches without a guard, and of those that the coordinator has not
-    confirmed."""
+    """The errors of the batches for partitions that this broker does not lead, and of the batches
+    that the coordinator has not confirmed."""
     producer: Producer = _NOBODY
 
     @property

@@ -151,8 +151,8 @@ async def handle_end_txn(
 
 
 def _understood(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the code in a version of the three APIs: versions 0 and 1 do not know
-    PRODUCER_FENCED."""
+    """Return the code for a response in this version. Versions 0 and 1 of the three APIs have
+    INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED."""
     if code is ErrorCode.PRODUCER_FENCED and version < _FIRST_WITH_PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

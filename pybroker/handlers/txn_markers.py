@@ -71,7 +71,8 @@ async def handle_write_txn_markers(
 
 
 def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Log]:
-    """Return the logs of these partitions whose next batch is the first one of a leader epoch."""
+    """Return those of the partitions' logs to which the next append writes the leader epoch
+    file."""
     found = (services.replicas.partitions.get(key) for key in keys)
     return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
 

@@ -22,7 +22,8 @@ from pybroker.wire.messages.transactions import (
 from pybroker.wire.schema import Message
 
 _ANSWER_S: Final = 5.0
-"""How much longer (s) the coordinator waits for an answer than the leader for its followers."""
+"""The leader waits a limited time until the markers are committed. The coordinator waits this many
+seconds longer for the leader's response."""
 
 Results = Sequence[Mapping[TopicPartition, ErrorCode]]
 

@@ -1,9 +1,9 @@
 """A leader's channels to transaction coordinators, which it asks whether partitions are in a
 transaction, by AddPartitionsToTxn with VerifyOnly (KIP-890).
 
-All questions of one step of the event loop to one broker are one request. Further questions wait
-for its response and are the next request. So a broker with thousands of producers sends few
-requests.
+The questions to one broker from one step of the event loop share one request. Further questions to
+that broker wait for the response and share the next request. So a broker with thousands of
+producers sends few requests.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ RETRIABLE: Final = frozenset(
         ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
-"""The codes of a coordinator that has not decided whether a partition is in a transaction. It gives
-the last one if it does not know another partition of the request."""
+"""The codes that leave open whether a partition is in a transaction. OPERATION_NOT_ATTEMPTED says
+that the coordinator does not know another partition of the request."""
 
 
 class TransactionVerifier(Protocol):
@@ -66,8 +66,8 @@ class TransactionVerification:
     def begin(
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard for a batch of the producer that begins with `sequence`. Any other guard
-        than None (the transaction is open here) and EXEMPT has to be confirmed."""
+        """Return the guard for a batch of the producer that begins with `sequence`. The guard has
+        to be confirmed unless it is None (the transaction is open here) or EXEMPT."""
         if not self._is_enabled():
             return EXEMPT
         return partition.log.producers.verification(

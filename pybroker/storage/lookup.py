@@ -245,7 +245,7 @@ def rebuild_producers(
     above `snapshot_max` from the transaction index, or damaged the index of a segment; reading the
     batches adds them again.
     `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle, and
-    from which the last stable offset counts as standing still."""
+    from which a transaction counts as holding back the last stable offset."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_incomplete:

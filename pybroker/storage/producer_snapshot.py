@@ -11,7 +11,7 @@ Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, 
 i64 last offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the transactions whose
 marker may not be committed yet: `4 bytes "pyB2", i32 count`, then `i64 producer id, i64 first
 offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last stable offset could
-go back when another replica leads that lacks the marker. The checksum covers these sections too.
+go back when a replica without the marker becomes the leader. The checksum covers both sections too.
 """
 
 from __future__ import annotations

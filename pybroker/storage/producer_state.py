@@ -28,7 +28,7 @@ BATCHES_REMEMBERED: Final = 5
 (max.in.flight.requests.per.connection). The broker remembers this many for each producer."""
 VERIFICATIONS_MAX: Final = 10_000
 """The largest number of guards of one partition, so that requests with made-up producer ids cannot
-fill the memory. The oldest guard goes first; its producer's batch gets INVALID_TXN_STATE."""
+fill the memory. Above it the oldest guard is removed; its batch then gets INVALID_TXN_STATE."""
 EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
 """The default of the option producer.id.expiration.ms."""
 
@@ -82,8 +82,8 @@ class Verification:
     started_ms: int
     epoch: int
     lowest_sequence: int
-    """The lowest sequence of the batches of this epoch that had to be verified. A batch with a
-    higher one is not appended before it."""
+    """The lowest sequence of the batches of this epoch that had to be verified. The transaction
+    begins with that batch: a batch with a higher sequence is not appended before it."""
 
 
 EXEMPT: Final = Verification(0, NO_EPOCH, SEQUENCE_MAX)
@@ -344,8 +344,8 @@ class ProducerState:
         return high_watermark if first is None or first > high_watermark else first
 
     def stood_still_ms(self, now_ms: int) -> int:
-        """Return how long an open or undecided transaction has kept the last stable offset; 0 if
-        there is no such transaction."""
+        """Return for how long (ms) an open or undecided transaction has held back the last stable
+        offset; 0 if there is no such transaction."""
         return 0 if self.first_unstable is None else max(0, now_ms - self.unstable_since_ms)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:

@@ -90,8 +90,8 @@ class TxnIndex:
             self._last_offset = entry.last_offset
 
     def add(self, entry: AbortedTransaction) -> None:
-        """Append an entry whose marker is read again, unless the index has the entry. The entries
-        of a log are read in order."""
+        """Append the entry of an abort marker that was read from the log, unless the index has it
+        already. The caller adds entries in the order of their markers."""
         if self._last_offset is None:
             entries = self.entries()
             self._last_offset = entries[-1].last_offset if entries else -1

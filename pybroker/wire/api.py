@@ -244,8 +244,8 @@ listener for brokers accepts their requests."""
 CLIENT_VERSION_MAX: Final[Mapping[ApiKey, int]] = MappingProxyType(
     {ApiKey.ADD_PARTITIONS_TO_TXN: 3}
 )
-"""API key -> the highest version that clients may use, for the APIs of which only brokers use a
-higher version."""
+"""API key -> the highest version that clients may use. Only APIs with higher versions, which are
+for brokers only, are listed."""
 
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:
