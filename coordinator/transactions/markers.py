@@ -157,7 +157,7 @@ class MarkerSender:
             try:
                 gone = await self._deleted(partitions)
             except PybrokerError as error:
-                self._note("deleted topics not found", error)
+                self._note("deleted topics not read from ZooKeeper", error)
                 gone = ()
             for completion, some in work.items():
                 completion.written(some.intersection(gone))
