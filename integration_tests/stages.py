@@ -113,6 +113,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_ranges",
         "test_real_input",
         "test_consumer_truncation",
+        "test_transactions",
         "test_transactions_in_log",
         "test_own_client",
     ),
