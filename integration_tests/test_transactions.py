@@ -1,5 +1,6 @@
-"""Tests of transactions with librdkafka's producer on three real brokers: a program consumes,
-transforms and produces while brokers are killed, and a later producer fences an earlier one."""
+"""Tests of transactions on three real brokers: a program with librdkafka consumes, transforms and
+produces while brokers are killed, a later producer fences an earlier one, and Java's producer sends
+records in transactions."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import confluent_kafka
 import kafka
 import pytest
 
+from integration_tests.apache_tools import Tools
 from integration_tests.kafka_python import polled
 from integration_tests.ranges import make_topic
 from integration_tests.test_offsets import tree
@@ -242,3 +244,19 @@ def test_later_producer_fences_the_earlier_one(cluster: Cluster) -> None:
     assert error.fatal()
     later.commit_transaction(PATIENCE_S)
     assert committed_values(bootstrap, topic, 1) == {0: [b"later"]}
+
+
+def test_java_producer_commits_its_transactions(cluster: Cluster, jars: str) -> None:
+    assert jars
+    topic, count = "java", 2000
+    make_topic(cluster.bootstrap, topic, replicas=3)
+    with Tools(cluster.bootstrap) as tools:
+        ran = tools.apache(
+            *("producer-perf-test", "--topic", topic, "--num-records", str(count)),
+            *("--record-size", "100", "--throughput", "2000"),
+            *("--transactional-id", "java", "--transaction-duration-ms", "50"),
+            *("--producer-props", f"bootstrap.servers={cluster.bootstrap}"),
+        )
+    assert ran.code == 0, ran
+    (values,) = committed_values(cluster.bootstrap, topic, 1).values()
+    assert [len(value) for value in values] == [100] * count
