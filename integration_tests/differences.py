@@ -334,8 +334,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "dump-log",
         "The tool refuses --transaction-log-decoder, and the decoders for records of KRaft and of"
         " tiered storage.",
-        "The decoder of transaction states is not implemented yet, and pybroker writes none of the"
-        " other records. --print-data-log shows their bytes.",
+        "The first is not implemented yet. The others are for records that pybroker never writes.",
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",

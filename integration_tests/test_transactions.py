@@ -34,6 +34,7 @@ RECORDS: Final = 600
 """Input records of each partition."""
 PER_TRANSACTION: Final = 10
 ABORT_ONE_IN: Final = 4
+ABORTED: Final = b"aborted "
 END: Final = b"end"
 TRANSACTION_KEY: Final = 1
 CLUSTER: Final = {
@@ -100,28 +101,31 @@ class Transformer:
         with closing(confluent_kafka.Consumer(options)) as consumer:
             partitions = [confluent_kafka.TopicPartition(INPUT, n) for n in range(PARTITIONS)]
             for each in consumer.committed(partitions, PATIENCE_S):
+                if each.error is not None:
+                    raise confluent_kafka.KafkaException(each.error)
                 self._positions[each.partition] = max(each.offset, 0)
             consumer.subscribe([INPUT])
             while self.done < PARTITIONS * RECORDS and time.monotonic() < deadline:
-                read = [m for m in consumer.consume(PER_TRANSACTION, 0.1) if m.error() is None]
-                if read:
-                    self._transform(producer, consumer, read)
+                messages = consumer.consume(PER_TRANSACTION, 0.1)
+                records = [message for message in messages if message.error() is None]
+                if records:
+                    self._transform(producer, consumer, records)
 
     def _transform(
         self,
         producer: confluent_kafka.Producer,
         consumer: confluent_kafka.Consumer,
-        read: Sequence[confluent_kafka.Message],
+        records: Sequence[confluent_kafka.Message],
     ) -> None:
         is_aborted = next(self._numbers) % ABORT_ONE_IN == 0
         first: dict[int, int] = {}
         beyond: dict[int, int] = {}
         producer.begin_transaction()
-        for message in read:
+        for message in records:
             number, offset = _place(message)
             first.setdefault(number, offset)
             beyond[number] = offset + 1
-            value = (b"aborted " if is_aborted else b"") + (message.value() or b"")
+            value = (ABORTED if is_aborted else b"") + (message.value() or b"")
             producer.produce(self._output, value, partition=number)
         offsets = [confluent_kafka.TopicPartition(INPUT, n, at) for n, at in beyond.items()]
         producer.send_offsets_to_transaction(
@@ -158,23 +162,25 @@ def produce(bootstrap: str, topic: str, values: dict[int, list[bytes]]) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def committed_values(bootstrap: str, topic: str, partitions: int) -> dict[int, list[bytes]]:
-    """Produce a last record to each partition and let kafka-python read the committed records
-    before it."""
+def finish(bootstrap: str, topic: str, partitions: int) -> None:
+    """Produce a last record to each partition, at which readers stop."""
+    produce(bootstrap, topic, {number: [END] for number in range(partitions)})
+
+
+def read(
+    bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed"
+) -> dict[int, list[bytes]]:
+    """Let kafka-python read each partition up to its last record. Return the values before it."""
     numbers = range(partitions)
-    produce(bootstrap, topic, {number: [END] for number in numbers})
     found: dict[int, list[bytes]] = {number: [] for number in numbers}
-    options: dict[str, Any] = {
-        "isolation_level": "read_committed",
-        "auto_offset_reset": "earliest",
-    }
+    options: dict[str, Any] = {"isolation_level": isolation, "auto_offset_reset": "earliest"}
     with closing(kafka.KafkaConsumer(bootstrap_servers=bootstrap, **options)) as consumer:
         consumer.assign([kafka.TopicPartition(topic, number) for number in numbers])
         deadline = time.monotonic() + PATIENCE_S
         while any(values[-1:] != [END] for values in found.values()):
             assert time.monotonic() < deadline, {n: len(values) for n, values in found.items()}
-            for key, records in polled(consumer).items():
-                found[key.partition] += [record.value for record in records]
+            for key, rows in polled(consumer).items():
+                found[key.partition] += [row.value for row in rows]
     return {number: values[:-1] for number, values in found.items()}
 
 
@@ -219,12 +225,17 @@ def test_each_record_is_transformed_once_while_brokers_are_killed(cluster: Clust
         wait_for(0.5)
         kill(cluster.leader(output, 0))
         work.result(PATIENCE_S)
-    print(f"{transformer.aborted} aborted, {len(transformer.errors)} errors: {transformer.errors}")
     assert transformer.aborted > 10
-    assert committed_values(bootstrap, output, PARTITIONS) == values
-    nodes = tree(cluster.zookeeper, f"/consumers/{GROUP}/offsets/{INPUT}")
-    for number in range(PARTITIONS):
-        assert nodes[f"/consumers/{GROUP}/offsets/{INPUT}/{number}"] == b"%d" % RECORDS
+    finish(bootstrap, output, PARTITIONS)
+    assert read(bootstrap, output, PARTITIONS) == values
+    uncommitted = read(bootstrap, output, PARTITIONS, "read_uncommitted")
+    assert any(value.startswith(ABORTED) for value in uncommitted[0] + uncommitted[1])
+    folder = f"/consumers/{GROUP}/offsets/{INPUT}"
+    ends = {f"{folder}/{number}": b"%d" % RECORDS for number in range(PARTITIONS)}
+    wait_until(
+        lambda: ends.items() <= tree(cluster.zookeeper, folder).items(),
+        what="the last transaction's offsets are in ZooKeeper",
+    )
 
 
 def test_later_producer_fences_the_earlier_one(cluster: Cluster) -> None:
@@ -243,7 +254,9 @@ def test_later_producer_fences_the_earlier_one(cluster: Cluster) -> None:
     assert error.code() == confluent_kafka.KafkaError._FENCED, error
     assert error.fatal()
     later.commit_transaction(PATIENCE_S)
-    assert committed_values(bootstrap, topic, 1) == {0: [b"later"]}
+    finish(bootstrap, topic, 1)
+    assert read(bootstrap, topic, 1) == {0: [b"later"]}
+    assert read(bootstrap, topic, 1, "read_uncommitted") == {0: [b"earlier", b"later"]}
 
 
 def test_java_producer_commits_its_transactions(cluster: Cluster, jars: str) -> None:
@@ -258,5 +271,5 @@ def test_java_producer_commits_its_transactions(cluster: Cluster, jars: str) -> 
             *("--producer-props", f"bootstrap.servers={cluster.bootstrap}"),
         )
     assert ran.code == 0, ran
-    (values,) = committed_values(cluster.bootstrap, topic, 1).values()
-    assert [len(value) for value in values] == [100] * count
+    finish(cluster.bootstrap, topic, 1)
+    assert [len(value) for value in read(cluster.bootstrap, topic, 1)[0]] == [100] * count
