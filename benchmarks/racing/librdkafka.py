@@ -243,7 +243,7 @@ def client_name() -> str:
 
 
 def program_value(size: int) -> bytes:
-    """Return the value of `size` bytes that the program sends."""
+    """Return the value of `size` bytes that rdkafka_performance sends."""
     return (PROGRAM_VALUE * (size // len(PROGRAM_VALUE) + 1))[:size]
 
 

@@ -1,8 +1,8 @@
-"""The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker. The
-coordinator writes the node after it has written to ZooKeeper the offsets of this transaction and of
-all transactions with earlier markers. A new coordinator writes the offsets of transactions with
-later markers again. It does not write those of the others again, because later commits may have
-replaced them.
+"""The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker.
+
+When the node has a marker's offset, ZooKeeper has the offsets of each transaction up to that
+marker. A new coordinator writes the offsets of the transactions after it again. It does not write
+the earlier ones again, because later commits may have replaced them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ Offsets = Mapping[OffsetKey, CommittedOffset | None]
 
 
 class TransactionWrites:
-    """Writes the offsets of committed transactions to ZooKeeper, from `begin` to `end`."""
+    """Writes the offsets of committed transactions to ZooKeeper, between the calls of `begin` and
+    `end`."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ A link changes kazoo's behaviour in five ways:
   could overtake the answer of the read that set the watch. The event would then be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does: it sends the server the last zxid that the client has seen.
-- kazoo reads each answer by itself. A link reads many at once (`read_ahead.py`), and wakes the
+- kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the
   event loop once for all that arrive before the loop runs.
 - With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
   link gives the attempts a third of the session timeout, divided by the number of servers.

@@ -172,7 +172,7 @@ class Producer:
         size = record_size_max(key_bytes, value_bytes, header_list)
         if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
             raise RecordTooLarge(
-                f"a record of up to {size} bytes does not fit max.request.size"
+                f"a record may need {size} bytes, more than max.request.size"
                 f" = {self.options.max_request_size} or buffer.memory = {self._budget.limit}"
             )
         self._check_running()

@@ -67,8 +67,8 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Note that no log directory is expected to contain the partition any more, although its
-        directory has disappeared. Raises StorageError."""
+        """Stop expecting the partition's missing directory in any log directory (see
+        `LogDirectory.give_up`). Raises StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 
@@ -191,8 +191,8 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The list of log directories that each directory stores after the accepted losses have
-        been handled. It omits the directories whose loss was accepted."""
+        """The log directories of this broker, without those whose loss was accepted. Each directory
+        stores this list when the accepted losses have been handled."""
         return self._family
 
     def _ids(self) -> dict[str, str]:
