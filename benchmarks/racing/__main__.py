@@ -97,7 +97,8 @@ class Race:
 
     def _warm_up(self, contestant: Contestant, measures: RunningMeasures) -> None:
         """Run rounds of the chosen measures until the contestant's figures no longer change. The
-        report shows these rounds separately. A contestant without a just-in-time compiler gets a quarter of the time."""
+        report shows these rounds separately. A contestant without a just-in-time compiler gets a
+        quarter of the time."""
         share = 1.0 if contestant.name == APACHE else 0.25
         rounds = measures.warm_up(contestant, self._chosen, self._scale.warm_up_seconds_max * share)
         for number, figures in enumerate(rounds):
