@@ -28,6 +28,7 @@ HEALTH: Final = "health in replication.rst"
 GROUPS: Final = "groups.rst"
 TRANSACTIONS: Final = "transactions.rst"
 StatusT = TypeVar("StatusT", bound=enum.Enum)
+RequestT = TypeVar("RequestT", bound=enum.Enum)
 
 
 def targets(moves: Mapping[StatusT, frozenset[StatusT]]) -> dict[str, list[str]]:
@@ -51,6 +52,16 @@ def events(moves: Mapping[Event, Mapping[Health, Health]]) -> dict[str, list[str
     }
 
 
+def answers(
+    of: Mapping[StatusT, Mapping[RequestT, str]],
+) -> dict[enum.Enum, Mapping[enum.Enum, str]]:
+    """The same table, with keys of any enum."""
+    return {
+        state: {request: answer for request, answer in row.items()}  # noqa: C416
+        for state, row in of.items()
+    }
+
+
 TABLES: Final[Mapping[str, Mapping[str, dict[str, list[str]]]]] = MappingProxyType(
     {
         CONTROLLER: {
@@ -64,7 +75,7 @@ TABLES: Final[Mapping[str, Mapping[str, dict[str, list[str]]]]] = MappingProxyTy
 )
 """Part of a page -> title -> diagram."""
 ANSWERS: Final[Mapping[str, Mapping[enum.Enum, Mapping[enum.Enum, str]]]] = MappingProxyType(
-    {GROUPS: dict(states.ANSWERS), TRANSACTIONS: dict(transaction_states.ANSWERS)}
+    {GROUPS: answers(states.ANSWERS), TRANSACTIONS: answers(transaction_states.ANSWERS)}
 )
 """Page -> state -> request -> the answer."""
 
@@ -82,9 +93,9 @@ def render(name: str) -> str:
     diagrams = "\n".join(
         f"{title}::\n\n{_diagram(moves)}\n" for title, moves in TABLES[name].items()
     )
-    answers = f"\n{_answers(ANSWERS[name])}" if name in ANSWERS else ""
+    listed = f"\n{_answers(ANSWERS[name])}" if name in ANSWERS else ""
     begin, end = _marks(name)
-    return f"{begin}\n{diagrams}{answers}\n{end}"
+    return f"{begin}\n{diagrams}{listed}\n{end}"
 
 
 def _diagram(moves: Mapping[str, list[str]]) -> str:
