@@ -75,6 +75,7 @@ def test_a_broker_that_serves_is_alive_and_ready(observed: Observed) -> None:
         "controller",
         "log_directories",
         "replicas",
+        "transactions",
     ]
     assert observed.site.ask("/no-such")[0] == 404
 
