@@ -8,6 +8,7 @@ in Kafka, OffsetFetch does not check whether a partition exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from pybroker.coordinator.groups.calls import Identity
 from pybroker.coordinator.groups.coordinator import GroupCoordinator
@@ -39,6 +40,7 @@ from pybroker.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from pybroker.wire.messages.transactions import TxnOffsetCommitRequestPartition
 from pybroker.yield_every import yield_every
 
 _FIRST_WITH_ERROR_FOR_ALL = 2
@@ -46,6 +48,7 @@ _FIRST_WITH_GROUPS = 8
 _CONSUMER = "consumer"
 _TIME_MAX_MS = 2**63 - 1
 
+ItemT = TypeVar("ItemT", OffsetCommitRequestPartition, TxnOffsetCommitRequestPartition)
 Found = Mapping[TopicPartition, CommittedOffset | ErrorCode]
 """Partition -> its committed offset, or an error. A partition without a committed offset has no
 entry."""
@@ -57,15 +60,8 @@ entry."""
 async def handle_offset_commit(
     services: Services, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    codes: dict[TopicPartition, ErrorCode] = {}
-    wanted: dict[TopicPartition, OffsetCommitRequestPartition] = {}
     items = ((topic.name, item) for topic in message.topics for item in topic.partitions)
-    async for name, item in yield_every(items):
-        key = TopicPartition(name, item.partition_index)
-        codes[key] = offset_fault(services, key, item.committed_metadata)
-        wanted.pop(key, None)
-        if codes[key] is ErrorCode.NONE:
-            wanted[key] = item
+    codes, wanted = await checked(services, items)
     if wanted:
         codes.update(await _commit(services, request, message, wanted))
     return OffsetCommitResponse(
@@ -83,6 +79,23 @@ async def handle_offset_commit(
             for topic in message.topics
         ]
     )
+
+
+async def checked(
+    services: Services, items: Iterable[tuple[str, ItemT]]
+) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
+    """Check the offsets to commit, pairs of topic and requested partition. Return the error code of
+    each partition, and the partitions with NONE. If a partition is named twice, the last one
+    counts."""
+    codes: dict[TopicPartition, ErrorCode] = {}
+    wanted: dict[TopicPartition, ItemT] = {}
+    async for name, item in yield_every(items):
+        key = TopicPartition(name, item.partition_index)
+        codes[key] = offset_fault(services, key, item.committed_metadata)
+        wanted.pop(key, None)
+        if codes[key] is ErrorCode.NONE:
+            wanted[key] = item
+    return codes, wanted
 
 
 def offset_fault(services: Services, key: TopicPartition, metadata: str | None) -> ErrorCode:

@@ -13,7 +13,7 @@ from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.transactional_commit import TransactionalCommit, commit
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
-from pybroker.handlers.offsets import offset_fault, require_lease
+from pybroker.handlers.offsets import checked, require_lease
 from pybroker.model import TopicPartition
 from pybroker.ports import Producer
 from pybroker.wire.messages.transactions import (
@@ -23,7 +23,6 @@ from pybroker.wire.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from pybroker.yield_every import yield_every
 
 _FIRST_THAT_HANDLES_LOADING: Final = 2
 """Producers before 2.0 may crash after COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
@@ -32,15 +31,8 @@ _FIRST_THAT_HANDLES_LOADING: Final = 2
 async def handle_txn_offset_commit(
     services: Services, request: Request, message: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    codes: dict[TopicPartition, ErrorCode] = {}
-    wanted: dict[TopicPartition, TxnOffsetCommitRequestPartition] = {}
     items = ((topic.name, item) for topic in message.topics for item in topic.partitions)
-    async for name, item in yield_every(items):
-        key = TopicPartition(name, item.partition_index)
-        codes[key] = offset_fault(services, key, item.committed_metadata)
-        wanted.pop(key, None)
-        if codes[key] is ErrorCode.NONE:
-            wanted[key] = item
+    codes, wanted = await checked(services, items)
     if wanted:
         codes.update(await _commit(services, request, message, wanted))
     return TxnOffsetCommitResponse(
