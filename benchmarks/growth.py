@@ -1,7 +1,7 @@
 """The cost of partitions that stand still: three brokers of ours beside three of Apache Kafka.
 
     python benchmarks/growth.py [--rounds N] [--partitions N,...] [--ours-only] [--foreign PERCENT]
-        [--results]
+        [--warm-up SECONDS] [--results]
     python benchmarks/growth.py --duties [--partitions N,...] [--quick]
 
 The first form adds idle partitions (replication 3, no records) to both clusters and measures at
@@ -13,8 +13,9 @@ other, so the idle load of one is there while the other is measured. It does not
 The program prints a table for docs/performance.rst: medians with the smallest and the largest
 round, and how many rounds count. With --results it also puts the medians into the file from which
 `benchmarks.racing.plot` makes the plot. By default both clusters are measured at 0, 500 and 2,000
-partitions, and with --ours-only ours at 0, 10,000 and 20,000. Needs Java and the jars that `mvn`
-brings.
+partitions, and with --ours-only ours at 0, 10,000 and 20,000. Before the first round the program
+sends records to Apache's cluster for 40 s and to ours for 10 s, because Java compiles code while it
+runs; `--warm-up 0` measures new clusters instead. Needs Java and the jars that `mvn` brings.
 
 The second form prints what each periodic duty of one broker costs with 100, 1,000 and 10,000
 partitions, connections or groups: the time of a run in ms, or percent of a core.
@@ -153,10 +154,11 @@ class Stand:
         self._idle = 0
         self._producer = OneAtATime(cluster, cluster.topic(1))
 
-    def warm_up(self) -> None:
-        """Send records until a just-in-time compiler has compiled the code."""
+    def warm_up(self, seconds: float) -> None:
+        """Send records until a just-in-time compiler has compiled the code: to Apache's cluster
+        for `seconds`, to ours for a quarter of that."""
         share = 0.25 if self.cluster.name == OURS else 1.0
-        deadline = time.monotonic() + self._scale.warm_up_seconds * share
+        deadline = time.monotonic() + seconds * share
         while time.monotonic() < deadline:
             self._producer.send(self._scale.warm_records)
 
@@ -198,8 +200,6 @@ def run(
     """Measure all clusters in turn at each number of idle partitions in `sizes`. A round counts
     only if other processes use at most `foreign_percent_max` percent of one core during it."""
     table: Table = {}
-    for stand in stands:
-        stand.warm_up()
     for size in sizes:
         for stand in stands:
             stand.grow(size)
@@ -283,6 +283,12 @@ def arguments() -> argparse.Namespace:
         help="drop a round if other processes took more of a core (default 10)",
     )
     parser.add_argument(
+        "--warm-up",
+        type=float,
+        metavar="SECONDS",
+        help="send records to Apache's cluster for this long before the first round (default 40)",
+    )
+    parser.add_argument(
         "--results", action="store_true", help="put the medians into benchmarks/results/growth.json"
     )
     parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
@@ -314,6 +320,8 @@ def main() -> None:
             cluster = stack.enter_context(Cluster(name, place, chroot, SESSION_MS))
             label = name if len(names) > 1 else f"{name} alone"
             stands.append(Stand(cluster, label, scale))
+        for stand in stands:
+            stand.warm_up(scale.warm_up_seconds if options.warm_up is None else options.warm_up)
         table = run(stands, sizes, options.rounds, scale, options.foreign)
         print(rst(table))
         if options.results and not options.quick:
