@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from pybroker.errors import ErrorCode
-from pybroker.model import NO_TOPIC_ID, TopicPartition
+from pybroker.model import NO_EPOCH, NO_TOPIC_ID, TopicPartition
 from pybroker.records.batch import iter_headers, read_header, stamp
 from pybroker.records.record import decode_records
 from pybroker.wire.api import APIS, ApiKey
@@ -102,12 +102,12 @@ class Partition:
     """The limit of an answer in bytes, beyond its first batch."""
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
-    def append(self, data: bytes) -> int:
-        """Store without checks. Return the base offset."""
+    def append(self, data: bytes, epoch: int = 7) -> int:
+        """Store without checks, in that leader epoch. Return the base offset."""
         batch = bytearray(data)
         header = read_header(batch)
         base = self.end
-        stamp(batch, 0, base, 7)
+        stamp(batch, 0, base, epoch)
         self.batches.append(bytes(batch))
         self.end += header.record_count
         return base
@@ -334,7 +334,11 @@ class FakeBroker:
             FetchableTopicResponse(
                 topic=topic.topic,
                 partitions=[
-                    self._read(TopicPartition(topic.topic, p.partition), p.fetch_offset)
+                    self._read(
+                        TopicPartition(topic.topic, p.partition),
+                        p.fetch_offset,
+                        p.current_leader_epoch,
+                    )
                     for p in topic.partitions
                 ],
             )
@@ -347,7 +351,7 @@ class FakeBroker:
     async def _fetch_in_session(
         self, request: FetchRequest, sessions: dict[int, dict[TopicPartition, int]]
     ) -> FetchResponse:
-        """Each id is the number of earlier sessions; epochs are not checked."""
+        """Each id is the number of earlier sessions. No epoch is checked."""
         full = request.session_epoch <= 0
         session_id = request.session_id
         if full:
@@ -377,9 +381,11 @@ class FakeBroker:
             ],
         )
 
-    def _read(self, key: TopicPartition, offset: int) -> PartitionData:
+    def _read(self, key: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> PartitionData:
         log = self.partitions[key]
         code = self.partition_faults.popleft() if self.partition_faults else ErrorCode.NONE
+        if not code and NO_EPOCH < epoch < self.leader_epoch:
+            code = ErrorCode.FENCED_LEADER_EPOCH
         if not code and not log.start <= offset <= log.end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
         data = log.read(offset)

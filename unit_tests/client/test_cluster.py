@@ -79,6 +79,7 @@ async def three_brokers() -> AsyncIterator[list[FakeBroker]]:
     async with FakeBroker({"t": 1}) as a, FakeBroker({"t": 1}) as b, FakeBroker({"t": 1}) as c:
         brokers = [a, b, c]
         for broker in brokers:
+            broker.leader_epoch = 1
             broker.handlers[ApiKey.METADATA] = tells(brokers, leader=1, epoch=1)
         yield brokers
 

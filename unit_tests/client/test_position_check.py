@@ -45,14 +45,19 @@ def batch(value: bytes, *, epoch: int = 7, base: int = 0) -> bytes:
 
 
 def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> None:
-    """Let the leader epoch be 9; the broker gives these answers one after the other, and repeats
-    the last one."""
+    """Let the leader epoch be 9. The broker gives these answers one after the other to questions
+    about earlier epochs, and repeats the last one. Epoch 9 ends at the end of its log."""
     broker.leader_epoch = 9
     rest = list(answers)
 
     def answer(request: Any) -> OffsetForLeaderEpochResponse:
-        found = rest.pop(0) if len(rest) > 1 else rest[0]
         (topic,) = request.topics
+        (asked,) = topic.partitions
+        found: tuple[int, int] | ErrorCode
+        if asked.leader_epoch == broker.leader_epoch:
+            found = broker.leader_epoch, broker.partition().end
+        else:
+            found = rest.pop(0) if len(rest) > 1 else rest[0]
         row = EpochEndOffset(partition=0)
         if isinstance(found, ErrorCode):
             row.error_code = found
@@ -66,11 +71,11 @@ def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> No
 
 
 def cut(broker: FakeBroker, offset: int, *values: bytes) -> None:
-    """Keep that many records of one batch each, and append others."""
+    """Keep that many records of one batch each, and append others in the present leader epoch."""
     log = broker.partition()
     log.batches, log.end = log.batches[:offset], offset
     for value in values:
-        log.append(batch(value))
+        log.append(batch(value), broker.leader_epoch)
 
 
 def questions(broker: FakeBroker) -> list[int]:
@@ -121,7 +126,7 @@ async def test_nothing_is_lost_and_every_leader_is_asked_once() -> None:
         assert questions(broker) == [], "the leader that gave it has it"
         is_led_anew(broker, (7, 6))
         for number in range(6, 9):
-            broker.partition().append(batch(b"%d" % number))
+            broker.partition().append(batch(b"%d" % number), 9)
             assert await values(target, 1) == [b"%d" % number]
         assert questions(broker) == [7]
 
@@ -168,7 +173,7 @@ async def test_a_leader_that_does_not_know_is_believed_by_its_fetch(
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         await having_read(broker, target)
         is_led_anew(broker, answer)
-        broker.partition().append(batch(b"6"))
+        broker.partition().append(batch(b"6"), 9)
         assert await values(target, 1) == [b"6"]
 
 
@@ -176,7 +181,7 @@ async def test_a_broker_that_refuses_the_question_is_read_on_from() -> None:
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         await having_read(broker, target)
         is_led_anew(broker, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        broker.partition().append(batch(b"6"))
+        broker.partition().append(batch(b"6"), 9)
         assert await values(target, 1) == [b"6"]
 
 
