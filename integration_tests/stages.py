@@ -116,6 +116,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_transactions",
         "test_transactions_in_log",
         "test_own_client",
+        "test_streams",
     ),
     "conformance": ("conformance", "test_sessions_beside_apache", "test_fetch_session_clients"),
     "docker": ("test_docker",),
