@@ -39,6 +39,14 @@ STREAMS: Final = (
 )
 """Kafka Streams, with RocksDB for its state."""
 
+CONNECT: Final = (
+    f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
+    f"org.apache.kafka:connect-file:{KAFKA_VERSION}",
+    f"org.apache.kafka:connect-json:{KAFKA_VERSION}",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+"""A worker of Kafka Connect, with the connectors that read and write files."""
+
 OLD_KAFKA: Final[Mapping[str, Sequence[str]]] = {
     "2.8.2": ("org.apache.kafka:kafka_2.13:2.8.2", "org.slf4j:slf4j-simple:1.7.36"),
     "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1", "org.slf4j:slf4j-simple:1.7.25"),
@@ -193,7 +201,7 @@ def _fetch(pom: str, folder: Path) -> None:
 
 def main() -> int:
     """Fill the cache. Exit with code 1 and the reason if that is not possible."""
-    wanted = [(artifacts, ()) for artifacts in (KAFKA, STREAMS, *OLD_KAFKA.values())]
+    wanted = [(artifacts, ()) for artifacts in (KAFKA, STREAMS, CONNECT, *OLD_KAFKA.values())]
     for artifacts, without in (*wanted, (SPARK_CONNECTOR, IN_PYSPARK)):
         try:
             jars = class_path(artifacts, without).split(os.pathsep)

@@ -117,6 +117,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_transactions_in_log",
         "test_own_client",
         "test_streams",
+        "test_connect",
     ),
     "conformance": ("conformance", "test_sessions_beside_apache", "test_fetch_session_clients"),
     "docker": ("test_docker",),
@@ -138,6 +139,7 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
     "test_changing_brokers": ("test_pybroker_recovers_a_log_of_a_killed_apache_broker",),
     "test_classic_consumer": ("test_members_join_leave_die_and_lose_their_sessions_under_load",),
     "test_compatibility": ("test_the_examples_of_the_page_of_tools_run",),
+    "test_connect": ("*",),
     "test_configs": ("test_names_types_and_defaults_are_apaches",),
     "test_coordinators": ("test_a_follower_that_dies_does_not_disturb_the_coordinator",),
     "test_docker": ("*",),
@@ -248,6 +250,7 @@ suffix.
 """
 
 FEW: Final[Mapping[str, tuple[str, ...]]] = {
+    "test_streams::test_words_are_counted_exactly_once": ("1-MB",),
     "test_offsets::test_a_coordinator_killed_in_mid_commit": ("kafka",),
     "test_own_group_faults::test_a_restarted_coordinator_causes_no_rebalance": ("ours",),
     "test_offsets::test_a_resumed_old_coordinator_commits_nothing": ("zookeeper",),
