@@ -54,7 +54,16 @@ class Cluster:
     """Three brokers of one contestant (`name`), with their own chroot in the ZooKeeper that all
     clusters share. `session_ms` is their zookeeper.session.timeout.ms."""
 
-    def __init__(self, name: str, folder: Path, zookeeper: str, session_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        zookeeper: str,
+        session_ms: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment` has additional environment variables for brokers of pybroker."""
         self.name = name
         overrides = {
             "auto.create.topics.enable": "false",
@@ -67,7 +76,9 @@ class Cluster:
             options = {**overrides, "broker.id": str(number)}
             place = folder / str(number)
             self.servers.append(
-                PybrokerProcess(place, zookeeper=zookeeper, overrides=options)
+                PybrokerProcess(
+                    place, zookeeper=zookeeper, overrides=options, environment=environment
+                )
                 if name == OURS
                 else ApacheKafka(
                     place,
@@ -91,6 +102,11 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         for server in self.servers:
             server.close()
+
+    def disconnect(self) -> None:
+        """Close the admin client: its connections cost the brokers time. Topics can no longer be
+        created."""
+        del self.admin
 
     @property
     def bootstrap(self) -> str:

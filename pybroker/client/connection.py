@@ -4,6 +4,10 @@ The connection handles framing, correlation ids and API versions, but no retries
 first invalid response, at the first response that is too late (all later responses would be late,
 too), and when the broker closes it. An ended connection is never reopened; the client opens a new
 one.
+
+A connection has no task: the event loop's calls for received bytes deliver the responses. It has
+one timer for the time limits of all requests in flight. So a request costs little more than its
+bytes, which is what a follower needs that waits for records of an idle leader.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from pybroker.background import BackgroundTask
 from pybroker.client.addresses import format_address
 from pybroker.client.errors import (
     AnswerTooLarge,
@@ -29,6 +32,7 @@ from pybroker.client.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
+from pybroker.client.response_frames import FRAME_LENGTH, ResponseFrames, ResponseReceiver
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.codec import decode_response, encode_request
@@ -45,9 +49,10 @@ SOFTWARE_VERSION: Final = "1"
 API_VERSIONS_FIRST: Final = 3
 """The version of the first ApiVersions request. Brokers since Kafka 2.4 support it; older brokers
 return error 35 and their versions."""
-FRAME_LENGTH: Final = struct.Struct(">i")
 CORRELATION_IDS: Final = 2**31
 FLUSH_LIMIT_S: Final = 2.0
+_TIMER_EARLY_S: Final = 0.001
+"""How much too early an event loop may call a timer."""
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
@@ -58,7 +63,18 @@ class _Pending:
     api: Api
     version: int
     correlation_id: int
+    timeout_s: float
+    deadline: float
+    """The time (s) of the event loop at which the response is too late."""
     answer: asyncio.Future[memoryview]
+
+
+class _TooLarge(Exception):
+    """The next response has more bytes than the client accepts."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
 
 
 class Connection:
@@ -68,14 +84,13 @@ class Connection:
     def __init__(
         self,
         address: tuple[str, int],
-        reader: asyncio.StreamReader,
+        receiver: ResponseReceiver,
         writer: asyncio.StreamWriter,
         *,
         client_id: str,
         response_max_bytes: int,
     ) -> None:
         self.address = address
-        self._reader = reader
         self._writer = writer
         self._client_id = client_id
         self._response_max_bytes = response_max_bytes
@@ -83,8 +98,10 @@ class Connection:
         self._pending: deque[_Pending] = deque()
         self._next_id = 0
         self._failure: ClientError | None = None
-        self._reading = BackgroundTask(f"read {address[0]}:{address[1]}")
-        self._reading.start(self._read)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._frames = ResponseFrames(self._check_length, self._deliver)
+        receiver.on_data, receiver.on_end = self._received, self._ended
 
     @classmethod
     async def open(
@@ -103,7 +120,9 @@ class Connection:
         name = format_address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
-                reader, writer = await asyncio.open_connection(host, port)
+                loop = asyncio.get_running_loop()
+                transport, receiver = await loop.create_connection(ResponseReceiver, host, port)
+                writer = asyncio.StreamWriter(transport, receiver, receiver.unused_reader, loop)
                 if receive_buffer_bytes is not None and receive_buffer_bytes > 0:
                     writer.get_extra_info("socket").setsockopt(
                         socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes
@@ -114,7 +133,7 @@ class Connection:
             raise ConnectFailed(name, _reason(error, host)) from error
         connection = cls(
             (host, port),
-            reader,
+            receiver,
             writer,
             client_id=client_id,
             response_max_bytes=response_max_bytes,
@@ -171,21 +190,21 @@ class Connection:
         version: int | None = None,
     ) -> Coroutine[Any, Any, AnswerT]:
         """Write a request, in `version` or the highest version that both sides support. The
-        returned awaitable gives the response, a message of the type `answer`.
+        returned awaitable gives the response, a message of the type `answer`. `timeout_s` is the
+        time limit of the response, from the call on.
 
         The call raises NotConnected and UnsupportedByBroker; awaiting raises ConnectionLost and
         RequestTimedOut. If the result is not awaited, the response is dropped.
         """
         chosen = self.version_of(key) if version is None else version
-        pending = self._write(APIS[key], chosen, request)
-        return self._receive(pending, answer, timeout_s)
+        return self._receive(self._write(APIS[key], chosen, request, timeout_s), answer)
 
     async def tell(self, key: ApiKey, request: Message, *, timeout_s: float) -> None:
         """Write at once a request to which the broker sends no response (Produce with acks=0), and
         wait until the operating system has accepted all bytes. Raises NotConnected, ConnectionLost,
         RequestTimedOut."""
         self._writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for all bytes
-        pending = self._write(APIS[key], self.version_of(key), request)
+        pending = self._write(APIS[key], self.version_of(key), request, timeout_s)
         self._pending.remove(pending)
         try:
             async with asyncio.timeout(timeout_s):
@@ -214,10 +233,9 @@ class Connection:
             pass
         finally:  # also if the caller is cancelled while the broker does not read
             self._writer.transport.abort()
-            await self._reading.stop()
 
-    def _write(self, api: Api, version: int, request: Message) -> _Pending:
-        if self._writer.is_closing():  # the transport is closing before `_read` ends
+    def _write(self, api: Api, version: int, request: Message, timeout_s: float) -> _Pending:
+        if self._writer.is_closing():  # the transport is closing before it calls `_ended`
             self._fail(ConnectionLost("the connection broke"))
         if self._failure is not None:
             raise NotConnected(f"{format_address(*self.address)}: {self._failure}")
@@ -229,30 +247,40 @@ class Connection:
         )
         body = encode_request(api, version, request)
         self._writer.write(FRAME_LENGTH.pack(len(header) + len(body)) + header + body)
-        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        pending = _Pending(api, version, correlation_id, answer)
+        deadline = self._loop.time() + timeout_s
+        pending = _Pending(
+            api, version, correlation_id, timeout_s, deadline, self._loop.create_future()
+        )
         self._pending.append(pending)
+        if self._timer is None or deadline < self._timer.when():
+            self._set_timer(deadline)
         return pending
 
-    async def _receive(self, pending: _Pending, answer: type[AnswerT], timeout_s: float) -> AnswerT:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        text = f"no response to {pending.api.key.name} within {timeout_s:g} s"
-        late = ConnectionLost(f"the client closed the connection: {text}")
-        try:
-            async with asyncio.timeout_at(deadline):
-                frame = await asyncio.shield(pending.answer)
-        except TimeoutError:
-            self._fail(late)
-            raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
-        except asyncio.CancelledError:
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        """End the connection if a response is too late. Otherwise set the timer again, if a request
+        is in flight. Requests whose callers gave up count, too: later callers would wait on a dead
+        connection."""
+        self._timer = None
+        now = self._loop.time() + _TIMER_EARLY_S
+        late = [pending for pending in self._pending if pending.deadline <= now]
+        if not late:
+            if self._pending:
+                self._set_timer(min(pending.deadline for pending in self._pending))
+            return
+        where = format_address(*self.address)
+        for pending in late:
             if not pending.answer.done():
-                # The caller stopped waiting before the time limit of the request. Without this
-                # timer, a later caller would wait on a dead connection.
-                timer = loop.call_at(deadline, self._fail, late)
-                pending.answer.add_done_callback(lambda _: timer.cancel())
-            raise
-        return self._decode(pending, answer, frame)
+                pending.answer.set_exception(RequestTimedOut(f"{where}: {_late(pending)}"))
+                pending.answer.exception()  # as in `_fail`
+        self._fail(ConnectionLost(f"the client closed the connection: {_late(late[0])}"))
+
+    async def _receive(self, pending: _Pending, answer: type[AnswerT]) -> AnswerT:
+        return self._decode(pending, answer, await pending.answer)
 
     def _decode(self, pending: _Pending, answer: type[AnswerT], frame: memoryview) -> AnswerT:
         try:
@@ -276,8 +304,8 @@ class Connection:
             request = ApiVersionsRequest(
                 client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
             )
-            pending = self._write(api, version, request)
-            response = await self._receive_versions(pending, timeout_s)
+            pending = self._write(api, version, request, timeout_s)
+            response = await self._receive_versions(pending)
             offered = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
             if response.error_code == ErrorCode.NONE:
                 self._versions = offered
@@ -289,41 +317,41 @@ class Connection:
                 )
             version = lower
 
-    async def _receive_versions(self, pending: _Pending, timeout_s: float) -> ApiVersionsResponse:
+    async def _receive_versions(self, pending: _Pending) -> ApiVersionsResponse:
         """Return the response to the ApiVersions request `pending`. A broker that does not support
         the version of the request responds in version 0."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                frame = await asyncio.shield(pending.answer)
-        except TimeoutError:
-            raise RequestTimedOut("no response to ApiVersions") from None
+        frame = await pending.answer
         _, start = parse_response_header(frame, 0)
         refused = int.from_bytes(frame[start : start + 2], "big") == ErrorCode.UNSUPPORTED_VERSION
         if refused:
             pending.version = 0
         return self._decode(pending, ApiVersionsResponse, frame)
 
-    async def _read(self) -> None:
+    def _received(self, data: bytes) -> None:
+        if self._failure is not None:
+            return
         try:
-            while True:
-                (length,) = FRAME_LENGTH.unpack(await self._reader.readexactly(FRAME_LENGTH.size))
-                if length > self._response_max_bytes and self._versions:
-                    self._refuse(length)
-                    return
-                if not 4 <= length <= self._response_max_bytes:
-                    raise MalformedInput(
-                        f"the response size is {length} bytes, expected 4 to"
-                        f" {self._response_max_bytes}"
-                    )
-                frame = await self._reader.readexactly(length)
-                self._deliver(memoryview(frame))
-        except asyncio.IncompleteReadError as error:
-            inside = "in the middle of a response" if error.partial else "before the response"
-            self._fail(ConnectionLost(f"the broker closed the connection {inside}"))
-        except OSError as error:
-            self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
+            self._frames.feed(data)
+        except _TooLarge as error:
+            self._refuse(error.length)
         except MalformedInput as error:
             self._fail(ConnectionLost(f"the broker sent an invalid response: {error}"))
+
+    def _check_length(self, length: int) -> None:
+        if length > self._response_max_bytes and self._versions:
+            raise _TooLarge(length)
+        if not 4 <= length <= self._response_max_bytes:
+            raise MalformedInput(
+                f"the response size is {length} bytes, expected 4 to {self._response_max_bytes}"
+            )
+
+    def _ended(self, error: Exception | None) -> None:
+        if isinstance(error, OSError):
+            self._fail(ConnectionLost(f"the connection broke: {error.strerror or error}"))
+        else:
+            is_partial = self._frames.is_partial
+            inside = "in the middle of a response" if is_partial else "before the response"
+            self._fail(ConnectionLost(f"the broker closed the connection {inside}"))
 
     def _refuse(self, length: int) -> None:
         """Close the connection because the next response has `length` bytes, which is too large.
@@ -364,6 +392,8 @@ class Connection:
         if self._failure is not None:
             return
         self._failure = failure
+        if self._timer is not None:
+            self._timer.cancel()
         if abort:
             self._abort()
         text = f"{format_address(*self.address)}: {failure}"
@@ -372,6 +402,10 @@ class Connection:
             if not answer.done():
                 answer.set_exception(ConnectionLost(text))
                 answer.exception()  # if no caller waits, asyncio logs nothing
+
+
+def _late(pending: _Pending) -> str:
+    return f"no response to {pending.api.key.name} within {pending.timeout_s:g} s"
 
 
 def _reason(error: OSError, host: str) -> str:

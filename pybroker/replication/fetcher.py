@@ -125,9 +125,9 @@ class Fetcher:
         )
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
-        self._added = asyncio.Event()
-        """Set when partitions were added. A fetch that waits at the leader does not include
-        them."""
+        self._cut: asyncio.Timeout | None = None
+        """The time limit of the fetch under way. It has no limit until partitions are added, which
+        the fetch does not include."""
         self._wake = asyncio.Event()
         self._syncing = False
         """Whether the fetcher has appended records that are not durable yet."""
@@ -143,7 +143,8 @@ class Fetcher:
             key = partition.topic_partition
             self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
         self._failures = 0
-        self._added.set()
+        if self._cut is not None and self._cut.when() is None:
+            self._cut.reschedule(asyncio.get_running_loop().time() + _GRACE_S)
         self._wake.set()
 
     def remove(self, key: TopicPartition) -> None:
@@ -167,7 +168,6 @@ class Fetcher:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._added.clear()
             self._wake.clear()
             now = loop.time()
             changed, due = self._determine_positions(now)
@@ -239,20 +239,17 @@ class Fetcher:
         were added to the fetcher while the fetch waited: the caller fetches again with them.
         `changed` are the partitions whose position may differ from the last fetch."""
         self._counters.requests += 1
-        asked = asyncio.ensure_future(self._channel.fetch(self._positions, limits, changed))
-        added = asyncio.ensure_future(self._added.wait())
+        # A timeout without a time limit needs no task and no timer. `add` gives it a limit.
+        self._cut = asyncio.timeout(None)
         try:
-            await asyncio.wait([asked, added], return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
-                await asyncio.wait([asked], timeout=_GRACE_S)
-            return asked.result() if asked.done() else None
+            async with self._cut:
+                return await self._channel.fetch(self._positions, limits, changed)
+        except TimeoutError:
+            if self._cut.expired():
+                return None
+            raise
         finally:
-            added.cancel()
-            if not asked.done():
-                asked.cancel()
-                await asyncio.wait([asked])
-            if not asked.cancelled():
-                asked.exception()  # no other code retrieves it when this task is cancelled
+            self._cut = None
 
     def _reached(self) -> None:
         if self._failures:

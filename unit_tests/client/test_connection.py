@@ -258,7 +258,7 @@ def test_no_request_waits_for_the_acknowledgement_of_an_earlier_one(
 def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The transport knows that the connection broke, the reading task does not yet."""
+    """The transport knows that the connection broke, and has not called `connection_lost` yet."""
 
     async def peer(wire: Wire) -> None:
         await wire.handshake()
@@ -268,7 +268,6 @@ def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
         async with serving(peer) as port:
             connection = await connect(port)
             connection._writer.transport.abort()
-            await loop_turns(1)
             with pytest.raises(NotConnected, match="the connection broke"):
                 await ask(connection)
             assert not connection.usable
@@ -374,8 +373,10 @@ async def test_a_cancelled_request_does_not_end_a_connection_that_answers() -> N
         await idle()
         impatient.cancel()
         assert (await ask(connection)).cluster_id == "c"
-        await connection._reading.finish(SOON_S + AT_ONCE_S)
-        assert connection._reading.runs and connection.usable
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SOON_S + AT_ONCE_S):
+                await asyncio.shield(connection._writer.wait_closed())
+        assert connection.usable
         await connection.close()
 
 
@@ -398,7 +399,6 @@ async def test_a_close_that_is_cancelled_leaves_nothing_to_a_peer_that_does_not_
         with pytest.raises(asyncio.CancelledError):
             await closing
         async with asyncio.timeout(PATIENCE_S):
-            await connection._reading.finish()
             await asyncio.gather(connection._writer.wait_closed(), return_exceptions=True)
             with pytest.raises(ConnectionLost):
                 await telling

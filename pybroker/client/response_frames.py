@@ -1,0 +1,97 @@
+"""Splits the bytes that a broker sends into the frames of its responses. This module does no I/O.
+
+The event loop passes each piece of bytes as it arrives, so no task has to wait for them. A frame
+that arrives whole in one piece, as most do, is not copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Final
+
+FRAME_LENGTH: Final = struct.Struct(">i")
+_HEAD: Final = FRAME_LENGTH.size
+
+
+class ResponseFrames:
+    """The bytes of one connection that have arrived and do not belong to a complete frame yet."""
+
+    def __init__(self, check: Callable[[int], None], deliver: Callable[[memoryview], None]) -> None:
+        """`check` is called once with the length (bytes) of each frame, as soon as the length has
+        arrived. It raises an exception if the frame is not acceptable. `deliver` receives each
+        complete frame, without its length."""
+        self._check = check
+        self._deliver = deliver
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+        self._needed_bytes = _HEAD
+        """How many bytes, counted from the first one held, complete the length of the next frame,
+        or, once that is known, the frame."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some, but not all bytes of a frame have arrived."""
+        return self._held_bytes > 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes, and deliver the frames that are complete now. Raise what `check` and
+        `deliver` raise; no later call is allowed then."""
+        self._pieces.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes < self._needed_bytes:
+            return
+        held = data if len(self._pieces) == 1 else b"".join(self._pieces)
+        start, is_checked = 0, self._needed_bytes > _HEAD
+        self._needed_bytes = _HEAD
+        while len(held) - start >= _HEAD:
+            (length,) = FRAME_LENGTH.unpack_from(held, start)
+            if not is_checked:
+                self._check(length)
+            is_checked = False
+            end = start + _HEAD + length
+            if end > len(held):
+                self._needed_bytes = end - start
+                break
+            frame = memoryview(held)[start + _HEAD : end]
+            # A frame that shares its piece with another one is copied: it would keep the other one
+            # in memory as long as its own records are in use.
+            self._deliver(frame if end - start == len(held) else memoryview(bytes(frame)))
+            start = end
+        rest = held[start:] if start else held
+        self._pieces, self._held_bytes = [rest] if rest else [], len(rest)
+
+
+class ResponseReceiver(asyncio.StreamReaderProtocol):
+    """The asyncio protocol of a client's connection. It passes received bytes on at once; an
+    `asyncio.StreamWriter` on it writes requests."""
+
+    def __init__(self) -> None:
+        self._unused = asyncio.StreamReader()
+        super().__init__(self._unused)
+        self.on_data: Callable[[bytes], None] = _ignore
+        """Called with the next bytes of the broker."""
+        self.on_end: Callable[[Exception | None], None] = _ignore
+        """Called at the end of the broker's bytes, perhaps more than once: with the reason if the
+        connection broke."""
+
+    @property
+    def unused_reader(self) -> asyncio.StreamReader:
+        """A reader that gets no bytes, for the constructor of the writer."""
+        return self._unused
+
+    def data_received(self, data: bytes) -> None:
+        self.on_data(data)
+
+    def eof_received(self) -> bool | None:
+        self.on_end(None)
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.on_end(exc)
+        super().connection_lost(exc)
+
+
+def _ignore(_: object) -> None:
+    pass
