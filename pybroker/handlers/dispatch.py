@@ -183,6 +183,8 @@ class Dispatcher:
             return self._answer_metadata(api, request, frame[body_start:])
         message = _decode(api, header.version, frame[body_start:])
         result = self._handlers[header.api_key](self._services, request, message)
+        if isinstance(result, asyncio.Future):
+            return _answer_of(api, request, result)
         if isinstance(result, Awaitable):
             return _answer_later(api, request, result)
         if api.key is ApiKey.API_VERSIONS:
@@ -246,6 +248,34 @@ async def _answer_later(api: Api, request: Request, result: Awaitable[Message | 
         log.debug("request cancelled, its connection has closed api=%s", api.key.name)
         raise
     return _encode(api, request, message)
+
+
+def _answer_of(
+    api: Api, request: Request, result: asyncio.Future[Message | None]
+) -> asyncio.Future[Answer]:
+    """Return the future of the response whose message is `result`, without a task. If the returned
+    future is cancelled, `result` is cancelled."""
+    answer: asyncio.Future[Answer] = result.get_loop().create_future()
+
+    def encode(_: object) -> None:
+        if answer.done():
+            return
+        if result.cancelled():
+            answer.cancel()
+            return
+        try:
+            answer.set_result(_encode(api, request, result.result()))
+        except Exception as error:
+            answer.set_exception(error)
+
+    def give_up(_: object) -> None:
+        if answer.cancelled():
+            log.debug("request cancelled, its connection has closed api=%s", api.key.name)
+            result.cancel()
+
+    result.add_done_callback(encode)
+    answer.add_done_callback(give_up)
+    return answer
 
 
 def _decode(api: Api, version: int, body: memoryview) -> Message:

@@ -3,6 +3,10 @@
 A request is either full, or an incremental one of a fetch session (KIP-227; `fetch_sessions.py`).
 `fetch_reading.py` reads the partitions. This module decides when to answer, and updates the fetch
 session.
+
+A fetch that waits needs no task: idle followers fetch all the time. When its wait is over, the
+event loop reads the partitions again. Only a read that needs a thread, or several turns of the
+event loop, runs in a task.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from pybroker.handlers.fetch_sessions import (
 )
 from pybroker.metrics import Metrics
 from pybroker.model import TOPIC_NAME_LENGTH_MAX, TopicPartition
-from pybroker.replication.purgatory import Purgatory
+from pybroker.replication.purgatory import Purgatory, Wait
 from pybroker.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -120,7 +124,107 @@ def _read(
             for _ in _settle(services, message, reading, session, response):
                 pass  # few enough partitions, as one pass has read them all
         return response
-    return _read_until_enough(services, request, message, session, reading, seen)
+    waiting = _WaitingFetch(services, request, message, session)
+    waiting.go_on(reading, seen)
+    return waiting.response
+
+
+class _WaitingFetch:
+    """A Fetch request that is not answered at once, and the future of its response. If the future
+    is cancelled, the request is given up."""
+
+    def __init__(
+        self,
+        services: Services,
+        request: Request,
+        message: FetchRequest,
+        session: FetchSession | None,
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._message = message
+        self._session = session
+        self._fetches = _purgatory(services, message)
+        self._deadline = services.clock.monotonic() + message.max_wait_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self.response: asyncio.Future[FetchResponse] = self._loop.create_future()
+        self.response.add_done_callback(self._finish)
+        self._wait: Wait | None = None
+        self._task: asyncio.Task[FetchResponse] | None = None
+
+    def go_on(self, reading: Reading, seen: int) -> None:
+        """Wait for records after a pass that has found too few of them. `seen` is the number of
+        changes that the purgatory had counted when `reading` began. If it has counted more by now,
+        or the pass has not ended, a task goes on."""
+        is_at_end = reading.cached_only and reading.position >= reading.count
+        timeout_s = self._deadline - self._services.clock.monotonic()
+        if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
+            self._task = self._loop.create_task(
+                _read_until_enough(
+                    self._services,
+                    self._request,
+                    self._message,
+                    self._session,
+                    reading,
+                    seen,
+                    self._deadline,
+                )
+            )
+            self._task.add_done_callback(self._task_ended)
+            return
+        session = self._session
+        self._wait = self._fetches.begin(
+            [key for _, key, _ in reading.items] if session is None else session.pending,
+            missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
+            timeout_s=timeout_s,
+            on_over=self._wait_is_over,
+            more=session,
+        )
+
+    def _wait_is_over(self) -> None:
+        # A partition may be in the middle of a change.
+        self._loop.call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        if self.response.done():
+            return
+        self._end_wait()
+        try:
+            seen = self._fetches.changes
+            reading = _begin_again(self._services, self._request, self._message, self._session)
+            if not advance(self._services, reading) or not (
+                _is_enough(self._message, reading)
+                or self._services.clock.monotonic() >= self._deadline
+            ):
+                self.go_on(reading, seen)
+                return
+            response = FetchResponse(responses=reading.responses)
+            for _ in _settle(self._services, self._message, reading, self._session, response):
+                pass  # few enough partitions, as one pass has read them all
+        except Exception as error:
+            self.response.set_exception(error)
+        else:
+            self.response.set_result(response)
+
+    def _task_ended(self, task: asyncio.Task[FetchResponse]) -> None:
+        if self.response.done():
+            return
+        if task.cancelled():
+            self.response.cancel()
+        elif (error := task.exception()) is not None:
+            self.response.set_exception(error)
+        else:
+            self.response.set_result(task.result())
+
+    def _end_wait(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.end()
+
+    def _finish(self, _: object) -> None:
+        self._end_wait()
+        if self._task is not None:
+            self._task.cancel()
 
 
 async def _read_until_enough(
@@ -130,12 +234,12 @@ async def _read_until_enough(
     session: FetchSession | None,
     reading: Reading,
     seen: int,
+    deadline: float,
 ) -> FetchResponse:
     """Wait for new records and read the partitions again, until there are enough records or the
-    client's `max_wait_ms` is over. `seen` is the number of changes that the purgatory had counted
+    time is `deadline` (monotonic s). `seen` is the number of changes that the purgatory had counted
     when `reading` began. If it has counted more by now, read again at once, without a wait."""
     fetches, clock = _purgatory(services, message), services.clock
-    deadline = clock.monotonic() + message.max_wait_ms / 1000
     while True:
         await complete(services, reading)
         if _is_enough(message, reading) or clock.monotonic() >= deadline:
@@ -152,8 +256,7 @@ async def _read_until_enough(
                 more=session,
             )
         seen = fetches.changes
-        reading = _begin(services, request, message, session)
-        reading.noted = reading.count  # the follower was noted when its request came
+        reading = _begin_again(services, request, message, session)
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
@@ -212,6 +315,14 @@ def _begin(
         enough_bytes=min(message.min_bytes, max(budget_bytes, 1)),
         now_s=now_s,
     )
+
+
+def _begin_again(
+    services: Services, request: Request, message: FetchRequest, session: FetchSession | None
+) -> Reading:
+    reading = _begin(services, request, message, session)
+    reading.noted = reading.count  # the follower was noted when its request came
+    return reading
 
 
 def _committed_only(message: FetchRequest) -> bool:

@@ -7,6 +7,7 @@ requests that are answered without a wait, only one in `_SAMPLE` is measured, an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
@@ -59,14 +60,24 @@ class Metering:
             meter.count += 1
             if answer is None or isinstance(answer, list):
                 return answer
-            return self._later(meter, answer, self._clock.monotonic())
+            return self._measured(meter, answer, self._clock.monotonic())
         began = self._clock.monotonic()
         answer = self.answering(frame, peer.listener, peer.host)
         meter.count += 1
         if answer is None or isinstance(answer, list):
             meter.times.add(self._clock.monotonic() - began, _SAMPLE if key <= _FREQUENT else 1)
             return answer
-        return self._later(meter, answer, began)
+        return self._measured(meter, answer, began)
+
+    def _measured(
+        self, meter: RequestMeter, answer: Awaitable[Answer], began: float
+    ) -> Awaitable[Answer]:
+        """Measure the time from `began` (monotonic s) to the response. A future needs no task for
+        that."""
+        if not isinstance(answer, asyncio.Future):
+            return self._later(meter, answer, began)
+        answer.add_done_callback(lambda _: meter.times.add(self._clock.monotonic() - began))
+        return answer
 
     async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
         """Await the response and measure the time since `began` (monotonic s). Every request that

@@ -5,6 +5,8 @@ A waiting request names its partitions. The code that changes a partition calls 
 bytes can be read) or `disturbed` (the leader changed, or the replica was closed). The wait ends
 after enough bytes, at the first call of `disturbed`, or at the deadline. The request's handler then
 reads the partitions again for the answer.
+
+A wait needs one timer and no task, because the fetches of followers wait most of the time.
 """
 
 from __future__ import annotations
@@ -19,14 +21,6 @@ KEYS_PER_TURN_MAX: Final = 1000
 """The number of partitions that the event loop begins or stops to watch in about 1 ms."""
 
 
-class _Waiter:
-    __slots__ = ("future", "missing_bytes")
-
-    def __init__(self, future: asyncio.Future[None], missing_bytes: int) -> None:
-        self.future = future
-        self.missing_bytes = missing_bytes
-
-
 class Growing(Protocol):
     """A set of partitions to which partitions may be added while a request waits for them."""
 
@@ -34,13 +28,46 @@ class Growing(Protocol):
     """Called with each partition that is added, before its change is reported to the purgatory."""
 
 
+class Wait:
+    """A waiting request, from `Purgatory.begin` to `end`."""
+
+    __slots__ = ("_purgatory", "is_over", "keys", "missing_bytes", "more", "on_over", "timer")
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        keys: list[TopicPartition],
+        missing_bytes: int,
+        on_over: Callable[[], None],
+        more: Growing | None,
+    ) -> None:
+        self._purgatory = purgatory
+        self.keys = keys
+        self.missing_bytes = missing_bytes
+        self.on_over = on_over
+        self.more = more
+        self.is_over = False
+        """Whether `on_over` has been called, or the request has been given up."""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def added(self, key: TopicPartition) -> None:
+        """Wait for a further partition, too."""
+        self.keys.append(key)
+        self._purgatory._watch((key,), self)
+
+    def end(self) -> None:
+        """Stop waiting for the partitions, without a call of `on_over`. The caller calls this once:
+        after the call of `on_over`, or if it gives the request up."""
+        self._purgatory._end(self)
+
+
 class Purgatory:
     """All waiting requests of one kind, for example fetches. Used from the event loop only."""
 
     def __init__(self) -> None:
         self._requests = 0
-        self._waiters: dict[TopicPartition, dict[_Waiter, None]] = {}
-        self._entering: dict[_Waiter, set[TopicPartition]] = {}
+        self._waiters: dict[TopicPartition, dict[Wait, None]] = {}
+        self._entering: dict[Wait, set[TopicPartition]] = {}
         """Request that does not watch all its partitions yet -> the partitions that have changed
         since its wait began."""
         self.changes = 0
@@ -70,29 +97,55 @@ class Purgatory:
         the wait counts from then on."""
         if timeout_s <= 0:
             return
-        keys = list(partitions)
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(loop.create_future(), missing_bytes)
-        self._watch(keys[:KEYS_PER_TURN_MAX], waiter)
+        over = asyncio.get_running_loop().create_future()
 
-        def added(key: TopicPartition) -> None:
-            keys.append(key)
-            self._watch((key,), waiter)
+        def on_over() -> None:
+            if not over.done():
+                over.set_result(None)
 
+        wait = self.begin(
+            partitions, missing_bytes=missing_bytes, timeout_s=timeout_s, on_over=on_over, more=more
+        )
+        try:
+            await over
+        finally:
+            wait.end()
+
+    def begin(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        missing_bytes: int,
+        timeout_s: float,
+        on_over: Callable[[], None],
+        more: Growing | None = None,
+    ) -> Wait:
+        """Wait like `wait`, but without a task: `on_over` is called once when the wait is over. It
+        may be called in the middle of a change of a partition, so it must not read partitions. The
+        caller calls `end` of the result later, or to give the request up."""
+        wait = Wait(self, list(partitions), missing_bytes, on_over, more)
         self._requests += 1
         if more is not None:
-            more.on_pending = added
-        timer = loop.call_later(timeout_s, self._complete, waiter)
-        try:
-            if len(keys) > KEYS_PER_TURN_MAX:
-                await self._watch_in_turns(keys, waiter)
-            await waiter.future
-        finally:
-            self._requests -= 1
-            if more is not None and more.on_pending is added:
-                more.on_pending = None
-            timer.cancel()
-            self._forget(keys, 0, waiter)
+            more.on_pending = wait.added
+        wait.timer = asyncio.get_running_loop().call_later(timeout_s, self._complete, wait)
+        keys = wait.keys
+        if len(keys) <= KEYS_PER_TURN_MAX:
+            self._watch(keys, wait)
+        else:
+            self._watch(keys[:KEYS_PER_TURN_MAX], wait)
+            self._entering[wait] = set()
+            asyncio.get_running_loop().call_soon(self._watch_next, wait, KEYS_PER_TURN_MAX)
+        return wait
+
+    def _end(self, wait: Wait) -> None:
+        wait.is_over = True
+        self._requests -= 1
+        self._entering.pop(wait, None)
+        if wait.more is not None and wait.more.on_pending == wait.added:
+            wait.more.on_pending = None
+        if wait.timer is not None:
+            wait.timer.cancel()
+        self._forget(wait.keys, 0, wait)
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:
         """Note that `readable_bytes` more bytes of this partition can be read."""
@@ -102,56 +155,60 @@ class Purgatory:
         waiters = self._waiters.get(partition)
         if not waiters:
             return
-        for waiter in waiters:
-            waiter.missing_bytes -= readable_bytes
-            if waiter.missing_bytes <= 0:
-                self._complete(waiter)
+        for wait in waiters:
+            wait.missing_bytes -= readable_bytes
+            if wait.missing_bytes <= 0:
+                self._complete(wait)
 
     def disturbed(self, partition: TopicPartition) -> None:
         """Wake every request that waits for this partition, because the leader changed or the
         replica was closed."""
         self.changes += 1
         self._changed_meanwhile(partition)
-        for waiter in self._waiters.get(partition, ()):
-            self._complete(waiter)
+        for wait in self._waiters.get(partition, ()):
+            self._complete(wait)
 
-    def _watch(self, keys: Iterable[TopicPartition], waiter: _Waiter) -> None:
+    def _watch(self, keys: Iterable[TopicPartition], wait: Wait) -> None:
         for key in keys:
-            self._waiters.setdefault(key, {})[waiter] = None
+            self._waiters.setdefault(key, {})[wait] = None
 
-    async def _watch_in_turns(self, keys: Sequence[TopicPartition], waiter: _Waiter) -> None:
-        """Watch the keys after the first `KEYS_PER_TURN_MAX`, and let other tasks run in between.
-        If a key changes before the request watches it, the wait ends, too."""
-        changed = self._entering[waiter] = set()
-        try:
-            for start in range(KEYS_PER_TURN_MAX, len(keys), KEYS_PER_TURN_MAX):
-                await asyncio.sleep(0)
-                some = keys[start : start + KEYS_PER_TURN_MAX]
-                if not changed.isdisjoint(some):
-                    self._complete(waiter)
-                if waiter.future.done():
-                    return
-                self._watch(some, waiter)
-        finally:
-            del self._entering[waiter]
+    def _watch_next(self, wait: Wait, start: int) -> None:
+        """Watch `KEYS_PER_TURN_MAX` keys from index `start` on, and go on with the others after
+        other callbacks of the event loop have run. If a key has changed before it is watched, the
+        wait is over, too."""
+        if wait.is_over:
+            self._entering.pop(wait, None)
+            return
+        end = start + KEYS_PER_TURN_MAX
+        some = wait.keys[start:end]
+        if not self._entering[wait].isdisjoint(some):
+            del self._entering[wait]
+            self._complete(wait)
+            return
+        self._watch(some, wait)
+        if end < len(wait.keys):
+            asyncio.get_running_loop().call_soon(self._watch_next, wait, end)
+        else:
+            del self._entering[wait]
 
     def _changed_meanwhile(self, partition: TopicPartition) -> None:
         for changed in self._entering.values():
             changed.add(partition)
 
-    def _forget(self, keys: Sequence[TopicPartition], start: int, waiter: _Waiter) -> None:
+    def _forget(self, keys: Sequence[TopicPartition], start: int, wait: Wait) -> None:
         """Stop watching the keys from index `start` on, `KEYS_PER_TURN_MAX` at a time."""
         end = start + KEYS_PER_TURN_MAX
         for key in keys[start:end]:
             waiters = self._waiters.get(key)
             if waiters is not None:
-                waiters.pop(waiter, None)
+                waiters.pop(wait, None)
                 if not waiters:
                     del self._waiters[key]
         if end < len(keys):
-            asyncio.get_running_loop().call_soon(self._forget, keys, end, waiter)
+            asyncio.get_running_loop().call_soon(self._forget, keys, end, wait)
 
     @staticmethod
-    def _complete(waiter: _Waiter) -> None:
-        if not waiter.future.done():
-            waiter.future.set_result(None)
+    def _complete(wait: Wait) -> None:
+        if not wait.is_over:
+            wait.is_over = True
+            wait.on_over()

@@ -106,3 +106,48 @@ async def test_a_change_of_another_partition_completes_no_request() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await until_watched(purgatory, 0)
+
+
+class Counted:
+    """A wait without a task. `calls` counts how often it was over."""
+
+    def __init__(self, purgatory: Purgatory, *keys: TopicPartition, timeout_s: float) -> None:
+        self.calls = 0
+        self.wait = purgatory.begin(keys, missing_bytes=10, timeout_s=timeout_s, on_over=self._over)
+
+    def _over(self) -> None:
+        self.calls += 1
+
+
+async def test_a_wait_without_a_task_is_over_once_at_the_progress() -> None:
+    purgatory = Purgatory()
+    counted = Counted(purgatory, A, B, timeout_s=FOREVER_S)
+    purgatory.progressed(A, 9)
+    assert counted.calls == 0
+    purgatory.progressed(B, 1)
+    purgatory.disturbed(A)
+    assert counted.calls == 1 and len(purgatory) == 1
+    counted.wait.end()
+    assert len(purgatory) == purgatory.watched == 0
+
+
+async def test_a_wait_without_a_task_is_over_at_its_deadline() -> None:
+    purgatory = Purgatory()
+    counted = Counted(purgatory, A, timeout_s=0.01)
+    await until(lambda: counted.calls == 1)
+    counted.wait.end()
+    assert len(purgatory) == purgatory.watched == 0
+
+
+async def test_a_wait_that_is_given_up_is_never_over(caplog: pytest.LogCaptureFixture) -> None:
+    purgatory = Purgatory()
+    few, many = (Counted(purgatory, *keys, timeout_s=0.01) for keys in ([A], MANY))
+    for counted in (few, many):
+        counted.wait.end()
+    purgatory.disturbed(A)
+    purgatory.disturbed(MANY[0])
+    await purgatory.wait([B], missing_bytes=1, timeout_s=0.05)
+    assert few.calls == many.calls == 0
+    await until_watched(purgatory, 0)
+    assert not purgatory._entering and not caplog.records
+    assert few.wait.timer is not None and few.wait.timer.cancelled()
