@@ -12,6 +12,7 @@ event loop, runs in a task.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Iterator
 from typing import Final
 
@@ -179,6 +180,7 @@ class _WaitingFetch:
             timeout_s=timeout_s,
             on_over=self._wait_is_over,
             more=session,
+            shares_timer=self._message.replica_id >= 0,
         )
 
     def _wait_is_over(self) -> None:
@@ -188,6 +190,8 @@ class _WaitingFetch:
     def _read_again(self) -> None:
         if self.response.done():
             return
+        if self._wait is not None and self._wait.timed_out:
+            self._deadline = -math.inf
         self._end_wait()
         try:
             seen = self._fetches.changes

@@ -9,15 +9,16 @@ import pytest
 from pybroker.handlers import dispatch, fetch, fetch_reading
 from pybroker.handlers.dispatch import Answer
 from pybroker.handlers.fetch_reading import Reading
-from pybroker.model import TopicPartition
+from pybroker.model import LeaderAndIsr, PartitionFacts, PartitionState, TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.fetch import FetchResponse
-from unit_tests.handlers.bench import Bench, batch, fetch_request, the_only, values_of
+from unit_tests.handlers.bench import BROKER_ID, Bench, batch, fetch_request, the_only, values_of
 from unit_tests.idle_loop import idle
 from unit_tests.patience import PATIENCE_MS, in_time
 
 FOREVER_MS = 10 * PATIENCE_MS
 SHORT_MS = 20
+FOLLOWERS = (2, 3)
 T0 = TopicPartition("t", 0)
 
 
@@ -133,3 +134,31 @@ async def test_a_response_that_cannot_be_encoded_reaches_the_connection(
     monkeypatch.setattr(dispatch, "encode_fetch_response", fails)
     with pytest.raises(ZeroDivisionError):
         await in_time(answer)
+
+
+async def test_fetches_of_followers_are_answered_together(bench: Bench) -> None:
+    facts = PartitionFacts(
+        T0,
+        bench.app.metadata.topics["t"].topic_id,
+        PartitionState(BROKER_ID, 1, (BROKER_ID, *FOLLOWERS), 1),
+        1,
+        (BROKER_ID, *FOLLOWERS),
+    )
+    command = LeaderAndIsr(BROKER_ID, bench.app.controller.epoch, -1, (facts,))
+    await bench.app.replicas.leader_and_isr(command)
+    answers = []
+    for follower in FOLLOWERS:
+        request = fetch_request(
+            ("t", 0, 0),
+            replica_id=follower,
+            current_leader_epoch=1,
+            max_wait_ms=2_000,
+        )
+        answer = bench.dispatch(ApiKey.FETCH, 12, request)
+        assert isinstance(answer, asyncio.Future)
+        answers.append(answer)
+    assert len(bench.app.replicas.replica_fetches._due) == 1
+    await in_time(asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED))
+    await idle()
+    assert all(answer.done() for answer in answers)
+    assert len(bench.app.replicas.replica_fetches) == 0

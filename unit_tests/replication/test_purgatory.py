@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pybroker.model import TopicPartition
-from pybroker.replication.purgatory import KEYS_PER_TURN_MAX, Purgatory
+from pybroker.replication.purgatory import KEYS_PER_TURN_MAX, SHARED_TIMER_S, Purgatory, Wait
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import in_time, until
 
@@ -137,6 +137,43 @@ async def test_a_wait_without_a_task_is_over_at_its_deadline() -> None:
     await until(lambda: counted.calls == 1)
     counted.wait.end()
     assert len(purgatory) == purgatory.watched == 0
+
+
+async def test_waits_that_share_a_timer_end_together() -> None:
+    purgatory, loop = Purgatory(), asyncio.get_running_loop()
+    begun, over = loop.time(), []
+
+    def begin(timeout_s: float) -> Wait:
+        return purgatory.begin(
+            [A],
+            missing_bytes=1,
+            timeout_s=timeout_s,
+            on_over=lambda: over.append(loop.time() - begun),
+            shares_timer=True,
+        )
+
+    waits = [begin(2 * SHARED_TIMER_S) for _ in range(3)]
+    given_up, short = begin(2 * SHARED_TIMER_S), begin(SHARED_TIMER_S / 50)
+    given_up.end()
+    assert [list(together) for together in purgatory._due.values()] == [waits]
+    await until(lambda: len(over) == 4)
+    assert over[0] < SHARED_TIMER_S / 2 and short.timed_out
+    assert over[1] == over[2] == over[3]
+    assert SHARED_TIMER_S - 0.01 <= over[1] <= 2 * SHARED_TIMER_S + 0.01
+    assert all(wait.timed_out for wait in waits) and not given_up.timed_out
+    for wait in [*waits, short]:
+        wait.end()
+    assert len(purgatory) == purgatory.watched == 0 and not purgatory._due
+
+
+async def test_progress_is_no_time_out() -> None:
+    purgatory = Purgatory()
+    wait = purgatory.begin(
+        [A], missing_bytes=1, timeout_s=FOREVER_S, on_over=lambda: None, shares_timer=True
+    )
+    purgatory.progressed(A, 1)
+    assert wait.is_over and not wait.timed_out
+    wait.end()
 
 
 async def test_a_wait_that_is_given_up_is_never_over(caplog: pytest.LogCaptureFixture) -> None:
