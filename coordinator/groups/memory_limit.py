@@ -1,6 +1,9 @@
 """The memory limit for the state of a broker's coordinators. A coordinator keeps the metadata of a
 group's member as long as the member's session lasts, and a transactional id for days. Any client
-can send any amount of both."""
+can send any amount of both.
+
+New transactional ids get only a part of the memory. The rest remains for the producers that have
+an id already, so that a flood of new ids does not stop their transactions."""
 
 from __future__ import annotations
 
@@ -44,10 +47,18 @@ class MemoryLimit:
     def take(self, size: int) -> None:
         """Reserve `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE if they would exceed
         the limit; clients then retry later."""
+        self._take(size, self._bytes_max)
+
+    def take_for_new(self, size: int) -> None:
+        """Reserve `size` bytes for a new client. Raises BrokerError COORDINATOR_NOT_AVAILABLE above
+        7/8 of the limit."""
+        self._take(size, self._bytes_max // 8 * 7)
+
+    def _take(self, size: int, bytes_max: int) -> None:
         now = self._clock.monotonic()
-        if self._taken + size > self._bytes_max and now >= self._full_until:
+        if self._taken + size > bytes_max and now >= self._full_until:
             self._taken = self._measure()
-        if self._taken + size > self._bytes_max:
+        if self._taken + size > bytes_max:
             if now >= self._full_until:
                 self._full_until = now + FULL_S
             left_out = self._log_limit.allow()
@@ -56,12 +67,12 @@ class MemoryLimit:
                     "memory_limit_reached of=%s bytes_used=%d bytes_max=%d lines_left_out=%d",
                     self._what,
                     self._taken,
-                    self._bytes_max,
+                    bytes_max,
                     left_out,
                 )
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"all {self._what} already use {self._taken} of {self._bytes_max} bytes;"
+                f"all {self._what} already use {self._taken} of {bytes_max} bytes;"
                 f" there is no room for {size} more bytes",
             )
         self._taken += size

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -168,7 +169,7 @@ class TransactionCoordinator:
             entry = self._entries.get(transactional_id)
             self._check_not_pending(entry)
         if entry is None:
-            self._dependencies.take_memory(size_of(transactional_id, 0))
+            self._dependencies.take_memory_for_new(size_of(transactional_id, 0))
         decision = decisions.init_producer_id(
             transactional_id,
             _state_of(entry),
@@ -447,7 +448,7 @@ class TransactionCoordinator:
 def size_of(transactional_id: str, partitions: int) -> int:
     """Return about how many bytes of memory a transactional id with a number of partitions
     takes."""
-    return ID_BYTES + 2 * len(transactional_id) + partitions * PARTITION_BYTES
+    return ID_BYTES + 2 * sys.getsizeof(transactional_id) + partitions * PARTITION_BYTES
 
 
 def _state_of(entry: _Entry | None) -> Transaction | None:

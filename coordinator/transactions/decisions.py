@@ -2,9 +2,8 @@
 state of a transactional id to an error code or to the next state. None as the state means that the
 transactional id is unknown.
 
-The rules are those of Kafka 3.9, with one exception: an InitProducerId request of an old epoch
-(KIP-360) gets PRODUCER_FENCED also while a transaction is open. Kafka first aborts that
-transaction, although it is the newer producer's.
+The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request of an old epoch (KIP-360)
+aborts an open transaction, and only its repetition gets PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -70,14 +69,16 @@ def init_producer_id(
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
     current, expected = transaction.producer, call.expected
-    if expected is not None and expected not in (current, previous):
+    is_known = expected in (None, current, previous)
+    if expected is not None and expected.producer_id != current.producer_id and not is_known:
         return ErrorCode.PRODUCER_FENCED
     if transaction.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if transaction.state is TransactionState.ONGOING:
-        if expected not in (None, current):
-            return ErrorCode.PRODUCER_FENCED
+        # Kafka compares the epoch only when no transaction is open.
         return Fence(transaction.fenced().prepared(now_ms, is_commit=False))
+    if not is_known:
+        return ErrorCode.PRODUCER_FENCED
     if expected not in (None, current):
         return Begin(transaction.begun(current, call.timeout_ms, now_ms), previous)
     if transaction.is_exhausted:

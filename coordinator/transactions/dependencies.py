@@ -19,5 +19,6 @@ class TransactionDependencies:
     send: Callable[[Completion], None]
     """Begins to send the markers of an ended transaction."""
     take_memory: Callable[[int], None]
-    """Reserves a number of bytes for transactional ids, or raises BrokerError
-    (`runtime/memory_limit.py`)."""
+    """Reserves a number of bytes for partitions of transactions, or raises BrokerError."""
+    take_memory_for_new: Callable[[int], None]
+    """Reserves a number of bytes for a new transactional id, or raises BrokerError."""

@@ -68,11 +68,9 @@ class TransactionCoordination:
             deleted=partial(deleted_partitions, rooms.coord),
             log_limit=rooms.log_limit,
         )
+        memory = MemoryLimit(rooms.clock, self._size, what="transactional ids")
         self._dependencies = TransactionDependencies(
-            rooms.config,
-            new_producer_id,
-            self._sender.send,
-            MemoryLimit(rooms.clock, self._size, what="transactional ids").take,
+            rooms.config, new_producer_id, self._sender.send, memory.take, memory.take_for_new
         )
         self.shards: Shards[TransactionCoordinator] = Shards(
             topic=TRANSACTION_TOPIC,

@@ -18,6 +18,7 @@ than the default, times in seconds):
     refuse CODE            the next append fails
     no-ids | ids           no producer id can be taken | producer ids can be taken
     full | room            no memory is left | memory is left
+    full-for-new           no memory is left for new transactional ids
     cut-off | reached      ZooKeeper cannot be reached: another broker may be the coordinator
     fail-over [lost]       the next leader loads the log; `lost`: without uncommitted records
 
@@ -59,7 +60,7 @@ class Stage:
         self.config = BrokerConfig.parse({**OPTIONS, **(options or {})})
         self.shard = MemoryShard()
         self.completions: list[Completion] = []
-        self.has_room = self.has_ids = True
+        self.has_room = self.has_room_for_new = self.has_ids = True
         self.coordinator = self.host()
         self._next_id = FIRST_PRODUCER_ID
         self._identities: dict[str, ProducerIdAndEpoch] = {}
@@ -69,7 +70,7 @@ class Stage:
 
     def host(self) -> TransactionCoordinator:
         dependencies = TransactionDependencies(
-            self.config, self._new_id, self._send, self._take_memory
+            self.config, self._new_id, self._send, self._take_memory, self._take_for_new
         )
         return self.shard.host(lambda context: TransactionCoordinator(context, dependencies))
 
@@ -83,6 +84,11 @@ class Stage:
     def _take_memory(self, size: int) -> None:
         if not self.has_room:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the memory is full")
+
+    def _take_for_new(self, size: int) -> None:
+        if not self.has_room_for_new:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no memory for new ids")
+        self._take_memory(size)
 
     def _send(self, completion: Completion) -> None:
         marker = completion.marker
@@ -238,8 +244,11 @@ class Stage:
     async def _on_full(self, plain: list[str], given: dict[str, str]) -> None:
         self.has_room = False
 
+    async def _on_full_for_new(self, plain: list[str], given: dict[str, str]) -> None:
+        self.has_room_for_new = False
+
     async def _on_room(self, plain: list[str], given: dict[str, str]) -> None:
-        self.has_room = True
+        self.has_room = self.has_room_for_new = True
 
     async def _on_cut_off(self, plain: list[str], given: dict[str, str]) -> None:
         self.shard.log.is_connected = False

@@ -53,7 +53,7 @@ class World:
 
     def _host(self) -> TransactionCoordinator:
         dependencies = TransactionDependencies(
-            BrokerConfig(), self._new_id, self._send, lambda size: None
+            BrokerConfig(), self._new_id, self._send, lambda size: None, lambda size: None
         )
         return self.shard.host(lambda context: TransactionCoordinator(context, dependencies))
 

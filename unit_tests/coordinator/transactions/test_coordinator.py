@@ -126,14 +126,17 @@ async def test_longest_transactional_id_is_coordinated_and_expires() -> None:
 async def test_memory_is_reserved_for_new_ids_and_partitions_only() -> None:
     stage = await loaded()
     taken: list[int] = []
+    new: list[int] = []
     object.__setattr__(stage.coordinator._dependencies, "take_memory", taken.append)
+    object.__setattr__(stage.coordinator._dependencies, "take_memory_for_new", new.append)
     found = await stage.coordinator.init_producer_id("p", Init(60_000))
-    assert taken == [size_of("p", 0)]
+    assert (new, taken) == ([size_of("p", 0)], [])
+    found = await stage.coordinator.init_producer_id("p", Init(60_000))
     await stage.coordinator.add_partitions("p", found, frozenset({P0}))
-    assert sum(taken) == size_of("p", 1) == stage.coordinator.size()
+    assert sum(new + taken) == size_of("p", 1) == stage.coordinator.size()
     await stage.coordinator.add_partitions("p", found, frozenset({P0}))
     await stage.coordinator.end("p", found, is_commit=False)
-    assert sum(taken) == size_of("p", 1)
+    assert sum(new + taken) == size_of("p", 1)
     await stage.close()
 
 

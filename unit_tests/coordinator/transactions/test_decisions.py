@@ -140,11 +140,34 @@ def test_epoch_is_raised_only_for_the_current_producer(
     assert decided.previous == (previous if is_repeated else expected)
 
 
-@pytest.mark.parametrize("state", [States.ONGOING, States.PREPARE_COMMIT, States.PREPARE_ABORT])
-def test_old_epoch_does_not_abort_the_transaction_of_a_newer_producer(state: States) -> None:
-    call = Init(5_000, ProducerIdAndEpoch(7, 1))
-    decided = decisions.init_producer_id("id", at(state), None, call, None, NOW)
+OPEN = [States.ONGOING, States.PREPARE_COMMIT, States.PREPARE_ABORT]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 4, -2, 2**15 - 1])
+@pytest.mark.parametrize("state", OPEN, ids=lambda state: state.value)
+def test_any_epoch_of_the_producer_id_waits_for_the_end_of_the_transaction(
+    state: States, epoch: int
+) -> None:
+    call = Init(5_000, ProducerIdAndEpoch(7, epoch))
+    decided = decisions.init_producer_id("id", at(state), BEFORE, call, None, NOW)
+    assert code_of(decided) == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert isinstance(decided, Fence) == (state is States.ONGOING)
+
+
+@pytest.mark.parametrize("state", OPEN, ids=lambda state: state.value)
+def test_foreign_producer_id_does_not_abort_the_transaction(state: States) -> None:
+    call = Init(5_000, ProducerIdAndEpoch(8, 3))
+    decided = decisions.init_producer_id("id", at(state), BEFORE, call, None, NOW)
     assert decided is ErrorCode.PRODUCER_FENCED
+
+
+def test_old_epoch_aborts_the_open_transaction_and_is_then_refused() -> None:
+    old = Init(5_000, ProducerIdAndEpoch(7, 1))
+    decided = decisions.init_producer_id("id", at(States.ONGOING), BEFORE, old, None, NOW)
+    assert isinstance(decided, Fence)
+    complete = decided.transaction.completed(NOW + 1)
+    again = decisions.init_producer_id("id", complete, None, old, None, NOW + 2)
+    assert again is ErrorCode.PRODUCER_FENCED
 
 
 def test_open_transaction_is_aborted_with_an_epoch_that_no_producer_has() -> None:
