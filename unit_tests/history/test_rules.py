@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pybroker.testing.history.checker import RULES, check, repeated, report
-from unit_tests.history import test_group_rules, test_promises
+from unit_tests.history import test_group_rules, test_promises, test_transaction_rules
 from unit_tests.history.script import T0, Script, value
 
 Story = Callable[[Script], None]
@@ -287,7 +287,9 @@ def test_a_bad_history_is_reported_with_its_place_and_its_operations(story: Stor
 def test_every_rule_has_a_bad_history() -> None:
     promises = {rule for rule, _ in test_promises.BAD.values()}
     groups = {rule for rule, _ in test_group_rules.BAD.values()}
-    assert {rule for rule, _, _ in BAD.values()} | promises | groups == set(RULES)
+    transactions = {rule for rule, _ in test_transaction_rules.BAD.values()}
+    found = {rule for rule, _, _ in BAD.values()} | promises | groups | transactions
+    assert found == set(RULES)
 
 
 def lives_quietly(script: Script) -> None:

@@ -131,3 +131,18 @@ def test_each_explained_error_is_a_text_of_the_code() -> None:
     texts = explained_by(BY_NAME, is_lossy=True).pattern.split("|")
     starts = [text.partition(" .*")[0] for text in texts]
     assert [start for start in starts if start not in code] == []
+
+
+@pytest.mark.parametrize("offsets_in_log", [0, 1])
+def test_transactions_survive_the_kills_of_their_coordinators(offsets_in_log: int) -> None:
+    options = f"option writers 1\noption loops 1\noption offsets_in_log {offsets_in_log}\n"
+    faults = (
+        "1 kill transactions/0 until=2\n2.5 kill coordinator/0 until=4\n4 pause leader/0 until=8\n"
+    )
+    result = simulate(parse(f"seed 1\n{options}{faults}"))
+    assert result.is_clean, result.report()
+    counters = result.counters
+    assert counters["fault_kill"] == 2
+    assert counters["transactions"] >= 10
+    assert counters["producer_epochs"] >= 5  # producers were replaced
+    assert counters["committed"] >= 5  # offsets in transactions

@@ -57,3 +57,13 @@ def test_records_are_lost_only_if_unclean_elections_are_allowed() -> None:
     assert not any(
         fault_sequences.with_loss("1", each.options)[1] for each in schedules if each not in lossy
     )
+
+
+def test_a_fifth_of_the_seeds_has_transactions_but_none_with_unclean_elections() -> None:
+    options = [generate(seed).options for seed in SEEDS]
+    transactional = [each for each in options if each.writers or each.loops]
+    assert 0.12 < len(transactional) / len(SEEDS) < 0.28
+    assert {each.loops for each in transactional} == {0, 1}
+    assert not any(each.lossy for each in transactional)
+    targets = {event.target for seed in SEEDS for event in generate(seed).events}
+    assert "transactions/0" in targets

@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from pybroker.testing.history import client_rules, cluster_rules, group_rules, promises
+from pybroker.testing.history import (
+    client_rules,
+    cluster_rules,
+    group_rules,
+    promises,
+    transaction_rules,
+)
 from pybroker.testing.history.eras import split
 from pybroker.testing.history.model import History, Violation
 
@@ -35,6 +41,11 @@ RULES: Final[dict[str, Rule]] = {
     group_rules.ASKED: group_rules.committed_was_asked,
     group_rules.STALE: group_rules.stale_member_commits_nothing,
     group_rules.COVERED: group_rules.groups_process_all,
+    transaction_rules.ATOMIC: transaction_rules.atomic,
+    transaction_rules.READS: transaction_rules.committed_reads,
+    transaction_rules.STABLE: transaction_rules.stable_offset,
+    transaction_rules.OUTPUT: transaction_rules.offsets_match_output,
+    transaction_rules.FENCED: transaction_rules.fenced_writes_nothing,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs", _NAMED})
 """The names of the rules that hold even if an unclean election, or acks below all, may have lost

@@ -78,7 +78,7 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
     final = _final(history)
     done = _first_processed(history)
     for place, known in _known(history).items():
-        if place[1] not in final:
+        if place[1] not in final or place[0] in history.groups.transactional:
             continue
         offsets = sorted(record.offset for record in final[place[1]].records)
         times = [done[place].get(offset, math.inf) for offset in offsets]
@@ -207,7 +207,7 @@ def groups_process_all(history: History) -> Iterator[Violation]:
 # ---- facts of the history
 
 
-def _is_judged(history: History, partition: TopicPartition) -> bool:
+def is_judged(history: History, partition: TopicPartition) -> bool:
     lives = [life for life in history.lives if life.topic == partition[0]]
     return (
         len(lives) <= 1
@@ -220,12 +220,12 @@ def _judged(history: History) -> set[TopicPartition]:
     groups = history.groups
     named = {each.partition for each in groups.answers}
     named |= {each.partition for each in groups.commits}
-    return {each for each in named if _is_judged(history, each)}
+    return {each for each in named if is_judged(history, each)}
 
 
 def _final(history: History) -> dict[TopicPartition, FinalRead]:
     found = history.final()
-    return {key: read for key, read in found.items() if _is_judged(history, key)}
+    return {key: read for key, read in found.items() if is_judged(history, key)}
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:

@@ -340,7 +340,69 @@ class Groups:
     processed: list[Processed] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     answers: list[Committed] = field(default_factory=list)
+    transactional: set[str] = field(default_factory=set)
+    """The groups whose offsets are committed in transactions. They process no aborted records."""
     coordinator_terms: list[CoordinatorTerm] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStart:
+    """The answer that gave a producer an epoch of a transactional id (InitProducerId). All earlier
+    epochs are fenced from `at` on."""
+
+    transactional_id: str
+    client: str
+    producer_id: int
+    epoch: int
+    at: int
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction of a producer. `values` are the values that it sent. `commit_asked` is the time
+    of its first request to commit, 0 for none. `outcome` is "ok" after the answer that it is
+    committed, "fail" if it is certainly aborted, else "info".
+
+    In a loop that consumes, transforms and produces, `inputs` has for each value the partition and
+    the offset of the record that it was made from, and `offsets` the offsets that the transaction
+    commits for `group`."""
+
+    transactional_id: str
+    client: str
+    producer_id: int
+    epoch: int
+    begun: int
+    group: str = ""
+    values: list[str] = field(default_factory=list)
+    inputs: dict[str, tuple[TopicPartition, int]] = field(default_factory=dict)
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    commit_asked: int = 0
+    outcome: str = "info"
+    ended: int = 0
+
+    @property
+    def is_aborted(self) -> bool:
+        """Return whether the transaction is certainly not committed."""
+        return self.outcome == "fail" or not self.commit_asked
+
+    def __str__(self) -> str:
+        who = f"{self.transactional_id} of {self.client}, epoch {self.epoch}"
+        asked, ended = _seconds(self.commit_asked), _seconds(self.ended)
+        begun = _seconds(self.begun)
+        return f"transaction of {who}, begun {begun}, commit {asked}: {self.outcome} {ended}"
+
+
+@dataclass(slots=True)
+class Transactions:
+    """The facts about transactions, in the order of time."""
+
+    starts: list[ProducerStart] = field(default_factory=list)
+    all: list[Transaction] = field(default_factory=list)
+    final_offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    """The committed offset of each group at the end, by group and partition; UNKNOWN: none."""
+    reads: History | None = None
+    """All that clients with isolation.level=read_committed read: polls, positions, last stable
+    offsets and final reads. None: there is no such client."""
 
 
 @dataclass(slots=True)
@@ -375,6 +437,7 @@ class History:
     silences: list[Silence] = field(default_factory=list)
     early_ends: list[EarlyEnd] = field(default_factory=list)
     groups: Groups = field(default_factory=Groups)
+    transactions: Transactions = field(default_factory=Transactions)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
         """Return, by partition, the first of its final reads."""

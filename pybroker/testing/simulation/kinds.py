@@ -11,17 +11,18 @@ from typing import Final
 
 class Target(enum.Enum):
     """The target of a fault, as a schedule writes it. A broker is named by its id, or by its role
-    when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`, or
-    `coordinator/0` of the first group."""
+    when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`,
+    `coordinator/0` of the first group, or `transactions/0` for the coordinator of the first
+    transactional id."""
 
-    BROKER = "a broker: 1, leader/0, follower/0, controller or coordinator/0"
+    BROKER = "a broker: 1, leader/0, follower/0, controller, coordinator/0 or transactions/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"
     ALL = "all brokers: all"
     ZOOKEEPER = "a member of the ZooKeeper ensemble: zk/1"
     ENSEMBLE = "the ZooKeeper ensemble: zk"
 
 
-_BROKER: Final = r"(\d+|leader/\d+|follower/\d+|controller|coordinator/\d+)"
+_BROKER: Final = r"(\d+|controller|(?:leader|follower|coordinator|transactions)/\d+)"
 _FORMS: Final[Mapping[Target, re.Pattern[str]]] = {
     Target.BROKER: re.compile(_BROKER),
     Target.PAIR: re.compile(f"{_BROKER}[->]{_BROKER}"),

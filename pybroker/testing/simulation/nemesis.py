@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from pybroker.broker.group_coordination import GROUP_TOPIC
+from pybroker.model import TopicPartition
 from pybroker.testing.simulation.broker import SimBroker
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.data_loss_budget import DataLossBudget
@@ -31,18 +31,19 @@ class Nemesis:
         schedule: Schedule,
         topic: str,
         doubt: Callable[[int], object],
-        coordinated_by: Sequence[int] = (),
+        coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
         """Prepare the faults of the schedule. Targets such as `leader/0` name partitions of
-        `topic`. `coordinated_by` has, for each group, its partition of __consumer_offsets. `doubt`
-        is called with the id of every broker whose disk may have lost data."""
+        `topic`. `coordinators` has the partitions whose leaders the targets `coordinator/0` and
+        `transactions/0` name, by the word before the slash. `doubt` is called with the id of every
+        broker whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
         self._environment = cluster.environment
         self._schedule = schedule
         self._topic = topic
-        self._coordinated_by = coordinated_by
+        self._coordinators = coordinators or {}
         self._doubt = doubt
         self._budget = DataLossBudget(cluster, schedule.options.min_isr)
         self._undo: dict[int, Undo] = {}
@@ -120,13 +121,11 @@ class Nemesis:
         if name == "controller":
             return controller_of(self._cluster)
         word, _, number = name.partition("/")
-        if word == "coordinator":
-            groups = self._coordinated_by
-            return (
-                leader_of(self._cluster, GROUP_TOPIC, groups[int(number) % len(groups)])
-                if groups
-                else None
-            )
+        if word in ("coordinator", "transactions"):
+            partitions = self._coordinators.get(word)
+            if not partitions:
+                return None
+            return leader_of(self._cluster, *partitions[int(number) % len(partitions)])
         leader = leader_of(self._cluster, self._topic, int(number))
         if word == "leader":
             return leader

@@ -67,8 +67,8 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return all records from `start` up to, not including, `end` in the replica's files, like a
-    consumer's read from the replica. Raises DamagedFile."""
+    """Return all records but markers from `start` up to, not including, `end` in the replica's
+    files, like a consumer's read from the replica. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(
@@ -77,6 +77,7 @@ def final_read(
             header.leader_epoch,
         )
         for header, data in _batches(disk, log_dir, partition)
+        if not header.is_control
         for record in decode_records(data, decompressed_bytes_max=_BATCH_BYTES_MAX)
         if begin <= record.offset < end
     )

@@ -16,6 +16,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Final
 
+from pybroker.broker.group_coordination import GROUP_TOPIC
+from pybroker.broker.transaction_coordination import TRANSACTION_TOPIC
+from pybroker.coordinator.runtime.partitioning import partition_of
+from pybroker.model import TopicPartition
 from pybroker.testing.history.checker import LOSSY, RULES, check
 from pybroker.testing.history.model import NANOSECONDS, Calm, EarlyEnd, Violation
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
@@ -57,6 +61,8 @@ _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
 _RETENTION_CHECK_MS: Final = 400
 _OFFSETS_PARTITIONS: Final = 3
+_TRANSACTION_PARTITIONS: Final = 3
+_TIME_OUT_CHECK_MS: Final = 500
 _PROGRESS: Final = 3
 """The number of values that must be acknowledged in each partition after the faults."""
 
@@ -181,8 +187,15 @@ class _Run:
         self.cluster.zookeeper.on_commit.append(self.record.committed)
         self.watch = LiveWatch(environment, self.cluster.brokers, self.record)
         doubt = self.watch.invariants.doubt
-        groups = [*self.history.groups.coordinated_by.values()]
-        self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt, groups)
+        groups = self.history.groups.coordinated_by.values()
+        coordinators = {
+            "coordinator": [TopicPartition(GROUP_TOPIC, number) for number in groups],
+            "transactions": [
+                TopicPartition(TRANSACTION_TOPIC, partition_of(each, _TRANSACTION_PARTITIONS))
+                for each in self.workload.transactional_ids
+            ],
+        }
+        self.nemesis = Nemesis(self.cluster, schedule, TOPIC, doubt, coordinators)
 
     def play(self) -> None:
         try:
@@ -234,6 +247,11 @@ class _Run:
             self._until(
                 self._accepts_records(), limit_s, "not every partition accepts records again"
             )
+            self._until(
+                self._commits_transactions(),
+                limit_s,
+                "not every transactional id commits transactions again",
+            )
 
     def _accepts_records(self) -> Callable[[], bool]:
         """Return a condition. It returns True as soon as every partition has acknowledged
@@ -246,11 +264,28 @@ class _Run:
             if key in self.record.states
         )
 
+    def _commits_transactions(self) -> Callable[[], bool]:
+        """Return a condition. It returns True as soon as a transaction of each transactional id has
+        been committed since this call."""
+        before = self.workload.transacted.copy()
+        ids = self.workload.transactional_ids
+        return lambda: all(self.workload.transacted[each] > before[each] for each in ids)
+
+    def _transactions_are_over(self) -> bool:
+        """Return whether no partition has an open transaction, as far as its leader knows."""
+        return all(
+            (leader := replica(self.cluster, state.leader, key)) is not None
+            and leader.last_stable_offset() == leader.high_watermark
+            for key, state in stored_states(self.cluster).items()
+        )
+
     def _end(self) -> None:
         workload = self.workload
         workload.stop()
         self._until(lambda: workload.is_quiet, _QUIET_S_MAX, "not every client ends")
         self._until(self._groups_are_done, _QUIET_S_MAX, "not every group processes all records")
+        if not self.schedule.options.lossy:
+            self._until(self._transactions_are_over, _QUIET_S_MAX, "not every transaction is over")
         workload.stop_groups()
         self._until(
             lambda: workload.are_groups_quiet, _QUIET_S_MAX, "not all members leave their groups"
@@ -268,11 +303,14 @@ class _Run:
 
     def _groups_are_done(self) -> bool:
         """Return whether each group has processed all records below the high watermarks of its
-        partitions."""
+        partitions. The last offset below a high watermark may be a marker of a transaction, so in
+        a run with transactions the last acknowledged record counts."""
         states, positions = stored_states(self.cluster), self.workload.positions
+        ends = self.workload.ends if self.workload.transactional_ids else None
         return all(
             (leader := replica(self.cluster, state.leader, key)) is not None
-            and max(positions[group, key], leader.log.log_start_offset) >= leader.high_watermark
+            and max(positions[group, key], leader.log.log_start_offset)
+            >= (leader.high_watermark if ends is None else ends[key])
             for group, topics in self.history.groups.topics.items()
             for key, state in states.items()
             if key.topic in topics
@@ -355,6 +393,8 @@ class _Run:
             "processed": len(history.groups.processed),
             "committed": sum(each.outcome == "ok" for each in history.groups.commits),
             "generations": len({(e.group, e.generation) for e in history.groups.holdings}),
+            "transactions": sum(each.outcome == "ok" for each in history.transactions.all),
+            "producer_epochs": len(history.transactions.starts),
             "steps": self.environment.steps,
             "virtual_ms": int(self.environment.now * 1000),
             "logs_shortened": sum(files.start > 0 for files in history.files),
@@ -365,7 +405,15 @@ class _Run:
 
 
 _FINAL_READ_RULES: Final = frozenset(
-    {"acked-present", "read-implies-durable", "replicas-identical", "losses-named"}
+    {
+        "acked-present",
+        "read-implies-durable",
+        "replicas-identical",
+        "losses-named",
+        "transactions-atomic",
+        "committed-reads",
+        "offsets-match-output",
+    }
 )
 """The names of the rules that need the final reads."""
 _NO_DATA_LOSS_RULES: Final = frozenset({"losses-named"})
@@ -394,6 +442,8 @@ def _config(options: Options) -> dict[str, object]:
         "offsets.topic.num.partitions": _OFFSETS_PARTITIONS,
         "offsets.storage": "kafka" if options.offsets_in_log else "zookeeper",
         "group.min.session.timeout.ms": 1_000,
+        "transaction.state.log.num.partitions": _TRANSACTION_PARTITIONS,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": _TIME_OUT_CHECK_MS,
     }
 
 
@@ -415,6 +465,8 @@ def _load(options: Options) -> WorkloadOptions:
         groups=options.groups,
         members=options.members,
         late_commits=bool(options.late_commits),
+        writers=options.writers,
+        loops=options.loops,
         offsets_partitions=_OFFSETS_PARTITIONS,
         unclean_mean_s=_UNCLEAN_MEAN_S[options.lossy],
     )

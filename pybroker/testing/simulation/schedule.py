@@ -75,6 +75,11 @@ class Options:
     """The number of members in each group."""
     late_commits: int = 0
     """1: members also send commits twice, and commits of their earlier generations."""
+    writers: int = 0
+    """The number of transactional ids whose producers write to all topics."""
+    loops: int = 0
+    """The number of transactional ids whose producers write a record for each record of the first
+    topic, and commit the offsets of these records in the same transaction."""
     offsets_in_log: int = 0
     """1: committed offsets are stored in __consumer_offsets. 0: in ZooKeeper."""
     faults_s: float = 10.0
@@ -88,7 +93,7 @@ def fits(kind: Kind, options: Options) -> bool:
     or several log directories. A fault must not destroy records that the options promise to keep:
     if all machines lose power at once, only synced data survives, so `options.flush` must be 1.
     `nemesis.py` limits the losses of single machines during the run."""
-    if kind.needs_groups and not options.groups:
+    if kind.needs_groups and not (options.groups or options.loops):
         return False
     if kind.needs_directories and options.log_dirs == 1:
         return False

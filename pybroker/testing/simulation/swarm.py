@@ -59,10 +59,19 @@ _GROUP_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("members", (2, 3, 3, 4)),
     ("offsets_in_log", (0, 0, 1)),
 )
+_TRANSACTIONS: Final = 0.2
+"""The share of seeds with transactions. Unclean elections may lose the state of transactions, so
+seeds that allow them have none."""
+_TRANSACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
+    ("writers", (1, 1, 2)),
+    ("loops", (1, 1, 0)),
+    ("offsets_in_log", (0, 0, 1)),
+)
 _LATE_COMMITS: Final = 0.5
 """The share of seeds with groups in which commits arrive late and twice."""
 _TIMES_COORDINATOR: Final = 4
-"""The number of entries for a coordinator in the list from which `_broker` draws a target."""
+"""The number of entries for each kind of coordinator in the list from which `_broker` draws a
+target."""
 _DIRECTORIES: Final = 0.2
 """The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"
@@ -100,6 +109,9 @@ def _options(seed: str) -> Options:
     rng = random.Random(f"{seed}/groups")
     if rng.random() < _GROUPS:
         drawn |= {name: rng.choice(values) for name, values in _GROUP_OPTIONS}
+    rng = random.Random(f"{seed}/transactions")
+    if rng.random() < _TRANSACTIONS and not drawn["lossy"]:
+        drawn |= {name: rng.choice(values) for name, values in _TRANSACTION_OPTIONS}
     if random.Random(f"{seed}/directories").random() < _DIRECTORIES:
         drawn["log_dirs"] = 2
     return Options(**drawn)  # type: ignore[arg-type]
@@ -147,8 +159,11 @@ def _broker(rng: random.Random, options: Options) -> str:
         str(rng.randint(1, options.brokers)),
         str(rng.randint(1, options.brokers)),
     ]
-    if options.groups:
-        choice += [f"coordinator/{rng.randrange(options.groups)}"] * _TIMES_COORDINATOR
+    groups, ids = options.groups + options.loops, options.writers + options.loops
+    if groups:
+        choice += [f"coordinator/{rng.randrange(groups)}"] * _TIMES_COORDINATOR
+    if ids:
+        choice += [f"transactions/{rng.randrange(ids)}"] * _TIMES_COORDINATOR
     return rng.choice(choice)
 
 

@@ -34,6 +34,10 @@ GROUP_OPTIONS: Final[Mapping[str, int]] = {
 """The client options of group members."""
 
 
+OUTPUT_TOPIC: Final = "transformed-0"
+"""The topic into which loops write. It exists if the workload has any."""
+
+
 class ProducerKind(enum.Enum):
     """The guarantees of a producer, by acks and idempotence. They decide which rules its values
     must follow."""
@@ -95,6 +99,11 @@ class WorkloadOptions:
     """The mean time until a member leaves, is killed, or pauses."""
     offsets_partitions: int = 3
     """The number of partitions of __consumer_offsets."""
+    writers: int = 0
+    """The number of transactional ids whose producers write to all topics."""
+    loops: int = 0
+    """The number of transactional ids whose producers write a record for each record that they
+    read, and commit the offsets of these records in the same transaction."""
     fetch_wait_ms: int = 50
     fetch_bytes: int = 65_536
     crash_mean_s: float = 0.0
@@ -109,6 +118,16 @@ class WorkloadOptions:
     """The mean time between two elections of preferred leaders."""
     unclean_mean_s: float = 0.0
     """The mean time between two unclean elections, which may lose records."""
+
+    @property
+    def topic_names(self) -> list[str]:
+        """Return the topics that exist during the whole run."""
+        names = [f"load-{number}" for number in range(self.topics)]
+        return [*names, OUTPUT_TOPIC] if self.loops else names
+
+    @property
+    def has_transactions(self) -> bool:
+        return bool(self.writers or self.loops)
 
     def partition_choice(self, rng: random.Random, partitions: int) -> int:
         """Return a random partition number below `partitions`. Some numbers are more likely than

@@ -13,6 +13,7 @@ from pybroker.client.errors import ClientError, DamagedRecords, OffsetUnavailabl
 from pybroker.model import TopicPartition
 from pybroker.testing.simulation.workload.clients import Client, Shared
 from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
+from pybroker.testing.simulation.workload.recorder import Recorder
 
 _POLL_MS: Final = 100
 _ASK_MEAN_S: Final = 0.25
@@ -21,6 +22,13 @@ _REST_MEAN_S: Final = 0.01
 
 
 class _Consuming(Client):
+    isolation = "read_uncommitted"
+
+    @property
+    def recorder(self) -> Recorder:
+        shared = self.shared.recorder
+        return shared if self.isolation == "read_uncommitted" else shared.of_committed_reads()
+
     def make(self) -> Consumer:
         return Consumer(
             self.shared.bootstrap,
@@ -28,6 +36,7 @@ class _Consuming(Client):
             rng=self.rng,
             client_id=self.name,
             auto_offset_reset="none",
+            isolation_level=self.isolation,
             fetch_max_wait_ms=self.options.fetch_wait_ms,
             max_partition_fetch_bytes=self.options.fetch_bytes,
             **CLIENT_OPTIONS,
@@ -110,6 +119,12 @@ class ReaderClient(_Consuming):
             self._seek(consumer, partition, starts[partition])
 
 
+class CommittedReaderClient(ReaderClient):
+    """A reader with isolation.level=read_committed."""
+
+    isolation = "read_committed"
+
+
 class LogEndClient(_Consuming):
     """A client that requests the log end offset of one partition at a time."""
 
@@ -132,6 +147,12 @@ class LogEndClient(_Consuming):
             self.recorder.refused[type(error).__name__] += 1
         else:
             self.recorder.told_end(self.name, partition, asked, answer[partition])
+
+
+class StableOffsetClient(LogEndClient):
+    """A client that requests the last stable offset of one partition at a time."""
+
+    isolation = "read_committed"
 
 
 class FinalReader(_Consuming):
@@ -174,3 +195,9 @@ class FinalReader(_Consuming):
                 found[partition] += records
         for partition in partitions:
             self.recorder.final(self.name, partition, starts[partition], found[partition])
+
+
+class CommittedFinalReader(FinalReader):
+    """A final reader with isolation.level=read_committed."""
+
+    isolation = "read_committed"

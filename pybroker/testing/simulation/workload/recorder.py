@@ -20,8 +20,10 @@ from pybroker.testing.history.model import (
     Poll,
     Processed,
     ProducerFacts,
+    ProducerStart,
     Record,
     Send,
+    Transaction,
 )
 from pybroker.testing.history.values import Identity, make_value
 from pybroker.testing.simulation.environment import Environment
@@ -41,6 +43,9 @@ class Recorder:
         self.history = History()
         self.acked: Counter[TopicPartition] = Counter()
         """The number of values acknowledged by all in-sync replicas, by partition."""
+        self.ends: Counter[TopicPartition] = Counter()
+        """The offset after the last value that all in-sync replicas have acknowledged, by
+        partition."""
         self.delivered: Counter[TopicPartition] = Counter()
         """The number of records delivered to consumers, by partition."""
         self.positions: Counter[tuple[str, TopicPartition]] = Counter()
@@ -51,7 +56,17 @@ class Recorder:
         """The number of successful admin operations, by kind: topics created, partitions elected
         and so on.
         """
+        self.transacted: Counter[str] = Counter()
+        """The number of committed transactions, by transactional id."""
+        self._committed_reads: Recorder | None = None
         self._environment = environment
+
+    def of_committed_reads(self) -> Recorder:
+        """Return the recorder of the clients with isolation.level=read_committed."""
+        if self._committed_reads is None:
+            self._committed_reads = Recorder(self._environment)
+            self.history.transactions.reads = self._committed_reads.history
+        return self._committed_reads
 
     def now(self) -> int:
         return nanoseconds(self._environment.now)
@@ -72,13 +87,36 @@ class Recorder:
         send.outcome, send.ended, send.offset = "ok", self.now(), offset
         facts = self.history.facts(send.identity)
         if facts is not None and facts.acks == -1:
-            self.acked[TopicPartition(*send.partition)] += 1
+            partition = TopicPartition(*send.partition)
+            self.acked[partition] += 1
+            self.ends[partition] = max(offset + 1, self.ends[partition])
 
     def failed(self, send: Send, error: BaseException, *, definite: bool) -> None:
         cause = f" ({error.__cause__})" if error.__cause__ else ""
         send.outcome, send.ended = "fail" if definite else "info", self.now()
         send.error = f"{error}{cause}"
         self.refused[type(error.__cause__ or error).__name__] += 1
+
+    # transactions
+
+    def producer_started(
+        self, transactional_id: str, client: str, producer_id: int, epoch: int
+    ) -> None:
+        self.history.transactions.starts.append(
+            ProducerStart(transactional_id, client, producer_id, epoch, self.now())
+        )
+
+    def transaction_begun(
+        self, transactional_id: str, client: str, producer_id: int, epoch: int, group: str = ""
+    ) -> Transaction:
+        transaction = Transaction(transactional_id, client, producer_id, epoch, self.now(), group)
+        self.history.transactions.all.append(transaction)
+        return transaction
+
+    def transaction_ended(self, transaction: Transaction, outcome: str) -> None:
+        transaction.outcome, transaction.ended = outcome, self.now()
+        if outcome == "ok":
+            self.transacted[transaction.transactional_id] += 1
 
     # consumers
 
@@ -105,6 +143,11 @@ class Recorder:
         self.history.latest.append(Latest(client, partition, asked, self.now(), offset))
 
     # groups
+
+    def transactional_group(self, name: str, partition: int) -> None:
+        """Record that the offsets of the group `name` are committed in transactions."""
+        self.history.groups.coordinated_by[name] = partition
+        self.history.groups.transactional.add(name)
 
     def group(self, name: str, topics: Sequence[str], partition: int) -> None:
         """Record that the group `name` reads these topics. The leader of `partition` of

@@ -30,9 +30,9 @@ class AdminClient(Client):
         admin = await self.opened(self._make)
         if admin is None:
             return
-        for number in range(self.options.topics):
-            if f"load-{number}" not in self.shared.catalog.topics:
-                await self._create(admin, f"load-{number}")
+        for name in self.options.topic_names:
+            if name not in self.shared.catalog.topics:
+                await self._create(admin, name)
         while not self.is_stopping:
             await asyncio.sleep(_TICK_S)
             for mean_s, act in (

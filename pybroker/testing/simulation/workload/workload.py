@@ -14,9 +14,23 @@ from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
 from pybroker.testing.simulation.workload.groups import clients_of_groups
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.producers import ProducerClient
-from pybroker.testing.simulation.workload.readers import FinalReader, LogEndClient, ReaderClient
+from pybroker.testing.simulation.workload.readers import (
+    CommittedFinalReader,
+    CommittedReaderClient,
+    FinalReader,
+    LogEndClient,
+    ReaderClient,
+    StableOffsetClient,
+)
 from pybroker.testing.simulation.workload.recorder import Recorder
 from pybroker.testing.simulation.workload.topics import AdminClient
+from pybroker.testing.simulation.workload.transactions import (
+    FinalOffsetsClient,
+    clients_of_loops,
+    loop_groups,
+    transactional_clients,
+    transactional_ids,
+)
 
 FINAL_READERS = 2
 
@@ -62,8 +76,14 @@ class Workload:
             *(ReaderClient(shared, f"{name}-reader-{each}") for each in range(options.readers)),
             *(LogEndClient(shared, f"{name}-asker-{each}") for each in range(options.askers)),
         ]
-        self._of_groups = clients_of_groups(shared, name)
-        self._final: list[FinalReader] = []
+        if options.has_transactions:
+            self._clients += [
+                *transactional_clients(shared, name),
+                CommittedReaderClient(shared, f"{name}-committed-reader"),
+                StableOffsetClient(shared, f"{name}-stable-asker"),
+            ]
+        self._of_groups = [*clients_of_groups(shared, name), *clients_of_loops(shared, name)]
+        self._final: list[FinalReader | FinalOffsetsClient] = []
 
     # state
 
@@ -94,6 +114,21 @@ class Workload:
         return self._shared.recorder.positions
 
     @property
+    def ends(self) -> Counter[TopicPartition]:
+        """Return the offset after the last value that all in-sync replicas have acknowledged, by
+        partition."""
+        return self._shared.recorder.ends
+
+    @property
+    def transacted(self) -> Counter[str]:
+        """Return the number of committed transactions, by transactional id."""
+        return self._shared.recorder.transacted
+
+    @property
+    def transactional_ids(self) -> list[str]:
+        return transactional_ids(self._shared.options, self._name)
+
+    @property
     def refused(self) -> Counter[str]:
         """Return the number of errors that clients received, by the name of the error."""
         return self._shared.recorder.refused
@@ -117,7 +152,7 @@ class Workload:
     @property
     def is_ready(self) -> bool:
         """Return whether the topics of the workload exist."""
-        return len(self.catalog.topics) >= self._shared.options.topics
+        return self.catalog.topics.keys() >= {*self._shared.options.topic_names}
 
     @property
     def is_quiet(self) -> bool:
@@ -163,10 +198,15 @@ class Workload:
         clients. The reads may never complete unless the cluster has recovered."""
         chosen = self.catalog.partitions() if partitions is None else [*partitions]
         begun = len(self._final)
-        fresh = [
+        fresh: list[FinalReader | FinalOffsetsClient] = [
             FinalReader(self._shared, f"{self._name}-final-{begun + each}", chosen)
             for each in range(FINAL_READERS)
         ]
+        if self._shared.options.has_transactions:
+            name = f"{self._name}-committed-final-{begun}"
+            fresh.append(CommittedFinalReader(self._shared, name, chosen))
+            groups = loop_groups(self._shared.options, self._name)
+            fresh.append(FinalOffsetsClient(self._shared, f"{self._name}-offsets-{begun}", groups))
         self._final += fresh
         for reader in fresh:
             reader.start()

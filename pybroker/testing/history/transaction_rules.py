@@ -1,0 +1,240 @@
+"""The rules for transactions. Each function takes a history and yields violations.
+
+As for groups, only topics that were never recreated and lost no records are judged. A transaction
+without an answer to its request to commit may be committed or aborted. `Transactions.reads` has the
+reads of `read_committed` consumers; the rules for reads of all records are applied to them as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from pybroker.testing.history import client_rules, cluster_rules
+from pybroker.testing.history.group_rules import is_judged
+from pybroker.testing.history.model import (
+    UNKNOWN,
+    History,
+    Latest,
+    Send,
+    Transaction,
+    Violation,
+)
+from pybroker.testing.history.values import TopicPartition
+
+ATOMIC: Final = "transactions-atomic"
+READS: Final = "committed-reads"
+STABLE: Final = "stable-offset"
+OUTPUT: Final = "offsets-match-output"
+FENCED: Final = "fenced-writes-nothing"
+
+_READ_RULES: Final[tuple[Callable[[History], Iterator[Violation]], ...]] = (
+    client_rules.acked_present,
+    client_rules.no_phantom,
+    client_rules.one_value_per_offset,
+    client_rules.consumer_order,
+    client_rules.read_implies_durable,
+)
+
+
+def atomic(history: History) -> Iterator[Violation]:
+    """Check that the final reads with read_committed have all records of a transaction or none."""
+    for transaction, visible, hidden in _visibility(history):
+        if visible and hidden:
+            text = f"of {len(visible) + len(hidden)} records {len(visible)} can be read"
+            ops = (str(transaction), str(visible[0]), str(hidden[0]))
+            yield Violation(ATOMIC, hidden[0].partition, hidden[0].offset, text, ops)
+
+
+def committed_reads(history: History) -> Iterator[Violation]:
+    """Check the rules of reads for clients with read_committed: they get each record of a committed
+    transaction in order, no record of an aborted one, and no record before the producer has asked
+    to commit."""
+    view = _view(history)
+    if view is None:
+        return
+    for rule in _READ_RULES:
+        for found in rule(view):
+            yield replace(found, rule=READS, text=f"{found.rule}: {found.text}")
+    by_value = _by_value(history)
+    for poll in view.polls:
+        for record in poll.records:
+            found_in = by_value.get(record.value)
+            if found_in is not None and found_in.commit_asked > poll.at:
+                text = f"{record.value} was read before its producer asked to commit"
+                ops = (str(found_in), str(poll))
+                yield Violation(READS, poll.partition, record.offset, text, ops)
+
+
+def stable_offset(history: History) -> Iterator[Violation]:
+    """Check the last stable offsets in the answers to ListOffsets. The offsets that one client gets
+    never decrease, are above each record that was read with read_committed before, and do not pass
+    a record of a transaction that its producer has not asked to commit or abort yet."""
+    view = _view(history)
+    if view is None:
+        return
+    for found in cluster_rules.monotone_watermarks(replace(view, sends={})):
+        yield replace(found, rule=STABLE)
+    answers: dict[TopicPartition, list[Latest]] = defaultdict(list)
+    for answer in view.latest:
+        answers[answer.partition].append(answer)
+    for transaction in history.transactions.all:
+        # Only a committed transaction was certainly open until its producer asked to commit: a
+        # time-out or the next producer may have aborted any other earlier.
+        if transaction.outcome != "ok":
+            continue
+        for send in _stored(history, transaction):
+            for answer in answers[send.partition]:
+                is_open = send.ended <= answer.asked and answer.answered < transaction.commit_asked
+                if is_open and answer.offset > send.offset:
+                    text = "the last stable offset is above a record of an open transaction"
+                    ops = (str(transaction), str(send), str(answer))
+                    yield Violation(STABLE, send.partition, answer.offset, text, ops)
+                    break
+
+
+def offsets_match_output(history: History) -> Iterator[Violation]:
+    """Check each loop that consumes, transforms and produces: the output has each record below the
+    committed offset once, and no record above it."""
+    view = _view(history)
+    if view is None:
+        return
+    inputs = view.final()
+    made: dict[tuple[str, TopicPartition], dict[int, list[str]]] = defaultdict(dict)
+    for transaction, visible, _ in _visibility(history):
+        for send in visible:
+            source = transaction.inputs.get(send.value)
+            if source is not None:
+                partition, offset = source
+                made[transaction.group, partition].setdefault(offset, []).append(str(send))
+    for (group, partition), committed in history.transactions.final_offsets.items():
+        if partition not in inputs or not is_judged(history, partition):
+            continue
+        outputs = made[group, partition]
+        for offset, sends in outputs.items():
+            if len(sends) > 1:
+                text = f"group {group} has made {len(sends)} output records of this record"
+                yield Violation(OUTPUT, partition, offset, text, tuple(sends))
+            if offset >= committed:
+                text = f"group {group} has made output of it, but has committed only {committed}"
+                yield Violation(OUTPUT, partition, offset, text, tuple(sends))
+        if history.expires:
+            continue
+        for record in inputs[partition].records:
+            if record.offset < committed and record.offset not in outputs:
+                text = f"group {group} has committed {committed}, but made no output of it"
+                yield Violation(OUTPUT, partition, record.offset, text)
+
+
+def fenced_writes_nothing(history: History) -> Iterator[Violation]:
+    """Check that no record is stored that a producer sent after the next producer of the same
+    transactional id had got its epoch."""
+    stored: dict[TopicPartition, set[str]] = {
+        partition: {record.value for record in read.records}
+        for partition, read in history.final().items()
+    }
+    for transaction in history.transactions.all:
+        fences = [
+            start
+            for start in history.transactions.starts
+            if start.transactional_id == transaction.transactional_id
+            and start.producer_id == transaction.producer_id
+            and start.epoch > transaction.epoch
+        ]
+        if not fences:
+            continue
+        first = min(fences, key=lambda start: start.at)
+        for value in transaction.values:
+            send = history.sends[value]
+            if send.begun <= first.at or not is_judged(history, send.partition):
+                continue
+            if send.outcome == "ok" or value in stored.get(send.partition, ()):
+                text = f"a producer wrote after {first.client} got epoch {first.epoch}"
+                ops = (str(transaction), str(send))
+                yield Violation(FENCED, send.partition, send.offset, text, ops)
+        if transaction.outcome == "ok" and transaction.commit_asked > first.at:
+            text = f"a producer committed after {first.client} got epoch {first.epoch}"
+            yield Violation(FENCED, None, UNKNOWN, text, (str(transaction),))
+
+
+# ---- facts of the history
+
+
+def _view(history: History) -> History | None:
+    """Return the reads with read_committed as a history of their own. In it the outcome of a send
+    of a transaction is also that of the transaction."""
+    reads = history.transactions.reads
+    if reads is None:
+        return None
+    judged = {each for each in _partitions(reads) if is_judged(history, each)}
+    by_value = _by_value(history)
+    return replace(
+        history,
+        sends={
+            value: _within(send, by_value.get(value))
+            for value, send in history.sends.items()
+            if send.partition in judged
+        },
+        polls=[each for each in reads.polls if each.partition in judged],
+        assignments=[each for each in reads.assignments if each.partition in judged],
+        lost_positions=[each for each in reads.lost_positions if each.partition in judged],
+        latest=[each for each in reads.latest if each.partition in judged],
+        finals=[each for each in reads.finals if each.partition in judged],
+    )
+
+
+def _partitions(reads: History) -> Iterator[TopicPartition]:
+    yield from (each.partition for each in reads.polls)
+    yield from (each.partition for each in reads.assignments)
+    yield from (each.partition for each in reads.latest)
+    yield from (each.partition for each in reads.finals)
+    for lost in reads.lost_positions:
+        if lost.partition is not None:
+            yield lost.partition
+
+
+def _within(send: Send, transaction: Transaction | None) -> Send:
+    """Return the send as a read_committed consumer sees it."""
+    if transaction is None:
+        return send
+    if transaction.is_aborted:
+        return replace(send, outcome="fail", error=str(transaction))
+    return send if transaction.outcome == "ok" else replace(send, outcome="info")
+
+
+def _by_value(history: History) -> dict[str, Transaction]:
+    return {value: each for each in history.transactions.all for value in each.values}
+
+
+def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
+    """Yield the acknowledged sends of the transaction with known offsets."""
+    for value in transaction.values:
+        send = history.sends[value]
+        if send.outcome == "ok" and send.offset != UNKNOWN and is_judged(history, send.partition):
+            yield send
+
+
+def _visibility(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
+    """Yield each transaction with the sends that the final reads with read_committed have, and the
+    acknowledged ones that they lack without retention."""
+    reads = history.transactions.reads
+    if reads is None:
+        return
+    finals = reads.final()
+    values: dict[TopicPartition, set[str]] = {
+        key: {record.value for record in read.records} for key, read in finals.items()
+    }
+    for transaction in history.transactions.all:
+        visible, hidden = [], []
+        for value in transaction.values:
+            send = history.sends[value]
+            read = finals.get(send.partition)
+            if read is None or not is_judged(history, send.partition):
+                continue
+            if value in values[send.partition]:
+                visible.append(send)
+            elif send.outcome == "ok" and send.offset >= read.start:
+                hidden.append(send)
+        yield transaction, visible, hidden

@@ -1,0 +1,440 @@
+"""The clients of a workload that write in transactions. Two clients share each transactional id:
+each start of one fences the other, which may have an open transaction, or be paused in the middle
+of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pybroker.client import Consumer, ConsumerRecord
+from pybroker.client.errors import ClientError, Closed, OffsetUnavailable
+from pybroker.coordinator.runtime.partitioning import partition_of
+from pybroker.model import TopicPartition
+from pybroker.testing.history.model import ProducerFacts, Send, Transaction
+from pybroker.testing.history.values import Identity
+from pybroker.testing.simulation.workload.clients import Client, Shared
+from pybroker.testing.simulation.workload.groups import TOPIC, CommittedOffsetClient, GroupPlan
+from pybroker.testing.simulation.workload.options import (
+    CLIENT_OPTIONS,
+    OUTPUT_TOPIC,
+    WorkloadOptions,
+)
+from pybroker.testing.simulation.workload.transaction_requests import TransactionalProducer
+
+_PARTITIONS_MAX: Final = 3
+_RECORDS_MAX: Final = 4
+_TIMEOUT_MS: Final = (1_500, 3_000, 6_000)
+_REST_MEAN_S: Final = 0.15
+_THINK_MEAN_S: Final = 0.02
+"""The mean pause between two steps of a transaction."""
+_ENDS: Final = ("commit",) * 12 + ("abort",) * 4 + ("late",) * 2 + ("leave", "keep")
+"""The ways in which a transaction ends; see `_TransactionalClient._finish`."""
+_POLL_MS: Final = 100
+_RECORDS_READ_MAX: Final = 8
+_NO_TOPIC_S: Final = 0.1
+_CHANGES: Final = ("crash", "pause", "pause")
+_SILENT_S: Final = (0.1, 6.0)
+_LATE_S: Final = 0.2
+_FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
+
+
+class _TransactionalClient(Client):
+    """A producer with a transactional id. The spare one of the two clients with the same id stops
+    once `shared.is_even` is set, and from then on every transaction is ended."""
+
+    def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
+        super().__init__(shared, name)
+        self.transactional_id = transactional_id
+        self.group = ""
+        self._is_spare = is_spare
+        self._counter = 0
+        self._open: list[Send] = []
+        """The sends of the present process that await a response."""
+
+    @property
+    def who(self) -> str:
+        return f"{self.name}/{self.incarnation}"
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.shared.is_stopping or (self._is_spare and self.shared.is_even)
+
+    @property
+    def _is_calm(self) -> bool:
+        return self.shared.is_even or self.shared.is_stopping
+
+    # the fate of the process
+
+    def start(self) -> None:
+        super().start()
+        if self.machine.loop is not None:
+            self._plan_change(self.incarnation)
+
+    def _plan_change(self, incarnation: int) -> None:
+        lives_s = self._fate.expovariate(1 / self.options.member_life_mean_s)
+        self.shared.environment.after(lives_s, self._change_state, incarnation)
+
+    def _change_state(self, incarnation: int) -> None:
+        loop = self.machine.loop
+        if loop is None or incarnation != self.incarnation or self._is_calm:
+            return
+        fate = self._fate.choice(_CHANGES)
+        if fate == "crash":
+            self._crash(incarnation)
+            return
+        if fate == "pause":
+            loop.pause()
+            self.shared.environment.after(self._fate.uniform(*_SILENT_S), loop.resume)
+        self._plan_change(incarnation)
+
+    def _crash(self, incarnation: int) -> None:
+        if not self._is_calm:
+            super()._crash(incarnation)
+
+    def killed(self) -> None:
+        for send in self._open:
+            self.recorder.failed(send, ConnectionError("killed"), definite=False)
+        self._open.clear()
+
+    # transactions
+
+    async def run(self) -> None:
+        self._counter = 0
+        self.recorder.producer(self.name, self.incarnation, _FACTS)
+        producer = await self.opened(self._make)
+        if producer is None:
+            return
+        await self._identify(producer)
+        await self._work(producer)
+        await producer.close()
+
+    async def _work(self, producer: TransactionalProducer) -> None:
+        while not self.is_stopping:
+            partitions = self._partitions()
+            if partitions:
+                transaction = self._begin(producer)
+                await self._fill(producer, transaction, partitions)
+                await self._finish(producer, transaction)
+            await self.rest(_REST_MEAN_S)
+
+    def _make(self) -> TransactionalProducer:
+        return TransactionalProducer(
+            self.shared.bootstrap,
+            self.transactional_id,
+            timeout_ms=self.rng.choice(_TIMEOUT_MS),
+            client_id=self.name,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    async def _identify(self, producer: TransactionalProducer, *, keep: bool = False) -> None:
+        await producer.identify(keep=keep)
+        self.recorder.producer_started(
+            self.transactional_id, self.who, producer.producer_id, producer.epoch
+        )
+
+    def _begin(self, producer: TransactionalProducer) -> Transaction:
+        return self.recorder.transaction_begun(
+            self.transactional_id, self.who, producer.producer_id, producer.epoch, self.group
+        )
+
+    def _partitions(self) -> list[TopicPartition]:
+        known = self.shared.catalog.partitions()
+        return self.rng.sample(known, min(len(known), self.rng.randint(1, _PARTITIONS_MAX)))
+
+    async def _fill(
+        self,
+        producer: TransactionalProducer,
+        transaction: Transaction,
+        partitions: Sequence[TopicPartition],
+    ) -> None:
+        """Write a batch to each of the partitions, which are added one by one or all at once."""
+        if self.rng.random() < 0.5:
+            await producer.add_partitions(partitions)
+        for partition in partitions:
+            await producer.add_partitions([partition])
+            await self._send(producer, transaction, partition, self.rng.randint(1, _RECORDS_MAX))
+            await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
+
+    async def _finish(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+        """End the transaction: commit it, abort it, or leave it open and end the process. After the
+        abort of a `late` one the producer sends a further batch of it. After the abort of a `keep`
+        one it takes its next epoch."""
+        end = "commit" if self._is_calm else self.rng.choice(_ENDS)
+        if end == "commit":
+            await self._commit(producer, transaction)
+        elif end == "leave":
+            self._note_end(transaction, "fail")
+            await asyncio.sleep(self.rng.uniform(*_SILENT_S))
+            raise Closed("the process ends with an open transaction")
+        else:
+            await producer.end(is_commit=False)
+            self._note_end(transaction, "fail")
+            if end == "late":
+                await self._send_late(producer, transaction)
+            elif end == "keep":
+                await self._identify(producer, keep=True)
+
+    async def _commit(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+        transaction.commit_asked = self.recorder.now()
+        try:
+            await producer.end(is_commit=True)
+        except ClientError as error:
+            self._note_end(transaction, "fail" if error.definite else "info")
+            raise
+        self._note_end(transaction, "ok")
+
+    def _note_end(self, transaction: Transaction, outcome: str) -> None:
+        self.recorder.transaction_ended(transaction, outcome)
+
+    async def _send_late(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+        """Send a batch after the transaction has ended. Raises ClientError if it is refused or the
+        answer is lost: the process then ends, so that the batch cannot arrive in a later
+        transaction of the same epoch."""
+        partition = self.rng.choice(self.shared.catalog.partitions())
+        await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
+        await self._send(producer, transaction, partition, 1, once=True)
+
+    async def _send(
+        self,
+        producer: TransactionalProducer,
+        transaction: Transaction,
+        partition: TopicPartition,
+        count: int,
+        *,
+        sources: Sequence[tuple[TopicPartition, int]] = (),
+        once: bool = False,
+    ) -> None:
+        """Write one batch of values to the partition. Raises ClientError."""
+        sends = []
+        for number in range(count):
+            identity = Identity(self.name, self.incarnation, self._counter)
+            self._counter += 1
+            send = self.recorder.begun(identity, partition)
+            transaction.values.append(send.value)
+            if sources:
+                transaction.inputs[send.value] = sources[number]
+            sends.append(send)
+        self._open += sends
+        codec = self.rng.choice(self.options.codecs)
+        batch = producer.batch(partition, [send.value for send in sends], codec)
+        try:
+            offset = await producer.produce(partition, batch, once=once)
+        except ClientError as error:
+            for send in sends:
+                self._open.remove(send)
+                self.recorder.failed(send, error, definite=error.definite)
+            raise
+        for number, send in enumerate(sends):
+            self._open.remove(send)
+            self.recorder.stored(send, offset + number if offset >= 0 else offset)
+
+
+class WriterClient(_TransactionalClient):
+    """A client that writes transactions to all topics of the workload."""
+
+
+class LoopClient(_TransactionalClient):
+    """A client that reads the first topic with read_committed, and writes a record for each one
+    that it reads. Its offsets are committed in the same transaction."""
+
+    def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
+        super().__init__(shared, name, transactional_id, is_spare=is_spare)
+        self.group = transactional_id
+        self._committed: dict[TopicPartition, int] = {}
+
+    async def _work(self, producer: TransactionalProducer) -> None:
+        self._hold(producer)
+        consumer = await self.opened(self._make_consumer)
+        if consumer is None:
+            return
+        while not self.shared.catalog.topics.keys() >= {TOPIC, OUTPUT_TOPIC}:
+            if self.is_stopping:
+                return
+            await asyncio.sleep(_NO_TOPIC_S)
+        await self._seek_to_committed(consumer)
+        while not self.is_stopping:
+            await self._transform_some(producer, consumer)
+        await consumer.close()
+
+    def _make_consumer(self) -> Consumer:
+        return _committed_consumer(self, self.group, auto_offset_reset="none")
+
+    async def _identify(self, producer: TransactionalProducer, *, keep: bool = False) -> None:
+        await super()._identify(producer, keep=keep)
+        self._hold(producer)
+
+    def _hold(self, producer: TransactionalProducer) -> None:
+        """Record the producer's epoch as the generation of a group with one member."""
+        self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
+
+    async def _seek_to_committed(self, consumer: Consumer) -> None:
+        """Continue at the committed offsets, or at the log start offset of a partition without
+        one."""
+        count = self.shared.catalog.topics[TOPIC]
+        partitions = [TopicPartition(TOPIC, number) for number in range(count)]
+        consumer.assign(partitions)
+        answers = await consumer.committed(partitions)
+        starts = await consumer.beginning_offsets(partitions)
+        for partition in partitions:
+            answer = answers[partition]
+            offset = 0 if answer is None else answer.offset
+            self._committed[partition] = max(offset, starts[partition])
+            consumer.seek(partition, self._committed[partition])
+
+    async def _transform_some(self, producer: TransactionalProducer, consumer: Consumer) -> None:
+        try:
+            found = await consumer.getmany(_POLL_MS, _RECORDS_READ_MAX)
+        except OffsetUnavailable:
+            await self._seek_to_committed(consumer)
+            return
+        if not found:
+            return
+        transaction = self._begin(producer)
+        await self._transform(producer, transaction, found)
+        await self._finish(producer, transaction)
+        if transaction.outcome == "ok":
+            for key, offset in transaction.offsets.items():
+                self._committed[TopicPartition(*key)] = offset
+        else:
+            for partition, offset in self._committed.items():
+                consumer.seek(partition, offset)
+        await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
+
+    async def _transform(
+        self,
+        producer: TransactionalProducer,
+        transaction: Transaction,
+        found: Mapping[TopicPartition, Sequence[ConsumerRecord]],
+    ) -> None:
+        count = self.shared.catalog.topics[OUTPUT_TOPIC]
+        for partition, records in found.items():
+            target = TopicPartition(OUTPUT_TOPIC, self.rng.randrange(count))
+            await producer.add_partitions([target])
+            sources = [(partition, record.offset) for record in records]
+            await self._send(producer, transaction, target, len(records), sources=sources)
+            await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
+        offsets = {partition: records[-1].offset + 1 for partition, records in found.items()}
+        for partition, offset in offsets.items():
+            transaction.offsets[partition] = offset
+        await producer.add_offsets(self.group)
+        await producer.commit_offsets(self.group, offsets)
+        await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
+
+    async def _commit(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+        commits = [
+            self.recorder.commit_begun(
+                self.group, self.who, transaction.epoch, TopicPartition(*key), offset
+            )
+            for key, offset in transaction.offsets.items()
+        ]
+        try:
+            await super()._commit(producer, transaction)
+        except ClientError as error:
+            for commit in commits:
+                self.recorder.commit_ended(commit, "info", str(error))
+            raise
+        for commit in commits:
+            self.recorder.commit_ended(commit, "ok", "")
+
+
+class CommittedOffsetOfLoopClient(CommittedOffsetClient):
+    """A client that requests the committed offsets of a loop, without those of open
+    transactions."""
+
+    def make(self, **more: object) -> Consumer:
+        return super().make(isolation_level="read_committed", **more)
+
+
+class FinalOffsetsClient(Client):
+    """A client that requests the committed offsets of all loops once the cluster has recovered. It
+    tries again until it has them."""
+
+    def __init__(self, shared: Shared, name: str, groups: Sequence[str]) -> None:
+        super().__init__(shared, name)
+        self._groups = groups
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self.rng = self.shared.environment.rng(f"life {self.incarnation} of {self.name}")
+        self.machine.start(self._main, self.shared.sockets(self.machine))
+
+    async def run(self) -> None:
+        count = self.shared.catalog.topics.get(TOPIC, 0)
+        partitions = [TopicPartition(TOPIC, number) for number in range(count)]
+        for group in self._groups:
+            found = await self._ask(group, partitions)
+            final_offsets = self.recorder.history.transactions.final_offsets
+            for key, offset in found.items():
+                final_offsets[group, key] = offset
+
+    async def _ask(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        while True:
+            consumer = _committed_consumer(self, group)
+            try:
+                await consumer.start()
+                answers = await consumer.committed(partitions)
+            except ClientError as error:
+                self.recorder.refused[type(error).__name__] += 1
+            else:
+                return {
+                    key: -1 if answer is None else answer.offset for key, answer in answers.items()
+                }
+            finally:
+                await consumer.close()
+            await asyncio.sleep(_NO_TOPIC_S)
+
+
+def _committed_consumer(client: Client, group: str, **more: object) -> Consumer:
+    return Consumer(
+        client.shared.bootstrap,
+        clock=client.clock,
+        rng=client.rng,
+        client_id=client.name,
+        group_id=group,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        fetch_max_wait_ms=client.options.fetch_wait_ms,
+        max_partition_fetch_bytes=client.options.fetch_bytes,
+        **CLIENT_OPTIONS,
+        **more,
+    )
+
+
+def loop_groups(options: WorkloadOptions, name: str) -> list[str]:
+    """Return the transactional ids of all loops, which are the names of their groups, too."""
+    return [f"{name}-loop-{number}" for number in range(options.loops)]
+
+
+def transactional_ids(options: WorkloadOptions, name: str) -> list[str]:
+    """Return all transactional ids of the workload."""
+    writers = [f"{name}-writer-{number}" for number in range(options.writers)]
+    return [*writers, *loop_groups(options, name)]
+
+
+def transactional_clients(shared: Shared, name: str) -> list[Client]:
+    """Return the clients that write in transactions."""
+    loops = {*loop_groups(shared.options, name)}
+    return [
+        (LoopClient if each in loops else WriterClient)(
+            shared, f"{each}-{letter}", each, is_spare=letter == "b"
+        )
+        for each in transactional_ids(shared.options, name)
+        for letter in "ab"
+    ]
+
+
+def clients_of_loops(shared: Shared, name: str) -> list[Client]:
+    """Return for each loop a client that requests its committed offsets."""
+    found = list[Client]()
+    for group in loop_groups(shared.options, name):
+        partition = partition_of(group, shared.options.offsets_partitions)
+        shared.recorder.transactional_group(group, partition)
+        plan = GroupPlan(group, (), is_static=False, reads_everything=False)
+        found.append(CommittedOffsetOfLoopClient(shared, f"{group}-asker", plan))
+    return found
