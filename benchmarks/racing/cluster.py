@@ -51,8 +51,9 @@ Figures = Mapping[str, float]
 
 
 class Cluster:
-    """Three brokers of one contestant (`name`), with their own chroot in the ZooKeeper that all
-    clusters share. `session_ms` is their zookeeper.session.timeout.ms."""
+    """`brokers` brokers of one contestant (`name`), with their own chroot in the ZooKeeper that all
+    clusters share. `session_ms` is their zookeeper.session.timeout.ms. Each topic, also an internal
+    one, has a replica on every broker."""
 
     def __init__(
         self,
@@ -61,18 +62,24 @@ class Cluster:
         zookeeper: str,
         session_ms: int,
         *,
+        brokers: int = BROKERS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` has additional environment variables for brokers of pybroker."""
         self.name = name
+        self.brokers = brokers
+        in_sync = str(min(2, brokers))
         overrides = {
             "auto.create.topics.enable": "false",
-            "default.replication.factor": str(BROKERS),
-            "min.insync.replicas": "2",
+            "default.replication.factor": str(brokers),
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": str(brokers),
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.replication.factor": str(brokers),
             "zookeeper.session.timeout.ms": str(session_ms),
         }
         self.servers: list[PybrokerProcess | ApacheKafka] = []
-        for number in range(BROKERS):
+        for number in range(brokers):
             options = {**overrides, "broker.id": str(number)}
             place = folder / str(number)
             self.servers.append(
@@ -96,7 +103,7 @@ class Cluster:
         for server in self.servers:
             server.process.wait_for_line(STARTED)
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        self.until(lambda: len(self.metadata().brokers) == BROKERS, "all brokers are known")
+        self.until(lambda: len(self.metadata().brokers) == self.brokers, "all brokers are known")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,7 +127,7 @@ class Cluster:
         Return the topic's name."""
         self._topics += 1
         name = f"race-{self._topics}"
-        created = self.admin.create_topics([NewTopic(name, partitions, BROKERS)])
+        created = self.admin.create_topics([NewTopic(name, partitions, self.brokers)])
         created[name].result(PATIENCE_SECONDS)
         self.until(
             lambda: self._is_whole(name, partitions),
@@ -131,7 +138,7 @@ class Cluster:
     def _is_whole(self, name: str, partitions: int) -> bool:
         found = self.metadata(name).topics[name].partitions
         return len(found) == partitions and all(
-            each.leader >= 0 and len(each.isrs) == BROKERS for each in found.values()
+            each.leader >= 0 and len(each.isrs) == self.brokers for each in found.values()
         )
 
     def cpu_seconds(self) -> float:
