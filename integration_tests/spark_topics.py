@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, Row
 from integration_tests.samples import Headers, Sample
 from pybroker.client import Admin, NewTopic
 from pybroker.model import TopicPartition
-from unit_tests.patience import PATIENCE_S
+from pybroker.spark import snapshot
+from unit_tests.patience import PATIENCE_S, wait_until
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -182,3 +183,32 @@ def fault(read: Callable[[], object]) -> str:
     lines = [line for line in text.splitlines() if "pybroker." in line]
     assert len(lines) == 1, text
     return lines[0]
+
+
+def transactional(bootstrap: str, transactional_id: str) -> confluent_kafka.Producer:
+    """Return a producer for `begin`, which the caller lets commit or abort."""
+    options = {"bootstrap.servers": bootstrap, "transactional.id": transactional_id}
+    producer = confluent_kafka.Producer(options)
+    producer.init_transactions(PATIENCE_S)
+    return producer
+
+
+def begin(
+    producer: confluent_kafka.Producer, topic: str, values: Sequence[bytes], partitions: int
+) -> None:
+    """Begin a transaction and write values to all partitions in turn."""
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % partitions)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def wait_until_decided(bootstrap: str, topic: str, offsets: int) -> None:
+    """Wait until the last stable offsets of all partitions add up to `offsets`, because a commit
+    returns before its markers are written.
+    """
+
+    def stable() -> int:
+        return sum(each.end for each in snapshot.take(bootstrap, topics=[topic]).ranges())
+
+    wait_until(lambda: stable() == offsets, what="the transactions have ended")

@@ -1,10 +1,11 @@
-"""Tests of exact ranges on Apache Kafka with its transactions and compaction, compared with
-librdkafka's consumer.
+"""Tests of exact ranges: of transactions on both brokers, of compaction on Apache Kafka, compared
+with librdkafka's consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration_tests.apache import ApacheKafka
+from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.conftest import or_skip
 from integration_tests.etl_numbers import Numbers
 from integration_tests.ranges import fill, make_topic, numbers, read
@@ -47,8 +49,20 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
         yield made
 
 
-def transactional(apache: ApacheKafka, name: str) -> confluent_kafka.Producer:
-    options = {"bootstrap.servers": apache.bootstrap, "transactional.id": name}
+@pytest.fixture(scope="module", params=["ours", "apache"])
+def either(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    if request.param == "apache":
+        yield request.getfixturevalue("apache")
+        return
+    with closing(PybrokerProcess(tmp_path_factory.mktemp("ours"))) as made:
+        made.start()
+        yield made
+
+
+def transactional(broker: Broker, name: str) -> confluent_kafka.Producer:
+    options = {"bootstrap.servers": broker.bootstrap, "transactional.id": name}
     producer = confluent_kafka.Producer(options)
     producer.init_transactions(60)
     return producer
@@ -66,10 +80,10 @@ def transaction(producer: confluent_kafka.Producer, topic: str, values: str, end
         getattr(producer, f"{end}_transaction")(60)
 
 
-def outside(apache: ApacheKafka, topic: str, level: str, end: int) -> Rows:
+def outside(broker: Broker, topic: str, level: str, end: int) -> Rows:
     """Return the records that librdkafka reads from the partition up to an offset."""
     options: dict[str, Any] = {
-        "bootstrap.servers": apache.bootstrap,
+        "bootstrap.servers": broker.bootstrap,
         "group.id": "outside",
         "isolation.level": level,
         "enable.auto.commit": False,
@@ -89,68 +103,68 @@ def outside(apache: ApacheKafka, topic: str, level: str, end: int) -> Rows:
             found.append((offset, message.value()))
 
 
-def cut(apache: ApacheKafka, topic: str, level: str, **options: Any) -> PartitionRange:
-    (item,) = taken(apache, topic, level, **options).ranges()
+def cut(broker: Broker, topic: str, level: str, **options: Any) -> PartitionRange:
+    (item,) = taken(broker, topic, level, **options).ranges()
     return item
 
 
-def taken(apache: ApacheKafka, topic: str, level: str, **options: Any) -> Snapshot:
-    return snapshot.take(apache.bootstrap, topics=[topic], isolation=level, **options)
+def taken(broker: Broker, topic: str, level: str, **options: Any) -> Snapshot:
+    return snapshot.take(broker.bootstrap, topics=[topic], isolation=level, **options)
 
 
-def wait_for_end(apache: ApacheKafka, topic: str, end: int) -> None:
+def wait_for_end(broker: Broker, topic: str, end: int) -> None:
     """Wait for the log end `end`, because a producer's commit returns before the markers are
     written.
     """
     wait_until(
-        lambda: cut(apache, topic, "read_committed").end == end, what=f"all is decided up to {end}"
+        lambda: cut(broker, topic, "read_committed").end == end, what=f"all is decided up to {end}"
     )
 
 
-def test_transactions_are_read_as_other_clients_read_them(apache: ApacheKafka, topic: str) -> None:
-    make_topic(apache.bootstrap, topic)
-    one, two = transactional(apache, f"{topic}-1"), transactional(apache, f"{topic}-2")
+def test_transactions_are_read_as_other_clients_read_them(either: Broker, topic: str) -> None:
+    make_topic(either.bootstrap, topic)
+    one, two = transactional(either, f"{topic}-1"), transactional(either, f"{topic}-2")
     transaction(one, topic, "abc", "commit")
     transaction(two, topic, "de", "abort")
-    fill(apache.bootstrap, topic, 0, 5)
+    fill(either.bootstrap, topic, 0, 5)
     transaction(one, topic, "fg", "")
     transaction(two, topic, "hij", "commit")
     one.abort_transaction(60)
     transaction(two, topic, "k", "commit")
     transaction(one, topic, "lm", "abort")
-    wait_for_end(apache, topic, 24)
+    wait_for_end(either, topic, 24)
     for level in LEVELS:
-        item = cut(apache, topic, level)
-        expected = outside(apache, topic, level, item.end)
+        item = cut(either, topic, level)
+        expected = outside(either, topic, level, item.end)
         assert item.end > expected[-1][0] + 1, "the range ends with what is no record"
-        assert read(apache.bootstrap, item, isolation=level) == expected
+        assert read(either.bootstrap, item, isolation=level) == expected
         for middle in range(0, item.end, 3):
             rows = []
             for start, end in ((0, middle), (middle, item.end)):
                 piece = PartitionRange(topic, 0, start, end, item.topic_id, item.leader_epoch)
-                rows += read(apache.bootstrap, piece, isolation=level)
+                rows += read(either.bootstrap, piece, isolation=level)
             assert rows == expected
 
 
-def test_a_snapshot_ends_at_the_last_stable_offset(apache: ApacheKafka, topic: str) -> None:
-    make_topic(apache.bootstrap, topic)
-    producer = transactional(apache, topic)
+def test_a_snapshot_ends_at_the_last_stable_offset(either: Broker, topic: str) -> None:
+    make_topic(either.bootstrap, topic)
+    producer = transactional(either, topic)
     transaction(producer, topic, "ab", "commit")
     transaction(producer, topic, "cd", "")
-    fill(apache.bootstrap, topic, 0, 2)
-    before = taken(apache, topic, "read_committed")
+    fill(either.bootstrap, topic, 0, 2)
+    before = taken(either, topic, "read_committed")
     (item,) = before.ranges()
     assert (item.start, item.end) == (0, 3)
-    assert read(apache.bootstrap, item) == [(0, b"a"), (1, b"b")]
-    everything = cut(apache, topic, "read_uncommitted")
+    assert read(either.bootstrap, item) == [(0, b"a"), (1, b"b")]
+    everything = cut(either, topic, "read_uncommitted")
     assert everything.end == 7
-    rows = read(apache.bootstrap, everything, isolation="read_uncommitted")
+    rows = read(either.bootstrap, everything, isolation="read_uncommitted")
     assert [value for _, value in rows] == [b"a", b"b", b"c", b"d", b"0", b"1"]
     producer.commit_transaction(60)
-    wait_for_end(apache, topic, 8)
-    rest = cut(apache, topic, "read_committed", since=before)
+    wait_for_end(either, topic, 8)
+    rest = cut(either, topic, "read_committed", since=before)
     assert (rest.start, rest.end) == (3, 8)
-    rows = read(apache.bootstrap, rest)
+    rows = read(either.bootstrap, rest)
     assert [value for _, value in rows] == [b"c", b"d", b"0", b"1"]
 
 
@@ -290,7 +304,7 @@ def test_a_job_run_is_not_repeated_after_compaction(
     overwrite(apache, topic)
     wait_for_cleaner(apache, item, "read_committed", 250)
     text = "it read 300 records, of which compaction (cleanup.policy) left 250"
-    with pytest.raises(OutputError, match=text):
+    with pytest.raises(OutputError, match=re.escape(text)):
         job.replay(spark, 0)
     assert read_output(spark, numbers_of.output).count() == 300
     without_values = numbers_of.job(tombstones="drop")

@@ -148,6 +148,32 @@ def test_our_source_gives_the_rows_of_the_connector(
     assert bool(found["kafka"][1]) == (what not in ("nothing", EMPTY)), "the comparison has no rows"
 
 
+def test_both_sources_omit_aborted_and_open_transactions(
+    connector: SparkSession, broker: Broker, topic: str
+) -> None:
+    spark_topics.create(broker.bootstrap, topic, 2)
+    producer = spark_topics.transactional(broker.bootstrap, topic)
+    for end in ("commit", "abort", "commit", "open"):
+        values = [b"%s %d" % (end.encode(), number) for number in range(6)]
+        spark_topics.begin(producer, topic, values, partitions=2)
+        if end != "open":
+            getattr(producer, f"{end}_transaction")(PATIENCE_S)
+    spark_topics.wait_until_decided(broker.bootstrap, topic, 3 * (6 + 2))
+    found = {}
+    for name in ("kafka", "pybroker"):
+        reader = connector.read.format(name).option("subscribe", topic)
+        reader = reader.option("kafka.bootstrap.servers", broker.bootstrap)
+        for level in ("read_committed", "read_uncommitted"):
+            frame = reader.option("kafka.isolation.level", level).load()
+            found[name, level] = kafka_rows(frame)
+    for level in ("read_committed", "read_uncommitted"):
+        assert found["pybroker", level] == found["kafka", level]
+    committed = [row.value for row in found["kafka", "read_committed"]]
+    assert len(committed) == 12
+    assert all(value is not None and value.startswith(b"commit") for value in committed)
+    assert len(found["kafka", "read_uncommitted"]) == 24
+
+
 EMPTY: Final = "from the end by a time that never came"
 
 

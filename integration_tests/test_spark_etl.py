@@ -57,6 +57,30 @@ def test_each_run_adds_the_records_since_the_last_run(numbers: Numbers) -> None:
     assert sorted(output_files(numbers.output)) == numbers.files()
 
 
+def test_records_of_aborted_and_open_transactions_are_not_read(numbers: Numbers) -> None:
+    job = numbers.job()
+    bootstrap, topic = numbers.broker.bootstrap, numbers.topic
+    producer = spark_topics.transactional(bootstrap, topic)
+
+    def begin(first: int) -> None:
+        values = [b'{"n": %d}' % n for n in range(first, first + 10)]
+        spark_topics.begin(producer, topic, values, PARTITIONS)
+
+    begin(0)
+    producer.commit_transaction(PATIENCE_S)
+    begin(100)
+    producer.abort_transaction(PATIENCE_S)
+    begin(200)
+    spark_topics.wait_until_decided(bootstrap, topic, 20 + 2 * PARTITIONS)
+    assert job.run_once(numbers.spark).rows == 10
+    assert numbers.numbers() == list(range(10))
+    producer.commit_transaction(PATIENCE_S)
+    spark_topics.wait_until_decided(bootstrap, topic, 30 + 3 * PARTITIONS)
+    assert job.run_once(numbers.spark).rows == 10
+    assert numbers.numbers() == [*range(10), *range(200, 210)]
+    assert job.run_once(numbers.spark).state == "nothing-new"
+
+
 def test_a_failed_run_is_repeated_with_the_same_offsets(numbers: Numbers) -> None:
     job = replace(numbers.job(), read=dying())
     numbers.send(20)
