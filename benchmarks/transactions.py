@@ -116,7 +116,7 @@ def race(
         for name in (OURS, APACHE):
             place = f"{brokers}-{name.split()[0].lower()}"
             cluster = stack.enter_context(
-                Cluster(name, folder / place, f"{zookeeper}/{place}", SESSION_MS, brokers)
+                Cluster(name, folder / place, f"{zookeeper}/{place}", SESSION_MS, brokers=brokers)
             )
             stands.append((cluster, cluster.topic(PARTITIONS)))
         for cluster, topic in stands:
@@ -144,9 +144,13 @@ def table(found: Mapping[tuple[Load, str], Sequence[Mapping[str, float]]]) -> st
             mine, other = [row[figure] for row in ours], [row[figure] for row in theirs]
             ratios = [a / b for a, b in zip(mine, other, strict=True)]
             spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-            middles = [f"{statistics.median(values):,.3g}" for values in (mine, other)]
+            middles = [_rounded(statistics.median(values)) for values in (mine, other)]
             lines.append([load.label, figure, *middles, spread])
     return duties.simple_table(lines)
+
+
+def _rounded(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
 def numbers(words: str) -> list[int]:
