@@ -23,7 +23,7 @@ from pybroker.broker.lifecycle import Lifecycle, Service
 from pybroker.broker.live_config import LiveConfig
 from pybroker.broker.log_directory_failures import DirectoryFailures
 from pybroker.broker.membership import Membership
-from pybroker.broker.shutdown import end_logs_last, unregister
+from pybroker.broker.shutdown import close_connections, end_logs_last, unregister
 from pybroker.broker.start_steps import settle_replicas, wait_for_cluster, wait_for_topics
 from pybroker.broker.topic_logs import read_log_configs
 from pybroker.broker.transaction_coordination import TransactionCoordination
@@ -69,9 +69,6 @@ from pybroker.storage.log_config import LogConfig
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
-
-DRAIN_S = 1.0
-"""How long (s) a stopping broker still answers requests in flight."""
 
 
 class BrokerApp:
@@ -180,7 +177,7 @@ class BrokerApp:
         follow = partial(again, "configuration", self.live.start)
         await start("configuration", follow, self.live.stop)
         accept = partial(self._server.open, list(sockets.items()))
-        await start("connections", accept, partial(self._server.close, DRAIN_S))
+        await start("connections", accept, partial(close_connections, self._server, self.replicas))
         push("registration", partial(unregister, coord, self._broker))
         join = partial(again, "registration", self._membership.join)
         await start("membership", join, self._membership.leave)
@@ -213,7 +210,7 @@ class BrokerApp:
         push("fetchers", self._fetchers.stop)
         # Connections have been open since before the registration, but the gate passes requests on
         # only now. This stop closes them before the services that answer requests stop.
-        close = partial(self._server.close, DRAIN_S)
+        close = partial(close_connections, self._server, self.replicas)
         await start("requests", self._gate.let_brokers_in, close)
         # After the requests: at stop, waiting members are answered before the connections close.
         await start("groups", self.groups.start, self.groups.stop)

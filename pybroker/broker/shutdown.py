@@ -1,10 +1,12 @@
-"""The last steps of a broker's stop: remove the registration, then make the logs durable."""
+"""The last steps of a broker's stop: close the connections, remove the registration, then make the
+logs durable."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from functools import partial
+from typing import Final
 
 from pybroker.broker.lifecycle import Lifecycle
 from pybroker.coordinator.zookeeper import registry
@@ -12,9 +14,21 @@ from pybroker.errors import CoordError
 from pybroker.model import Broker
 from pybroker.ports import Blocking, Coord
 from pybroker.replication.manager import ReplicaManager
+from pybroker.server.listener import Server
 from pybroker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
+
+DRAIN_S: Final = 1.0
+"""How long (s) a stopping broker still answers requests in flight."""
+
+
+async def close_connections(server: Server, replicas: ReplicaManager) -> None:
+    """Close all connections after the responses to their requests, at the latest after DRAIN_S
+    seconds. Waiting fetches are answered at once: those of idle followers may wait for seconds."""
+    replicas.fetches.time_out_all()
+    replicas.replica_fetches.time_out_all()
+    await server.close(DRAIN_S)
 
 
 async def unregister(coord: Coord, broker: Broker) -> None:

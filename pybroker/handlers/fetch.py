@@ -174,12 +174,14 @@ class _WaitingFetch:
             self._task.add_done_callback(self._task_ended)
             return
         session = self._session
+        usual_s = _usual_wait_s(self._services, self._message)
         self._wait = self._fetches.begin(
             [key for _, key, _ in reading.items] if session is None else session.pending,
             missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
-            timeout_s=timeout_s,
+            timeout_s=min(timeout_s, usual_s) if session and session.pending else timeout_s,
             on_over=self._wait_is_over,
             more=session,
+            more_within_s=usual_s,
             shares_timer=self._message.replica_id >= 0,
         )
 
@@ -253,14 +255,25 @@ async def _read_until_enough(
             return response
         reading.responses, reading.given = [], []  # a waiting fetch holds no records
         if fetches.changes == seen:
+            usual_s = _usual_wait_s(services, message)
+            if session is not None and session.pending:
+                deadline = min(deadline, clock.monotonic() + usual_s)
             await fetches.wait(
                 [key for _, key, _ in reading.items] if session is None else session.pending,
                 missing_bytes=max(reading.enough_bytes - reading.total_bytes, 1),
                 timeout_s=deadline - clock.monotonic(),
                 more=session,
+                more_within_s=usual_s,
             )
         seen = fetches.changes
         reading = _begin_again(services, request, message, session)
+
+
+def _usual_wait_s(services: Services, message: FetchRequest) -> float:
+    """Return how long (s) a fetch waits at most while a partition of its session has changed. A
+    follower's fetch of an idle leader may ask for a longer wait, but the follower must not learn
+    the high watermark later for that."""
+    return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:

@@ -28,14 +28,19 @@ class CatchUp:
 
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
-    ) -> None:
+    ) -> bool:
         """Find the incomplete replicas in `copies` (the partitions that this broker follows) that
         have caught up with their leader, and allow them to lead: remove their `incomplete` mark on
         disk. `channel` asks the leader of these partitions for its log end. A failed check is
-        logged and repeated at the next call."""
+        logged and repeated at the next call. Return whether a replica in `copies` is incomplete
+        still."""
+        is_incomplete = False
         for key in self._health.allowing(Event.COMPLETE):
             copy = copies.get(key)
-            if copy is None or not copy.agrees:
+            if copy is None:
+                continue
+            if not copy.agrees:
+                is_incomplete = True
                 continue
             term = key, copy.leader_epoch
             try:
@@ -48,5 +53,9 @@ class CatchUp:
                     log.info(
                         "copy complete partition=%s log_end=%d: this replica may lead", key, log_end
                     )
+                else:
+                    is_incomplete = True
             except (BrokerError, StorageError) as error:
+                is_incomplete = True
                 log.warning("catch-up not checked, trying again partition=%s error=%s", key, error)
+        return is_incomplete

@@ -69,6 +69,11 @@ controller may add more partitions in this time; then one new fetch includes all
 _QUIET_FAILURES: Final = 4
 """How many failures in a row of one partition are logged only as a warning, or not at all. A change
 of leaders can cause them, or a batch that the leader finds corrupt only at a second fetch."""
+_QUIET_FETCHES: Final = 4
+"""After this many fetches in a row without a change, the next ones wait longer at the leader."""
+_IDLE_SHARE: Final = 1 / 6
+"""The longest wait of a fetch as a share of replica.lag.time.max.ms. Two waits have to be shorter
+than the time after which a leader asks ZooKeeper because its followers are silent."""
 
 _OF_CHANGES: Final = frozenset(
     {
@@ -123,6 +128,15 @@ class Fetcher:
             max_bytes=config.replica_fetch_response_max_bytes,
             partition_max_bytes=config.replica_fetch_max_bytes,
         )
+        idle_ms = min(
+            config.pybroker_replica_fetch_idle_wait_max_ms,
+            int(config.replica_lag_time_max_ms * _IDLE_SHARE),
+        )
+        self._idle_limits = replace(
+            self._limits, max_wait_ms=max(idle_ms, config.replica_fetch_wait_max_ms)
+        )
+        self._quiet_fetches = 0
+        """How many fetches in a row have told the leader nothing new, and learned nothing."""
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._cut: asyncio.Timeout | None = None
@@ -175,16 +189,22 @@ class Fetcher:
                 self._removed += changed
                 await self._rest(due - now)
                 continue
+            self._quiet_fetches = 0 if changed else self._quiet_fetches + 1
             limits = self._limits
+            if self._quiet_fetches > _QUIET_FETCHES:
+                limits = self._idle_limits
             if due - now < limits.max_wait_ms / 1000:
                 until_due_ms = max(int((due - now) * 1000), _ROUND_MS_MIN)
                 limits = replace(limits, max_wait_ms=until_due_ms)
             try:
                 answers = await self._ask(changed, limits)
+                if answers or answers is None:
+                    self._quiet_fetches = 0
                 if answers is not None:
                     self._reached()
                     await self._ask_ends(await self._take(answers))
-                    await self._catch_up.look(self.copies, self._channel)
+                    if await self._catch_up.look(self.copies, self._channel):
+                        self._quiet_fetches = 0
                     if self._syncing:
                         self._syncing = False
                         await self._rest(_SYNC_GRACE_S)
@@ -260,6 +280,7 @@ class Fetcher:
         """Log a failed request to the leader, and pause. A command of the controller that names
         this leader ends the pause."""
         self._counters.failures += 1
+        self._quiet_fetches = 0
         if not self._failures:
             log.warning("fetch failed, trying again leader=%d error=%s", self.leader, error)
         pause_s = self._pause_s(self._failures)

@@ -43,10 +43,12 @@ class Wait:
 
     __slots__ = (
         "_purgatory",
+        "due",
         "is_over",
         "keys",
         "missing_bytes",
         "more",
+        "more_within_s",
         "on_over",
         "shared_due",
         "timed_out",
@@ -60,12 +62,16 @@ class Wait:
         missing_bytes: int,
         on_over: Callable[[], None],
         more: Growing | None,
+        more_within_s: float,
     ) -> None:
         self._purgatory = purgatory
         self.keys = keys
         self.missing_bytes = missing_bytes
         self.on_over = on_over
         self.more = more
+        self.more_within_s = more_within_s
+        self.due = math.inf
+        """When the wait is over at the latest (s of the event loop)."""
         self.is_over = False
         """Whether `on_over` has been called, or the request has been given up."""
         self.timed_out = False
@@ -76,9 +82,10 @@ class Wait:
         """When the shared timer is due (s of the event loop)."""
 
     def added(self, key: TopicPartition) -> None:
-        """Wait for a further partition, too."""
+        """Wait for a further partition, too, and at most `more_within_s` from now on."""
         self.keys.append(key)
         self._purgatory._watch((key,), self)
+        self._purgatory._shorten(self)
 
     def end(self) -> None:
         """Stop waiting for the partitions, without a call of `on_over`. The caller calls this once:
@@ -90,7 +97,7 @@ class Purgatory:
     """All waiting requests of one kind, for example fetches. Used from the event loop only."""
 
     def __init__(self) -> None:
-        self._requests = 0
+        self._waits: dict[Wait, None] = {}
         self._waiters: dict[TopicPartition, dict[Wait, None]] = {}
         self._due: dict[float, dict[Wait, None]] = {}
         """When a shared timer is due (s of the event loop) -> the requests that it completes."""
@@ -104,7 +111,7 @@ class Purgatory:
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
-        return self._requests
+        return len(self._waits)
 
     @property
     def watched(self) -> int:
@@ -118,10 +125,11 @@ class Purgatory:
         missing_bytes: int,
         timeout_s: float,
         more: Growing | None = None,
+        more_within_s: float = math.inf,
     ) -> None:
         """Wait until `missing_bytes` more bytes of these partitions can be read, until one of them
         is disturbed, or until `timeout_s` has passed. A partition that is added to `more` during
-        the wait counts from then on."""
+        the wait counts from then on, and ends the wait within `more_within_s`."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()
@@ -131,7 +139,12 @@ class Purgatory:
                 over.set_result(None)
 
         wait = self.begin(
-            partitions, missing_bytes=missing_bytes, timeout_s=timeout_s, on_over=on_over, more=more
+            partitions,
+            missing_bytes=missing_bytes,
+            timeout_s=timeout_s,
+            on_over=on_over,
+            more=more,
+            more_within_s=more_within_s,
         )
         try:
             await over
@@ -146,14 +159,15 @@ class Purgatory:
         timeout_s: float,
         on_over: Callable[[], None],
         more: Growing | None = None,
+        more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
         """Wait like `wait`, but without a task: `on_over` is called once when the wait is over. It
         may be called in the middle of a change of a partition, so it must not read partitions. The
         caller calls `end` of the result later, or to give the request up. If the wait
         `shares_timer` and is long, it is shortened by less than SHARED_TIMER_S."""
-        wait = Wait(self, list(partitions), missing_bytes, on_over, more)
-        self._requests += 1
+        wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
+        self._waits[wait] = None
         if more is not None:
             more.on_pending = wait.added
         self._set_timer(wait, timeout_s, shares_timer)
@@ -168,16 +182,35 @@ class Purgatory:
 
     def _set_timer(self, wait: Wait, timeout_s: float, is_shared: bool) -> None:
         loop = asyncio.get_running_loop()
+        wait.due = loop.time() + timeout_s
         if not is_shared or timeout_s < 2 * SHARED_TIMER_S:
             wait.timer = loop.call_later(timeout_s, self._time_out, wait)
             return
-        end = loop.time() + timeout_s
-        due = wait.shared_due = math.floor((end + _EARLY_S) / SHARED_TIMER_S) * SHARED_TIMER_S
+        due = math.floor((wait.due + _EARLY_S) / SHARED_TIMER_S) * SHARED_TIMER_S
+        wait.shared_due = due
         together = self._due.get(due)
         if together is None:
             together = self._due[due] = {}
-            loop.call_at(min(due, end), self._time_out_together, due)
+            loop.call_at(min(due, wait.due), self._time_out_together, due)
         together[wait] = None
+
+    def _drop_timer(self, wait: Wait) -> None:
+        if wait.timer is not None:
+            wait.timer.cancel()
+        elif wait.shared_due is not None:
+            self._due.get(wait.shared_due, {}).pop(wait, None)
+
+    def _shorten(self, wait: Wait) -> None:
+        if wait.is_over or asyncio.get_running_loop().time() + wait.more_within_s >= wait.due:
+            return
+        self._drop_timer(wait)
+        wait.shared_due = None
+        self._set_timer(wait, wait.more_within_s, is_shared=False)
+
+    def time_out_all(self) -> None:
+        """End all waits as if they had reached their deadlines, because the broker stops."""
+        for wait in list(self._waits):
+            self._time_out(wait)
 
     def _time_out(self, wait: Wait) -> None:
         if not wait.is_over:
@@ -190,14 +223,11 @@ class Purgatory:
 
     def _end(self, wait: Wait) -> None:
         wait.is_over = True
-        self._requests -= 1
+        self._waits.pop(wait, None)
         self._entering.pop(wait, None)
         if wait.more is not None and wait.more.on_pending == wait.added:
             wait.more.on_pending = None
-        if wait.timer is not None:
-            wait.timer.cancel()
-        elif wait.shared_due is not None:
-            self._due.get(wait.shared_due, {}).pop(wait, None)
+        self._drop_timer(wait)
         self._forget(wait.keys, 0, wait)
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:

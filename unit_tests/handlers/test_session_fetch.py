@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import ErrorCode
 from pybroker.handlers import fetch_sessions
 from pybroker.wire.api import ApiKey
@@ -251,3 +252,36 @@ async def test_very_many_partitions_in_a_session_yield_to_other_tasks(bench: Ben
         session = bench.decode(ApiKey.FETCH, 12, task.result()).session_id
         assert session > 0
     assert bench.app.rooms().metrics.fetch_sessions.partitions == 9
+
+
+async def wait_of(bench: Bench, session: int, epoch: int, max_wait_ms: int) -> float:
+    """Fetch in this session of the follower. Return how long (s) the leader waits."""
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    await send(bench, session=(session, epoch), replica_id=FOLLOWER, max_wait_ms=max_wait_ms)
+    return loop.time() - begun_s
+
+
+@pytest.mark.parametrize("when", ["never", "before", "during"])
+async def test_a_follower_waits_long_only_while_nothing_changes(bench: Bench, when: str) -> None:
+    await lead(bench, 1)
+    session = await begun(bench, 0, replica_id=FOLLOWER, current_leader_epoch=1)
+    usual_s = BrokerConfig().replica_fetch_wait_max_ms / 1000
+    assert await wait_of(bench, session, 1, 0) < usual_s / 2
+    log = bench.app.replicas.partition(T0).log
+    await bench.produce("t", batch(b"a"), acks=1)
+    await send(
+        bench,
+        ("t", 0, 1),
+        session=(session, 2),
+        replica_id=FOLLOWER,
+        current_leader_epoch=1,
+    )
+    assert await wait_of(bench, session, 3, 0) < usual_s / 2
+    if when == "before":
+        log.advance_log_start(1)
+    if when == "during":
+        asyncio.get_running_loop().call_later(usual_s, log.advance_log_start, 1)
+    waited_s = await wait_of(bench, session, 4, int(usual_s * 8_000))
+    longest = {"never": 8, "before": 1, "during": 2}[when]
+    assert (longest - 0.6) * usual_s < waited_s < (longest + 0.1) * usual_s

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pybroker.broker.shutdown import close_connections
 from pybroker.handlers import dispatch, fetch, fetch_reading
 from pybroker.handlers.dispatch import Answer
 from pybroker.handlers.fetch_reading import Reading
@@ -162,3 +163,10 @@ async def test_fetches_of_followers_are_answered_together(bench: Bench) -> None:
     await idle()
     assert all(answer.done() for answer in answers)
     assert len(bench.app.replicas.replica_fetches) == 0
+
+
+async def test_a_broker_that_stops_answers_waiting_fetches(bench: Bench) -> None:
+    answer = ask(bench, max_wait_ms=FOREVER_MS)
+    await bench.waits(bench.app.replicas.fetches, answer)
+    await close_connections(bench.app._server, bench.app.replicas)
+    assert await values(bench, answer) == []

@@ -108,6 +108,8 @@ class Link(MemoryLeaderChannel):
     ) -> Sequence[FetchedPartition]:
         group = self._group
         group.asked.append((self._ends, dict(positions)))
+        if self._ends[0] == 2:
+            group.waits_ms.append(limits.max_wait_ms)
         group.moved()
         answers = await super().fetch(positions, limits)
         held = group.held.pop(self._ends[0], None) if answers else None
@@ -234,6 +236,8 @@ class Group:
         self.clock = ManualClock(NOW_MS)
         self.config = config or LogConfig()
         self.options = BrokerConfig()
+        self.waits_ms: list[int] = []
+        """How long each fetch of member 2 may wait at the leader."""
         self.asked: list[tuple[tuple[int, int], dict[TopicPartition, FetchPosition]]] = []
         self.cut: set[tuple[int, int]] = set()
         """The cut connections: (follower, leader)."""

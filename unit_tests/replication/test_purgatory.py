@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -164,6 +165,56 @@ async def test_waits_that_share_a_timer_end_together() -> None:
     for wait in [*waits, short]:
         wait.end()
     assert len(purgatory) == purgatory.watched == 0 and not purgatory._due
+
+
+class Added:
+    """A set of partitions to which `on_pending` adds one."""
+
+    on_pending: Callable[[TopicPartition], None] | None = None
+
+
+@pytest.mark.parametrize("shares_timer", [False, True])
+async def test_an_added_partition_shortens_the_wait(shares_timer: bool) -> None:
+    purgatory, added, over = Purgatory(), Added(), asyncio.Event()
+    wait = purgatory.begin(
+        [],
+        missing_bytes=1,
+        timeout_s=FOREVER_S,
+        on_over=over.set,
+        more=added,
+        more_within_s=0.01,
+        shares_timer=shares_timer,
+    )
+    assert added.on_pending is not None
+    added.on_pending(A)
+    added.on_pending(B)
+    await in_time(over.wait())
+    assert wait.timed_out and purgatory.watched == 2
+    assert not any(purgatory._due.values())
+    wait.end()
+    assert len(purgatory) == purgatory.watched == 0 and added.on_pending is None
+
+
+async def test_an_added_partition_does_not_make_the_wait_longer() -> None:
+    purgatory, added, over = Purgatory(), Added(), asyncio.Event()
+    wait = purgatory.begin(
+        [], missing_bytes=1, timeout_s=0.01, on_over=over.set, more=added, more_within_s=FOREVER_S
+    )
+    assert added.on_pending is not None
+    added.on_pending(A)
+    await in_time(over.wait())
+    wait.end()
+
+
+async def test_all_waits_time_out_together() -> None:
+    purgatory = Purgatory()
+    counted = [Counted(purgatory, key, timeout_s=FOREVER_S) for key in (A, B)]
+    purgatory.progressed(A, 10)
+    purgatory.time_out_all()
+    assert [each.calls for each in counted] == [1, 1]
+    assert [each.wait.timed_out for each in counted] == [False, True]
+    for each in counted:
+        each.wait.end()
 
 
 async def test_progress_is_no_time_out() -> None:
