@@ -3,22 +3,39 @@ brokers and tools compute it. The rule must never change, because it locates the
 
 from __future__ import annotations
 
+import operator
+import struct
 from functools import lru_cache
 from typing import Final
 
 _NAMES_REMEMBERED: Final = 10_000
+_LENGTH_REMEMBERED: Final = 300
+"""The longest name whose hash is remembered. Any client can send names of 32 KiB, so longer names
+would fill the memory."""
+_UNITS: Final = 256
+"""The number of UTF-16 units that are hashed in one step."""
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_UNITS, -1, -1))
+"""31 to the power of _UNITS, ..., 1, 0, modulo 2 to the power of 32."""
 
 
 def partition_of(name: str, partition_count: int) -> int:
     """Return Java's `abs(name.hashCode()) % partition_count`, where abs drops the sign bit."""
-    return _positive_hash(name) % partition_count
+    is_short = len(name) <= _LENGTH_REMEMBERED
+    return (_remembered_hash(name) if is_short else _positive_hash(name)) % partition_count
 
 
 @lru_cache(maxsize=_NAMES_REMEMBERED)
+def _remembered_hash(name: str) -> int:
+    return _positive_hash(name)
+
+
 def _positive_hash(name: str) -> int:
     """Return Java's String.hashCode, over the UTF-16 units, without the sign bit."""
-    units = name.encode("utf-16-be", "surrogatepass")
+    data = name.encode("utf-16-be", "surrogatepass")
+    units = struct.unpack(f">{len(data) // 2}H", data)
     value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8) + low) & 0xFFFFFFFF
+    for start in range(0, len(units), _UNITS):
+        step = units[start : start + _UNITS]
+        shift, *powers = _POWERS[-len(step) - 1 :]
+        value = (value * shift + sum(map(operator.mul, step, powers))) & 0xFFFFFFFF
     return value & 0x7FFFFFFF

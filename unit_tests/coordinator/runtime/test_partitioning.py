@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from pybroker.coordinator.runtime import partitioning
 from pybroker.coordinator.runtime.partitioning import partition_of
 
 
@@ -28,3 +31,26 @@ def test_the_hashes_are_javas(name: str, hashed: int) -> None:
 
 def test_half_a_surrogate_pair_has_a_partition() -> None:
     assert partition_of("\ud834", 2**31) == 0xD834
+
+
+def plain_hash(name: str) -> int:
+    """Compute Java's String.hashCode unit by unit, without the sign bit."""
+    data = name.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for position in range(0, len(data), 2):
+        value = (31 * value + int.from_bytes(data[position : position + 2], "big")) % 2**32
+    return value % 2**31
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 255, 256, 257, 511, 512, 513, 32_767])
+def test_names_of_any_length_have_javas_hash(length: int) -> None:
+    rng = random.Random(length)
+    name = "".join(rng.choice("aZ-ß\u20ac\U0001d11e\ud800") for _ in range(length))
+    assert partition_of(name, 2**31) == plain_hash(name)
+
+
+def test_hashes_of_long_names_are_not_remembered() -> None:
+    before = partitioning._remembered_hash.cache_info().currsize
+    for number in range(20):
+        partition_of(f"{number}".ljust(32_000, "x"), 50)
+    assert partitioning._remembered_hash.cache_info().currsize == before
