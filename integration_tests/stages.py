@@ -115,6 +115,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_consumer_truncation",
         "test_transactions",
         "test_transactions_in_log",
+        "test_hostile_transactions",
         "test_own_client",
         "test_streams",
         "test_connect",
