@@ -117,6 +117,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_transactions_in_log",
         "test_hostile_transactions",
         "test_own_client",
+        "test_own_transactions",
         "test_streams",
         "test_connect",
     ),

@@ -23,14 +23,16 @@ broker: * | group_coordination leader_discovery shutdown start_steps | transacti
     transaction_verification | app | startup
 classic: assignment errors options session_validity subscription | nodes partition_owners | commits
     reading stream | kafka_offsets rebalancing | consumer
-client: * | accumulator connection leaderless options subscription | cluster | identity leader_calls
-    | batch_lookup coordinator_calls epoch_lookup offset_lookup sender | admin position_check
+client: * | accumulator connection leaderless options subscription | cluster |
+    coordinator_link identity leader_calls produce_requests | transactions |
+    batch_lookup coordinator_calls epoch_lookup offset_lookup sender | admin position_check
     producer ranges | fetcher range_reader | groups | consumer
 client.admin: calls | cluster configs elections groups log_dirs partitions topics | group_offsets |
     lag | admin
 client.assignors: base | balance ranges roundrobin | sticky | choice
-client.groups: decisions topics | link requests | member offsets | committer | session | group
+client.groups: decisions topics | requests | member offsets | committer | session | group
 client.ranges: model | counts cursor validity | fetcher | options
+client.transactions: requests states | failures | manager
 config: declaration kafka_options kafka_versions listeners properties | broker_options |
     broker_config | topic_config | layered_config without_effect
 coordinator: runtime zookeeper | controller groups transactions | offsets

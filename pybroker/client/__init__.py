@@ -42,6 +42,7 @@ from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
 from pybroker.client.epoch_lookup import EpochEnd
 from pybroker.client.errors import (
+    AbortableTransactionError,
     AnswerTooLarge,
     Attempt,
     BufferExhausted,
@@ -54,6 +55,7 @@ from pybroker.client.errors import (
     DamagedRecords,
     DeadlinePassed,
     DeliveryFailed,
+    FatalTransactionError,
     FencedInstance,
     GroupError,
     InvalidSessionTimeout,
@@ -63,15 +65,18 @@ from pybroker.client.errors import (
     NotAssigned,
     NotConnected,
     OffsetUnavailable,
+    ProducerFenced,
     RebalanceInProgress,
     RecordTooLarge,
     RequestTimedOut,
     ResponseError,
     SubscriptionConflict,
     TopicUnavailable,
+    TransactionConflict,
+    TransactionError,
     UnsupportedByBroker,
 )
-from pybroker.client.groups.offsets import OffsetAndMetadata
+from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer
@@ -86,6 +91,7 @@ __all__ = [
     "HIGH_WATERMARK",
     "LATEST",
     "MAX_TIMESTAMP",
+    "AbortableTransactionError",
     "ActiveProducer",
     "Admin",
     "AnswerTooLarge",
@@ -119,6 +125,7 @@ __all__ = [
     "ElectionType",
     "EpochEnd",
     "ErrorCode",
+    "FatalTransactionError",
     "FencedInstance",
     "GroupDescription",
     "GroupError",
@@ -126,6 +133,7 @@ __all__ = [
     "GroupList",
     "GroupListing",
     "GroupMember",
+    "GroupMetadata",
     "GroupOffsets",
     "InvalidSessionTimeout",
     "JoinRefused",
@@ -144,6 +152,7 @@ __all__ = [
     "PartitionLag",
     "PartitionProducers",
     "Producer",
+    "ProducerFenced",
     "RebalanceInProgress",
     "RecordMetadata",
     "RecordTooLarge",
@@ -158,5 +167,7 @@ __all__ = [
     "TopicPartition",
     "TopicResult",
     "TopicUnavailable",
+    "TransactionConflict",
+    "TransactionError",
     "UnsupportedByBroker",
 ]

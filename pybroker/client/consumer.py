@@ -1,9 +1,5 @@
-"""The public consumer. It reads manually assigned partitions, or the partitions that its group
-assigns to it.
-
-This module has the public interface. `fetcher` fetches records, `groups` handles the group
-membership.
-"""
+"""The public consumer. It reads manually assigned partitions, or those that its group assigns.
+`fetcher` fetches records, `groups` handles the group membership."""
 
 from __future__ import annotations
 
@@ -21,9 +17,9 @@ from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import Closed, DeadlinePassed, SubscriptionConflict
 from pybroker.client.fetcher import Fetcher
+from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.groups.committer import CommitCallback, GivenOffsets
 from pybroker.client.groups.group import Group
-from pybroker.client.groups.offsets import OffsetAndMetadata
 from pybroker.client.groups.topics import Callback, RebalanceListener, TopicChoice
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
@@ -286,8 +282,12 @@ class Consumer:
         """Return the group's committed offset of each partition, or None. With read_committed, wait
         for open transactions that may commit offsets. Raises DeadlinePassed, ResponseError."""
         group = self._need_group("committed")
-        chosen = [TopicPartition(*item) for item in partitions]
-        return await group.committed(chosen)
+        return await group.committed([TopicPartition(*item) for item in partitions])
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the identity in the group for `Producer.send_offsets`. Raises CommitFailed if
+        other members may own the partitions."""
+        return self._need_group("group_metadata").metadata()
 
     # Reading
 

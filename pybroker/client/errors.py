@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from pybroker import errors
 from pybroker.errors import ErrorCode, PybrokerError
@@ -267,6 +268,44 @@ class JoinRefused(GroupError):
 class InvalidSessionTimeout(JoinRefused):
     """session.timeout.ms is outside the broker's limits (group.min.session.timeout.ms to
     group.max.session.timeout.ms)."""
+
+
+class TransactionError(ClientError):
+    """The base class of the errors of a transaction. It is never raised itself."""
+
+    def __init__(self, transactional_id: str, text: str) -> None:
+        super().__init__(f"transactional.id {transactional_id}: {text}")
+        self.transactional_id = transactional_id
+        self._text = text
+
+    def again(self) -> Self:
+        """Return a copy of the error for a later call, with this error as its cause."""
+        copy = type(self)(self.transactional_id, self._text)
+        copy.__cause__ = self
+        return copy
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction has failed and can only be aborted. Call `abort_transaction`, or leave the
+    block of `transaction` by an exception. The producer can then begin the next transaction."""
+
+    retriable = True
+
+
+class FatalTransactionError(TransactionError):
+    """The producer cannot be used any more. Close the producer, remove the cause, and start a new
+    producer with the transactional id."""
+
+
+class ProducerFenced(TransactionError):
+    """Another producer was started with the same transactional id, or the coordinator has aborted a
+    transaction that was open for longer than transaction.timeout.ms. Close the producer. The next
+    producer with the transactional id begins without the records of the open transaction."""
+
+
+class TransactionConflict(ClientError):
+    """The call does not fit the state of the transaction. For example, `send` of a transactional
+    producer needs an open transaction."""
 
 
 class DamagedRecords(ClientError):

@@ -200,6 +200,12 @@ class ProducerOptions(ClientOptions):
     metadata_max_idle_ms: int = _option(
         300_000, _whole(5_000), "drop a topic without records for this time from metadata requests"
     )
+    transactional_id: str | None = _option(
+        None, _name, "the id of a producer that sends in transactions, the same after a restart"
+    )
+    transaction_timeout_ms: int = _option(
+        60_000, _whole(1), "the time after which the coordinator aborts an open transaction"
+    )
     allow_auto_create_topics: bool = _option(
         True, _flag, "let the broker create a topic that does not exist"
     )
@@ -326,7 +332,11 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
         clashes.append(
             f"max.in.flight.requests.per.connection of at most {IN_FLIGHT_WITH_IDEMPOTENCE_MAX}"
         )
-    if clashes and "enable_idempotence" not in values:
+    if values.get("transactional_id") and values.get("enable_idempotence") is False:
+        faults.append("transactional.id needs enable.idempotence=true")
+    elif clashes and values.get("transactional_id"):
+        faults.append(f"transactional.id needs {' and '.join(clashes)}")
+    elif clashes and "enable_idempotence" not in values:
         values["enable_idempotence"] = False
     elif clashes and values["enable_idempotence"]:
         faults.append(f"enable.idempotence needs {' and '.join(clashes)}")

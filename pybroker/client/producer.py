@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,10 +18,13 @@ from pybroker.client.budget import MemoryBudget
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import (
     BufferExhausted,
+    ClientError,
     Closed,
     RecordTooLarge,
     TopicUnavailable,
+    TransactionConflict,
 )
+from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.options import (
     IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
@@ -29,6 +33,8 @@ from pybroker.client.options import (
 )
 from pybroker.client.partitioner import Partitioner
 from pybroker.client.sender import Sender
+from pybroker.client.transactions.manager import TransactionManager
+from pybroker.client.transactions.states import State
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import Buffer, Clock, Rng
@@ -97,15 +103,26 @@ class Producer:
             ),
         )
         self._partitioner = Partitioner(rng, self.options.batch_size)
-        self._sender = Sender(self.options, self._cluster, self._accumulator, self._budget)
+        self._transactions: TransactionManager | None = None
+        if self.options.transactional_id is not None:
+            self._transactions = TransactionManager(
+                self.options, self._cluster, self.options.transactional_id, self._wake
+            )
+        self._sender = Sender(
+            self.options, self._cluster, self._accumulator, self._budget, self._transactions
+        )
         self._running = False
         self._sent_in_turn = 0
         """The number of calls of `send` since a call has last yielded to the event loop."""
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
+        """Connect to one of the bootstrap brokers. With a transactional.id, also fence earlier
+        producers and end their open transaction. Raises NoBrokers after bootstrap.timeout.ms,
+        DeadlinePassed after max.block.ms, TransactionError."""
         try:
             await self._cluster.start()
+            if self._transactions is not None:
+                await self._transactions.start(self._deadline())
         except BaseException:
             await self._cluster.close()
             raise
@@ -115,11 +132,14 @@ class Producer:
     async def close(self, timeout_s: float | None = None) -> None:
         """Deliver the accepted records within `timeout_s` seconds, and close the producer. None
         means delivery.timeout.ms, within which every record succeeds or fails. With 0 no more
-        records are sent. Undelivered records fail, also if the call is cancelled. Idempotent."""
-        self._running = False
+        records are sent. Undelivered records fail, also if the call is cancelled. An open
+        transaction is aborted, unless `timeout_s` is 0. Idempotent."""
+        was_running, self._running = self._running, False
         try:
             if timeout_s is None or timeout_s > 0:
                 async with asyncio.timeout(timeout_s):
+                    if self._transactions is not None and was_running:
+                        await self._abort_open(self._transactions)
                     await self._flush()  # a concurrent `flush` continues independently
         except TimeoutError:
             pass
@@ -163,25 +183,29 @@ class Producer:
         the record is still sent, and `flush` and `close` wait for it.
 
         Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and TypeError for text:
-        encode it first; ValueError for a time or a header's name that no record can hold). The
-        future raises DeliveryFailed.
+        encode it first; ValueError for a time or a header's name that no record can hold). With a
+        transactional.id, raises the errors of `commit_transaction`. The future raises
+        DeliveryFailed.
         """
         given_ms = None if timestamp_ms is None else _time(timestamp_ms)
         key_bytes, value_bytes = _octets(key, "key"), _octets(value, "value")
         header_list = _headers(headers)
         size = record_size_max(key_bytes, value_bytes, header_list)
-        if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
-            raise RecordTooLarge(
-                f"a record may need {size} bytes, more than max.request.size"
-                f" = {self.options.max_request_size} or buffer.memory = {self._budget.limit}"
-            )
+        self._check_size(size)
         self._check_running()
+        number = None if self._transactions is None else self._transactions.check_open("send")
         self._use(topic)
-        deadline = Deadline(self._clock, self.options.max_block_ms)
+        deadline = self._deadline()
         known = await self._topic(topic, partition, deadline)
         self._check_running()
         if not self._budget.try_take(size):
             await self._wait_for_memory(size, deadline)
+        if self._transactions is not None:
+            try:
+                self._transactions.check_open("send", number)
+            except ClientError:
+                self._budget.give_back(size)
+                raise
         chosen = self._choose(known, key_bytes, size) if partition is None else partition
         record = PendingRecord(
             self._clock.wall_ms() if given_ms is None else given_ms,
@@ -211,8 +235,97 @@ class Producer:
         """Return the partition numbers of a topic. Raises TopicUnavailable after max.block.ms."""
         self._check_running()
         self._use(topic)
-        deadline = Deadline(self._clock, self.options.max_block_ms)
-        return sorted((await self._cluster.topic(topic, deadline)).partitions)
+        return sorted((await self._cluster.topic(topic, self._deadline())).partitions)
+
+    # Transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Return an async context manager for one transaction: the end of the block commits. If an
+        exception or a cancellation ends the block, or the commit fails, the transaction is aborted,
+        and the exception leaves the block.
+
+        An abort that an earlier block could not complete is completed first. Raises the errors of
+        `commit_transaction`."""
+        transactions = self._need_transactions("transaction")
+        if transactions.state is State.ABORTING:
+            await self.abort_transaction()
+        self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            await self._abort_open(transactions)
+            raise
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction. Raises TransactionConflict if one is open, ProducerFenced,
+        FatalTransactionError, Closed."""
+        self._check_running()
+        self._need_transactions("begin_transaction").begin()
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: GroupMetadata | str,
+    ) -> None:
+        """Commit offsets of a consumer group as part of the transaction. An offset is that of the
+        next record to read. `group` is the result of `Consumer.group_metadata`, with which the
+        broker refuses offsets from a member that has left its generation (KIP-447), or a group id.
+
+        After any failure the transaction can only be aborted. Raises the errors of
+        `commit_transaction`, and ValueError for a negative offset."""
+        self._check_running()
+        transactions = self._need_transactions("send_offsets")
+        chosen = {TopicPartition(*key): _offset(value) for key, value in offsets.items()}
+        if isinstance(group, str):
+            group = GroupMetadata(group)
+        if chosen:
+            await transactions.send_offsets(chosen, group, self._deadline())
+
+    async def commit_transaction(self) -> None:
+        """Deliver all records of the transaction and commit it, within max.block.ms.
+
+        Raises AbortableTransactionError if a record was not delivered: abort, then repeat the
+        transaction. ProducerFenced and FatalTransactionError: close the producer. DeadlinePassed:
+        call `commit_transaction` again; if `definite` is false, the transaction may be committed.
+        TransactionConflict if no transaction is open."""
+        self._check_running()
+        transactions = self._need_transactions("commit_transaction")
+        await transactions.commit(self._deliver_all, self._deadline())
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction within max.block.ms. The deliveries of unsent records fail. Raises
+        ProducerFenced, FatalTransactionError, TransactionConflict; DeadlinePassed: call
+        `abort_transaction` again."""
+        self._check_running()
+        transactions = self._need_transactions("abort_transaction")
+        await transactions.abort(self._sender.emptied, self._deadline())
+
+    async def _abort_open(self, transactions: TransactionManager) -> None:
+        """Abort the open transaction, if there is one. A failure is only logged, so that it does
+        not hide the exception that caused the abort."""
+        if not transactions.must_abort:
+            return
+        try:
+            await transactions.abort(self._sender.emptied, self._deadline())
+        except ClientError as error:
+            log.warning("transaction not aborted reason=%s", error)
+
+    async def _deliver_all(self) -> None:
+        self._accumulator.flushing += 1
+        try:
+            self._sender.wake()
+            await self._sender.emptied()
+        finally:
+            self._accumulator.flushing -= 1
+
+    def _need_transactions(self, call: str) -> TransactionManager:
+        if self._transactions is None:
+            raise TransactionConflict(f"{call} needs the option transactional.id")
+        return self._transactions
+
+    # Parts
 
     async def _abort(self, reason: BaseException) -> None:
         """Close without waiting for deliveries, because the exception `reason` ends the
@@ -244,6 +357,19 @@ class Producer:
             raise Closed("the producer is not running")
         if self._sender.broken is not None:
             raise Closed(f"the producer has failed: {self._sender.broken}")
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock, self.options.max_block_ms)
+
+    def _wake(self) -> None:
+        self._sender.wake()
+
+    def _check_size(self, size: int) -> None:
+        if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
+            raise RecordTooLarge(
+                f"a record may need {size} bytes, more than max.request.size"
+                f" = {self.options.max_request_size} or buffer.memory = {self._budget.limit}"
+            )
 
     def _use(self, topic: str) -> None:
         if topic not in self._used:
@@ -324,6 +450,13 @@ def _time(timestamp_ms: int) -> int:
     if not 0 <= (time := operator.index(timestamp_ms)) <= _TIMESTAMP_MAX:
         raise ValueError(f"timestamp_ms is {time}, expected ms since 1970 (0 or more), or None")
     return time
+
+
+def _offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
+    offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    if offset.offset < 0:
+        raise ValueError(f"the offset {offset.offset} is negative")
+    return offset
 
 
 def _headers(headers: HeadersLike) -> Headers:

@@ -15,7 +15,6 @@ from pybroker.background import TaskOwner
 from pybroker.client.accumulator import (
     Accumulator,
     PartitionQueue,
-    PendingRecord,
     ProducerBatch,
     RecordMetadata,
 )
@@ -28,22 +27,23 @@ from pybroker.client.errors import (
     Closed,
     DeliveryFailed,
     ResponseError,
+    TransactionConflict,
     UnsupportedByBroker,
 )
 from pybroker.client.identity import ProducerIdentity
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ProducerOptions
+from pybroker.client.produce_requests import encode, fail_record, produce_request
+from pybroker.client.sequences import SequenceState
+from pybroker.client.transactions.manager import TransactionManager
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
-from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.produce import (
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
 )
 
 log = logging.getLogger(__name__)
@@ -66,13 +66,21 @@ class Sender:
         cluster: Cluster,
         accumulator: Accumulator,
         budget: MemoryBudget,
+        transactions: TransactionManager | None = None,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._accumulator = accumulator
         self._budget = budget
         self._codec = Codec[options.compression_type.upper()]
+        self._transactions = transactions
         self._identity = ProducerIdentity(cluster) if options.enable_idempotence else None
+        if transactions is not None:
+            self._identity = transactions.identity
+        self._numbered = (-1, -1)
+        """The producer id and epoch of the sequence numbers, with transactions."""
+        self._adding: asyncio.Task[None] | None = None
+        self._released = asyncio.Event()
         self._identifying: asyncio.Task[None] | None = None
         self._in_flight: dict[int, int] = {}
         self._wake = asyncio.Event()
@@ -105,6 +113,13 @@ class Sender:
         if deliveries:
             await asyncio.wait(deliveries)
 
+    async def emptied(self) -> None:
+        """Wait until no batch waits or is in flight. Unlike `settled` this includes the records
+        whose futures the application has cancelled."""
+        while self._accumulator.batches():
+            self._released.clear()
+            await self._released.wait()
+
     async def close(self) -> None:
         """Fail all undelivered records with Closed, and stop the tasks. Idempotent."""
         try:
@@ -119,11 +134,15 @@ class Sender:
             if now >= self._next_expiry:
                 self._next_expiry = now + LOOK_AGAIN_S
                 self._expire(now)
-            self._restart_sequences()
+            if self._transactions is None:
+                self._restart_sequences()
+            else:
+                self._attend(self._transactions)
             if self._identity is None or self._identity.known:
                 self._send_ready(now)
             elif self._accumulator.outstanding and self._identifying is None:
                 self._identifying = self._tasks.start(self._identify(), "producer id")
+            self._add_partitions()
             await self._sleep(now)
 
     async def _sleep(self, now: float) -> None:
@@ -158,11 +177,40 @@ class Sender:
             self._identifying = None
             self.wake()
 
+    # Transactions
+
+    def _attend(self, transactions: TransactionManager) -> None:
+        """Fail the waiting batches of a transaction that cannot be committed any more. In a new
+        epoch, start the sequence numbers of all partitions again."""
+        if transactions.doomed:
+            error = transactions.error or TransactionConflict("the transaction is aborted")
+            for queue in self._accumulator.queues.values():
+                for batch in [*queue.waiting]:
+                    queue.waiting.remove(batch)
+                    batch.last_error = batch.last_error or error
+                    self._fail(batch, str(error))
+        identity = (transactions.identity.producer_id, transactions.identity.producer_epoch)
+        if identity != self._numbered:
+            self._numbered = identity
+            for queue in self._accumulator.queues.values():
+                queue.sequences = SequenceState()
+
+    def _add_partitions(self) -> None:
+        """Start a task that adds the new partitions to the transaction, unless one runs."""
+        transactions = self._transactions
+        if transactions is None or not transactions.pending or transactions.doomed:
+            return
+        if self._adding is None or self._adding.done():
+            self._adding = self._tasks.start(transactions.add_pending(), "add partitions")
+            self._adding.add_done_callback(lambda _: self.wake())
+
     # Sending
 
     def _send_ready(self, now: float) -> None:
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in list(self._accumulator.ready(now)):
+            if self._transactions and not self._transactions.may_send(queue.topic_partition):
+                continue
             leader = self._cluster.view.leader(queue.topic_partition)
             if leader is None:
                 self._cluster.request_refresh()
@@ -190,24 +238,16 @@ class Sender:
             chosen.append((queue, self._accumulator.take(queue)))
         if any(queue.waiting for queue in queues):
             self._wake.set()
-        topics: dict[str, TopicProduceData] = {}
         for queue, batch in chosen:
-            topic, partition = queue.topic_partition
-            data = topics.setdefault(topic, TopicProduceData(name=topic))
-            records = self._encode(queue, batch)
-            data.partition_data.append(PartitionProduceData(index=partition, records=records))
+            self._encode(queue, batch)
             batch.attempts += 1
-        request = ProduceRequest(
-            acks=self._options.acks,
-            timeout_ms=self._options.request_timeout_ms,
-            topic_data=list(topics.values()),
-        )
+        request = produce_request([batch for _, batch in chosen], self._options)
         self._in_flight[node] = self._in_flight.get(node, 0) + 1
         exchange = self._exchange(node, connection, request, chosen)
         self._tasks.start(exchange, f"produce to {node}").add_done_callback(lambda _: self.wake())
 
-    def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
-        """Return the bytes of the batch, the same at every attempt. The first attempt assigns the
+    def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Encode the batch, to the same bytes at every attempt. The first attempt assigns the
         sequence numbers."""
         if self._identity is not None and not batch.has_sequence:
             sequences = queue.sequences
@@ -217,13 +257,7 @@ class Sender:
             batch.producer_epoch = sequences.producer_epoch
             batch.base_sequence = sequences.assign(len(batch.records))
         if batch.encoded is None:
-            builder = BatchBuilder(self._codec)
-            for record in batch.records:
-                builder.append(record.timestamp, record.key, record.value, record.headers)
-            batch.encoded = builder.build(
-                batch.producer_id, batch.producer_epoch, batch.base_sequence
-            )
-        return batch.encoded
+            batch.encoded = encode(batch, self._codec, self._transactions is not None)
 
     async def _exchange(
         self,
@@ -272,7 +306,7 @@ class Sender:
         code = error_code(answer.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             queue.in_flight.remove(batch)
-            if batch.has_sequence:
+            if batch.has_sequence and batch.producer_epoch == queue.sequences.producer_epoch:
                 queue.sequences.acknowledge(batch.base_sequence, len(batch.records))
             known = code == ErrorCode.NONE
             self._deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
@@ -283,7 +317,12 @@ class Sender:
             "broker refused a batch partition=%s code=%s attempt=%d",
             queue.topic_partition, code.name, batch.attempts,
         )  # fmt: skip
-        if code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
+        if self._transactions is not None:
+            # The numbers of a transaction are reset by its coordinator only, after an abort.
+            if code.retriable:
+                self._cluster.request_refresh()
+            self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
             if queue.has_numbers_before(batch):
                 self._try_again(queue, batch, error)
                 return
@@ -322,16 +361,20 @@ class Sender:
         batch.maybe_written |= in_doubt
         batch.last_error = error
         retriable = error.retriable or (
-            batch.has_sequence
+            self._transactions is None
+            and batch.has_sequence
             and isinstance(error, ResponseError)
             and error.code
             in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
         )
         now = self._cluster.clock.monotonic()
-        if retriable and not batch.expired and now < self._deadline(batch):
+        doomed = self._transactions is not None and self._transactions.doomed
+        if retriable and not batch.expired and not doomed and now < self._deadline(batch):
             self._try_again(queue, batch, error)
             return
         queue.in_flight.remove(batch)
+        if self._transactions is not None and batch.expired:
+            return  # its transaction may have ended
         self._fail(batch, str(error))
         self._leave_hole(queue, batch)
 
@@ -413,17 +456,23 @@ class Sender:
         self._release(batch)
 
     def _fail(self, batch: ProducerBatch, reason: str) -> None:
+        if self._transactions is not None:
+            cause = batch.last_error or reason
+            self._transactions.batch_failed(cause, sent=batch.has_sequence)
         for record in batch.records:
             fail_record(
                 record,
                 DeliveryFailed(batch.topic_partition, reason, definite=not batch.maybe_written),
                 batch.last_error,
             )
+            if self._transactions is not None and not record.delivery.cancelled():
+                record.delivery.exception()  # the commit raises it, so none must await the future
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:
         if not batch.expired:
             self._budget.give_back(sum(record.size for record in batch.records))
+            self._released.set()
 
     def _break(self, error: BaseException) -> None:
         """Fail all undelivered and all later records, because the producer cannot send any more."""
@@ -449,13 +498,3 @@ def _may_be_split(batch: ProducerBatch) -> bool:
     its halves as duplicates."""
     is_known_again = batch.has_sequence and batch.maybe_written
     return len(batch.records) > 1 and not batch.expired and not is_known_again
-
-
-def fail_record(
-    record: PendingRecord, error: ClientError, cause: BaseException | None = None
-) -> None:
-    """Complete the future of a record with `error`, whose cause is `cause`, unless it is already
-    done."""
-    error.__cause__ = cause
-    if not record.delivery.done():
-        record.delivery.set_exception(error)

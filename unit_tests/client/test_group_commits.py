@@ -18,7 +18,8 @@ from pybroker.client.errors import (
     RebalanceInProgress,
     ResponseError,
 )
-from pybroker.client.groups.offsets import OffsetAndMetadata, Turnstile
+from pybroker.client.group_values import OffsetAndMetadata
+from pybroker.client.groups.offsets import Turnstile
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey

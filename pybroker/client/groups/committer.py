@@ -15,7 +15,8 @@ from pybroker.background import TaskOwner
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import ClientError, RebalanceInProgress
-from pybroker.client.groups.offsets import GroupOffsets, OffsetAndMetadata, Offsets
+from pybroker.client.group_values import OffsetAndMetadata
+from pybroker.client.groups.offsets import GroupOffsets, Offsets
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.subscription import PartitionReader
 from pybroker.model import TopicPartition

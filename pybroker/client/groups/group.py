@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
+from pybroker.client.coordinator_link import CoordinatorLink
 from pybroker.client.fetcher import Fetcher
+from pybroker.client.group_values import GroupMetadata
 from pybroker.client.groups.committer import Committer
-from pybroker.client.groups.decisions import Identity, Next, no_member, rebalancing
-from pybroker.client.groups.link import CoordinatorLink
+from pybroker.client.groups.decisions import Identity, Next, no_member, rebalancing, refusal
 from pybroker.client.groups.member import Membership
 from pybroker.client.groups.offsets import Committed, GroupOffsets
 from pybroker.client.groups.session import GroupSession
@@ -35,7 +37,9 @@ class Group:
         self._options = options
         self._cluster = cluster
         self._fetcher = fetcher
-        link = self._link = CoordinatorLink(cluster, group_id)
+        link = self._link = CoordinatorLink(
+            cluster, group_id, refuse=functools.partial(refusal, group_id, None)
+        )
         memory = TopicMemory(DOUBT_LOOKS * options.retry_backoff_max_ms / 1_000)
         self._member = Membership(options, cluster, link, memory, fetcher.news.set)
         self._offsets = GroupOffsets(
@@ -87,6 +91,12 @@ class Group:
             stable=self._options.isolation_level == "read_committed",
         )
 
+    def metadata(self) -> GroupMetadata:
+        """Return the identity of the member for a producer's transaction. Raises CommitFailed if
+        the consumer has subscribed and is not in a generation."""
+        who = self._identity(None)
+        return GroupMetadata(self._link.key, who.generation, who.member_id, who.instance_id)
+
     async def leave(self) -> None:
         """Commit the positions if automatic commits are enabled, release all partitions and leave
         the group. Raises the errors of callbacks."""
@@ -118,11 +128,11 @@ class Group:
         larger offsets, which no broker checks. Raises CommitFailed."""
         if self.session.choice is None:
             if asker is not None:
-                raise no_member(self._link.group_id)
+                raise no_member(self._link.key)
             return Identity()
         identity = self._member.for_commit()
         if asker is not None and identity != asker:
-            raise rebalancing(self._link.group_id)
+            raise rebalancing(self._link.key)
         return identity
 
     def _commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:

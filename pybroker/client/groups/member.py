@@ -17,6 +17,7 @@ from typing import Final
 from pybroker.background import TaskOwner
 from pybroker.client.assignors import Assignments, Assignor, make_assignor
 from pybroker.client.cluster import Cluster
+from pybroker.client.coordinator_link import GROUP_LANE, CoordinatorLink
 from pybroker.client.errors import ClientError, Closed, JoinRefused, UnsupportedByBroker
 from pybroker.client.groups import requests
 from pybroker.client.groups.decisions import (
@@ -33,7 +34,6 @@ from pybroker.client.groups.decisions import (
     rebalancing,
     refusal,
 )
-from pybroker.client.groups.link import GROUP_LANE, CoordinatorLink
 from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ConsumerOptions
@@ -125,8 +125,8 @@ class Membership:
         if self.state is MemberState.STABLE:
             return self.identity
         if self.state is MemberState.JOINING:
-            raise rebalancing(self._link.group_id)
-        raise no_member(self._link.group_id)
+            raise rebalancing(self._link.key)
+        raise no_member(self._link.key)
 
     def commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
         """React to a commit that the coordinator rejected with `code`. A code that concerns only
@@ -139,7 +139,7 @@ class Membership:
     def request_rejoin(self, reason: str) -> None:
         """Let the next call of the application join the group again. `reason` is for the log."""
         if self.rejoin is None:
-            log.info("the member will rejoin group=%s reason=%s", self._link.group_id, reason)
+            log.info("the member will rejoin group=%s reason=%s", self._link.key, reason)
             self.rejoin = reason
         self._news()
 
@@ -197,7 +197,7 @@ class Membership:
                     return
                 log.debug(
                     "join failed, the member repeats it group=%s reason=%s",
-                    self._link.group_id,
+                    self._link.key,
                     error,
                 )
                 step = Next.AGAIN
@@ -223,7 +223,7 @@ class Membership:
             ApiKey.JOIN_GROUP,
             lambda version: requests.join(
                 self._options,
-                self._link.group_id,
+                self._link.key,
                 self.identity,
                 [
                     (assignor.name, requests.Joining(topics, assignor.user_data(), owned, owned_in))
@@ -255,10 +255,10 @@ class Membership:
         reaction is `step`. Return `step`. Raises ClientError if the error is final."""
         log.info(
             "request to join refused group=%s member=%s request=%s reason=%s",
-            self._link.group_id, self.identity.member_id, request, code.name,
+            self._link.key, self.identity.member_id, request, code.name,
         )  # fmt: skip
         if step is Next.GIVE_UP:
-            raise refusal(self._link.group_id, self.identity.instance_id, code)
+            raise refusal(self._link.key, self.identity.instance_id, code)
         if step is Next.FIND:
             self._link.lost(code.name)
         if step is Next.LOST:
@@ -270,7 +270,7 @@ class Membership:
             return decode_assignment(data).partitions
         except MalformedInput as error:
             raise JoinRefused(
-                self._link.group_id,
+                self._link.key,
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"the assignment from the group's leader cannot be decoded ({error})",
             ) from error
@@ -311,7 +311,7 @@ class Membership:
         sent = self.identity
         answer = await self._link.send(
             ApiKey.SYNC_GROUP,
-            lambda _: requests.sync(self._link.group_id, sent, joined.protocol_name, given),
+            lambda _: requests.sync(self._link.key, sent, joined.protocol_name, given),
             SyncGroupResponse,
             timeout_s=(self._options.request_timeout_ms + self._options.max_poll_interval_ms)
             / 1_000,
@@ -325,7 +325,7 @@ class Membership:
         assignor.assigned(partitions, sent.generation)
         log.info(
             "joined group=%s member=%s generation=%d assignor=%s partitions=%d",
-            self._link.group_id, sent.member_id, sent.generation, assignor.name, len(partitions),
+            self._link.key, sent.member_id, sent.generation, assignor.name, len(partitions),
         )  # fmt: skip
         self.joined = JoinResult(sent, assignor, partitions)
         self.state = MemberState.STABLE
@@ -366,7 +366,7 @@ class Membership:
         try:
             answer = await self._link.send(
                 ApiKey.HEARTBEAT,
-                lambda _: requests.heartbeat(self._link.group_id, sent),
+                lambda _: requests.heartbeat(self._link.key, sent),
                 HeartbeatResponse,
                 timeout_s=limit_ms / 1_000,
                 lane=GROUP_LANE,
@@ -376,7 +376,7 @@ class Membership:
                 self._fail(error)
             log.debug(
                 "heartbeat failed, the next one follows soon group=%s reason=%s",
-                self._link.group_id,
+                self._link.key,
                 error,
             )
             return self._soon_s()
@@ -402,7 +402,7 @@ class Membership:
         log.warning(
             "left group group=%s reason=nothing was read within max.poll.interval.ms=%d;"
             " raise it, or lower max.poll.records",
-            self._link.group_id, self._options.max_poll_interval_ms,
+            self._link.key, self._options.max_poll_interval_ms,
         )  # fmt: skip
         identity = self.identity
         self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it left, because nothing was read for too long")
@@ -413,19 +413,19 @@ class Membership:
     async def _say_goodbye(self, reason: str, who: Identity) -> None:
         if not who.member_id or who.instance_id is not None or not self._link.known:
             return
-        log.info("the member leaves its group group=%s reason=%s", self._link.group_id, reason)
+        log.info("the member leaves its group group=%s reason=%s", self._link.key, reason)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._link.send(
                     ApiKey.LEAVE_GROUP,
-                    lambda version: requests.leave(self._link.group_id, who, version),
+                    lambda version: requests.leave(self._link.key, who, version),
                     LeaveGroupResponse,
                     timeout_s=LEAVE_LIMIT_S,
                 )
         except (ClientError, TimeoutError) as error:
             log.debug(
                 "leaving failed, the session expires instead group=%s reason=%s",
-                self._link.group_id,
+                self._link.key,
                 error,
             )
 
@@ -442,11 +442,11 @@ class Membership:
         elif step is Next.LOST:
             log.warning(
                 "membership lost, the member rejoins group=%s member=%s generation=%d reason=%s",
-                self._link.group_id, sent.member_id, sent.generation, reason,
+                self._link.key, sent.member_id, sent.generation, reason,
             )  # fmt: skip
             self._lost(code, reason)
         elif step is Next.GIVE_UP:
-            self._fail(refusal(self._link.group_id, sent.instance_id, code))
+            self._fail(refusal(self._link.key, sent.instance_id, code))
 
     def _lost(self, code: ErrorCode, reason: str) -> None:
         self.state = MemberState.OUTSIDE
@@ -466,7 +466,7 @@ class Membership:
     def _fail(self, error: ClientError) -> None:
         log.error(
             "membership failed, calls that read raise the error group=%s reason=%s",
-            self._link.group_id,
+            self._link.key,
             error,
         )
         self.state = MemberState.OUTSIDE
@@ -477,6 +477,6 @@ class Membership:
     def _broken(self, error: BaseException) -> None:
         """End the membership with an error, because its background task has failed by a defect of
         the client. Otherwise the application would wait forever."""
-        failure = Closed(f"group {self._link.group_id}: the membership failed ({error!r})")
+        failure = Closed(f"group {self._link.key}: the membership failed ({error!r})")
         failure.__cause__ = error
         self._fail(failure)

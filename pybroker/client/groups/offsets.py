@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.client.backoff import Deadline
+from pybroker.client.coordinator_link import CoordinatorLink
 from pybroker.client.errors import ClientError, DeadlinePassed, ResponseError
+from pybroker.client.group_values import OffsetAndMetadata
 from pybroker.client.groups.decisions import (
     COMMIT,
     FETCH_OFFSETS,
@@ -19,11 +20,10 @@ from pybroker.client.groups.decisions import (
     decide,
     refusal,
 )
-from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.leader_calls import request_limit_s
 from pybroker.client.metadata import error_code
 from pybroker.errors import ErrorCode
-from pybroker.model import NO_EPOCH, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
 from pybroker.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -44,17 +44,6 @@ INSTANCES_SINCE: Final = 7
 STABLE_SINCE: Final = 7
 GROUPS_SINCE: Final = 8
 """The first version of OffsetFetch that supports stable offsets and several groups."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAndMetadata:
-    """An offset to commit: the offset of the next record to read, any text as `metadata`, and the
-    leader epoch of the last read record (-1 for unknown)."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = NO_EPOCH
-
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -151,7 +140,7 @@ class GroupOffsets:
                 await ticket
         except TimeoutError:
             raise DeadlinePassed(
-                f"group {self._link.group_id}: the offsets were not committed in time (an earlier"
+                f"group {self._link.key}: the offsets were not committed in time (an earlier"
                 " commit is under way)"
             ) from None
 
@@ -171,7 +160,7 @@ class GroupOffsets:
         try:
             response = await self._link.send(
                 ApiKey.OFFSET_COMMIT,
-                lambda version: commit_request(self._link.group_id, identity, rest, version),
+                lambda version: commit_request(self._link.key, identity, rest, version),
                 OffsetCommitResponse,
                 timeout_s=request_limit_s(self._cluster, deadline),
             )
@@ -192,7 +181,7 @@ class GroupOffsets:
                     continue
                 if step not in (Next.AGAIN, Next.FIND):
                     self._refused(step, code, identity)
-                    raise commit_refusal(self._link.group_id, step, code, identity)
+                    raise commit_refusal(self._link.key, step, code, identity)
                 if step is Next.FIND:
                     self._link.lost(code.name)
                 problem = ResponseError(code, f"{key}: {code.text}")
@@ -238,7 +227,7 @@ class GroupOffsets:
     ) -> Committed:
         response = await self._link.send(
             ApiKey.OFFSET_FETCH,
-            lambda version: _fetch_request(self._link.group_id, wanted, stable, version),
+            lambda version: _fetch_request(self._link.key, wanted, stable, version),
             OffsetFetchResponse,
             timeout_s=request_limit_s(self._cluster, deadline),
         )
@@ -265,14 +254,14 @@ class GroupOffsets:
             case Next.FIND:
                 self._link.lost(code.name)
                 raise ResponseError(code)
-        raise refusal(self._link.group_id, None, code)
+        raise refusal(self._link.key, None, code)
 
     async def _pause(
         self, failures: int, deadline: Deadline, what: str, problem: ClientError
     ) -> None:
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
-            text = f"group {self._link.group_id}: {what} in time ({problem})"
+            text = f"group {self._link.key}: {what} in time ({problem})"
             raise DeadlinePassed(text, definite=problem.definite) from problem
         await asyncio.sleep(pause)
 

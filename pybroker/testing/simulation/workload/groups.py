@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from pybroker.client import Consumer, ConsumerRecord
 from pybroker.client.backoff import Deadline
+from pybroker.client.coordinator_link import CoordinatorLink
 from pybroker.client.errors import ClientError
 from pybroker.client.groups.decisions import Identity
-from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.groups.offsets import Offsets
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.model import TopicPartition

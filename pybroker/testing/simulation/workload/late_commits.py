@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from pybroker.background import TaskOwner
+from pybroker.client.coordinator_link import CoordinatorLink
 from pybroker.client.errors import ClientError
 from pybroker.client.groups.decisions import Identity
-from pybroker.client.groups.link import CoordinatorLink
 from pybroker.client.groups.offsets import Offsets, commit_request
 from pybroker.client.metadata import error_code
 from pybroker.errors import ErrorCode
@@ -75,7 +75,7 @@ class LateCommits:
         await self._send(identity, offsets)
 
     async def _send(self, identity: Identity, offsets: Offsets) -> None:
-        group = self._link.group_id
+        group = self._link.key
         begun = {
             key: self._recorder.commit_begun(
                 group, self._client, identity.generation, key, each.offset

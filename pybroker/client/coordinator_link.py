@@ -1,5 +1,5 @@
-"""The link to the coordinator of a group. If the broker is unreachable or no longer the
-coordinator, the next request looks up the coordinator again."""
+"""The link to the coordinator of a group or a transactional id. If the broker is unreachable or no
+longer the coordinator, the next request looks up the coordinator again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pybroker.client.errors import (
     RequestTimedOut,
     ResponseError,
 )
-from pybroker.client.groups.decisions import refusal
 from pybroker.client.metadata import error_code
 from pybroker.errors import ErrorCode
 from pybroker.wire.api import ApiKey
@@ -29,7 +28,13 @@ log = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
+Refuse = Callable[[ErrorCode], ClientError]
+"""A function that returns the exception for an error code that is not retriable."""
+
 GROUP_KEY: Final = 0
+TRANSACTION_KEY: Final = 1
+"""The key types of FindCoordinator: the key is a group id, or a transactional id."""
+VERSION_MAX: Final = 2**15 - 1
 KEYS_SINCE: Final = 4
 """The first version of FindCoordinator with several groups in one request."""
 GROUP_LANE: Final = "group"
@@ -39,11 +44,16 @@ a rebalance."""
 
 
 class CoordinatorLink:
-    """A consumer's connection to the coordinator of its group."""
+    """A client's connection to the coordinator of `key`: of a group id, or of a transactional id.
+    `refuse` makes the exception if the lookup fails for good."""
 
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
+    def __init__(
+        self, cluster: Cluster, key: str, key_type: int = GROUP_KEY, refuse: Refuse = ResponseError
+    ) -> None:
         self.cluster = cluster
-        self.group_id = group_id
+        self.key = key
+        self._key_type = key_type
+        self._refuse = refuse
         self._address: Address | None = None
         self._lost: Address | None = None
         self._finding = asyncio.Lock()
@@ -53,12 +63,12 @@ class CoordinatorLink:
         return self._address is not None
 
     def lost(self, reason: object) -> None:
-        """Note that the broker no longer coordinates the group or does not respond. The next
+        """Note that the broker no longer is the coordinator, or does not respond. The next
         request looks up the coordinator again."""
         if self._address is not None:
             log.info(
-                "coordinator lost, the next request looks it up group=%s reason=%s",
-                self.group_id,
+                "coordinator lost, the next request looks it up key=%s reason=%s",
+                self.key,
                 reason,
             )
             self._lost = self._address
@@ -72,15 +82,18 @@ class CoordinatorLink:
         *,
         timeout_s: float,
         lane: str = "",
+        version_max: int = VERSION_MAX,
     ) -> AnswerT:
         """Send one request to the coordinator, and return the response, a message of the type
         `answer`. `build` gets the version of the API and returns the request. `lane` is the name of
-        the connection. Raises ClientError."""
+        the connection. Versions above `version_max` are not used. Raises ClientError."""
         address = self._address or await self._find()
         try:
             connection = await self.cluster.connect(address, lane)
-            request = build(connection.version_of(key))
-            return await connection.send(key, request, answer, timeout_s=timeout_s)
+            version = min(connection.version_of(key), version_max)
+            return await connection.send(
+                key, build(version), answer, timeout_s=timeout_s, version=version
+            )
         except (ConnectFailed, ConnectionLost, NotConnected, RequestTimedOut) as error:
             if self._address == address:
                 self.lost(error)
@@ -101,9 +114,9 @@ class CoordinatorLink:
         answer = await connection.send(
             ApiKey.FIND_COORDINATOR,
             FindCoordinatorRequest(
-                key="" if several else self.group_id,
-                key_type=GROUP_KEY,
-                coordinator_keys=[self.group_id] if several else [],
+                key="" if several else self.key,
+                key_type=self._key_type,
+                coordinator_keys=[self.key] if several else [],
             ),
             FindCoordinatorResponse,
             timeout_s=self.cluster.options.request_timeout_ms / 1_000,
@@ -114,10 +127,6 @@ class CoordinatorLink:
             # A broker that is isolated from the cluster cannot find the coordinator. After a
             # refresh the next request goes to another broker.
             self.cluster.request_refresh()
-            raise _refused(self.group_id, code)
-        log.info("coordinator found group=%s broker=%d", self.group_id, row.node_id)
+            raise ResponseError(code) if code.retriable else self._refuse(code)
+        log.info("coordinator found key=%s broker=%d", self.key, row.node_id)
         return row.host, row.port
-
-
-def _refused(group_id: str, code: ErrorCode) -> ClientError:
-    return ResponseError(code) if code.retriable else refusal(group_id, None, code)

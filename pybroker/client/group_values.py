@@ -1,0 +1,29 @@
+"""Values of a consumer group that the consumer and the producer share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.model import NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """An offset to commit: the offset of the next record to read, any text as `metadata`, and the
+    leader epoch of the last read record (-1 for unknown)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """The identity of a consumer in its group, as `Consumer.group_metadata` returns it. The broker
+    refuses the offsets of a transaction if the member has left the generation (KIP-447). Without
+    membership, the generation is -1 and the member id is empty."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None

@@ -1,0 +1,1 @@
+"""Tests of the transactions of a producer."""
