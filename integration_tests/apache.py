@@ -198,7 +198,7 @@ class ApacheKafka:
         moment earlier.
         """
         with Connection(self.bootstrap) as connection:
-            return len(metadata(connection).brokers) == 1
+            return self.port in (node.port for node in metadata(connection).brokers)
 
     def _properties(self) -> dict[str, str]:
         return {

@@ -113,6 +113,8 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_ranges",
         "test_real_input",
         "test_consumer_truncation",
+        "test_transformers",
+        "test_transactions_beside_apache",
         "test_transactions",
         "test_transactions_in_log",
         "test_hostile_transactions",
@@ -241,6 +243,8 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
         "test_a_broker_restarts_at_once_with_an_external_ensemble",
         "test_advertising_localhost_on_a_public_listener_logs_a_warning",
     ),
+    "test_transactions_beside_apache": ("*",),
+    "test_transformers": ("test_each_record_is_transformed_once_under_many_kills",),
     "test_testing_cluster": (
         "test_the_early_end_of_a_started_broker_is_reported",
         "test_a_temporary_directory_is_kept_only_after_a_failure",

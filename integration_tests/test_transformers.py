@@ -1,0 +1,193 @@
+"""Programs of two clients consume, transform and produce in transactions, on three brokers, while
+coordinators, leaders and the programs are killed: each record is in the output once and in order.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Final
+
+import pytest
+
+from integration_tests.ranges import make_topic
+from integration_tests.test_offsets import tree
+from integration_tests.test_transactions import (
+    CLUSTER,
+    GROUP_KEY,
+    TRANSACTION_KEY,
+    coordinator_of,
+    produce,
+)
+from integration_tests.transformers import (
+    Output,
+    Transformer,
+    aborted_records,
+    input_value,
+    transforming,
+)
+from pybroker.testing.cluster import Cluster
+from unit_tests.patience import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.ours
+
+PARTITIONS: Final = 2
+SLICE: Final = 150
+"""Records of each partition."""
+CLIENTS: Final = ("java", "confluent")
+CONFIG: Final = CLUSTER | {
+    "transaction.state.log.num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 3,
+    "group.min.session.timeout.ms": 1000,
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""One coordinator of each kind, so that one kill hits the programs of both clients."""
+
+
+class Run:
+    """Programs at work on a cluster. Their input comes in slices: a kill hits the programs while
+    they copy a slice."""
+
+    def __init__(self, cluster: Cluster, programs: Sequence[Transformer], output: Output) -> None:
+        self.cluster = cluster
+        self.programs = programs
+        self.output = output
+        self._made = 0
+
+    def give(self, records: int) -> None:
+        """Write the next slice to each partition of the input. Return when the first records of the
+        slice are in the output."""
+        before = self._made
+        self._made += records
+        values = {
+            n: [input_value(n, number) for number in range(before, self._made)]
+            for n in range(PARTITIONS)
+        }
+        produce(self.cluster.bootstrap, "input", values)
+        self._wait_for(before + 1)
+
+    def finish(self) -> None:
+        """Wait until all records of the input are in the output."""
+        self._wait_for(self._made)
+
+    def _wait_for(self, records: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.output.count < records:
+            assert time.monotonic() < deadline, self._report()
+            self.output.poll()
+            for program in self.programs:
+                program.revive()
+
+    def _report(self) -> str:
+        lines = [line for each in self.programs for line in each.report().splitlines()]
+        return "\n".join([f"{self.output.count} of {self._made} records are there", *lines])
+
+    def kill_broker(self, choose: Callable[[], int], *, also_programs: bool = False) -> int:
+        """Kill a broker, and one program of each client on request. Return the broker when the
+        programs have copied the slice without it."""
+        self.give(SLICE)
+        broker = choose()
+        self.cluster.kill(broker)
+        if also_programs:
+            self._kill_programs()
+        self.finish()
+        return broker
+
+    def restart(self, broker: int) -> None:
+        self.cluster.restart(broker)
+        self.cluster.wait_until_in_sync()
+
+    def kill_programs(self) -> None:
+        """Kill one program of each client."""
+        self.give(SLICE)
+        self._kill_programs()
+        self.finish()
+
+    def pause_programs(self) -> None:
+        """Stop one program of each client for so long that the group removes it. When it continues,
+        it may not commit what the others have copied."""
+        self.give(SLICE)
+        paused = self._first_programs()
+        for program in paused:
+            program.process.signal(signal.SIGSTOP)
+        self.finish()
+        for program in paused:
+            program.process.signal(signal.SIGCONT)
+        self.give(SLICE)
+        self.finish()
+
+    def _kill_programs(self) -> None:
+        for program in self._first_programs():
+            program.kill()
+
+    def _first_programs(self) -> Collection[Transformer]:
+        return {each.client: each for each in self.programs}.values()
+
+    def transaction_coordinator(self) -> int:
+        return self._coordinator(self.programs[0].transactional_id, TRANSACTION_KEY)
+
+    def group_coordinator(self) -> int:
+        return self._coordinator(self.programs[0].client, GROUP_KEY)
+
+    def leader(self) -> int:
+        return self.cluster.leader(self.programs[0].output, 0)
+
+    def _coordinator(self, name: str, kind: int) -> int:
+        address = self.cluster.address(self.cluster.running[0])
+        return coordinator_of(address, name, kind)
+
+
+@contextmanager
+def running(members: int = 1, *, is_renamed: bool = False) -> Iterator[Run]:
+    """Run `members` programs of each client. Check the end of their output."""
+    outputs = [f"output-{client}" for client in CLIENTS]
+    with Cluster(3, config=CONFIG) as cluster:
+        for topic in ("input", *outputs):
+            make_topic(cluster.bootstrap, topic, PARTITIONS, replicas=3)
+        bootstrap = cluster.bootstrap
+        with (
+            transforming(bootstrap, CLIENTS, members, is_renamed=is_renamed) as programs,
+            closing(Output(bootstrap, outputs, PARTITIONS)) as output,
+        ):
+            run = Run(cluster, programs, output)
+            yield run
+            run.finish()
+        check_end(cluster, output.count)
+
+
+def test_each_record_is_transformed_once_under_kills(jars: str) -> None:
+    assert jars
+    with running() as run:
+        broker = run.kill_broker(run.group_coordinator, also_programs=True)
+        run.restart(broker)
+        run.kill_broker(run.transaction_coordinator)
+
+
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["same-ids", "new-ids"])
+def test_each_record_is_transformed_once_under_many_kills(jars: str, is_renamed: bool) -> None:
+    """With new transactional ids, the transactions of a dead program end at their timeout, and
+    until then its successor may not read the committed offsets."""
+    assert jars
+    with running(members=2, is_renamed=is_renamed) as run:
+        for choose in (run.transaction_coordinator, run.group_coordinator, run.leader):
+            run.restart(run.kill_broker(choose))
+        run.kill_programs()
+        run.restart(run.kill_broker(run.group_coordinator, also_programs=True))
+        run.pause_programs()
+
+
+def check_end(cluster: Cluster, records: int) -> None:
+    """Check that transactions were aborted, and that the committed offsets are in ZooKeeper."""
+    for client in CLIENTS:
+        assert aborted_records(cluster.bootstrap, f"output-{client}", PARTITIONS) > 0
+        folder = f"/consumers/{client}/offsets/input"
+        ends = {f"{folder}/{number}": b"%d" % records for number in range(PARTITIONS)}
+        wait_until(
+            lambda folder=folder, ends=ends: (  # type: ignore[misc]
+                ends.items() <= tree(cluster.zookeeper, folder).items()
+            ),
+            what="the offsets of the last transactions are in ZooKeeper",
+        )
