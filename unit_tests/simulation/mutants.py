@@ -16,6 +16,10 @@ from typing import Any, Final
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.groups import heartbeat
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
+from pybroker.coordinator.offsets.transaction_writes import TransactionWrites
+from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
+from pybroker.coordinator.transactions import decisions
+from pybroker.coordinator.transactions.coordinator import TransactionCoordinator
 from pybroker.coordinator.zookeeper import paths, topic_nodes
 from pybroker.errors import CoordError
 from pybroker.handlers import acknowledgement, fetch_reading
@@ -24,6 +28,7 @@ from pybroker.replication import fetcher, follower, isr_changes, leader_state, t
 from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.leader_state import NOBODY, LeaderState
 from pybroker.replication.partition import Partition
+from pybroker.replication.verification import TransactionVerification
 from pybroker.storage import opening
 from pybroker.storage.filename import MOVED_HERE
 from pybroker.storage.moves import ReplicaMove
@@ -31,6 +36,7 @@ from pybroker.storage.producer_state import ProducerState
 from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.run import simulate
 from pybroker.testing.simulation.schedule import Schedule
+from unit_tests.simulation import transaction_mutants as of_transactions
 
 _ANY_VERSION: Final = -1
 
@@ -382,6 +388,45 @@ PLANTED: Final = (
         "copy-always-kept",
         "of the two logs of an interrupted move the longer log is kept, unless one was truncated",
         (Replacement(opening, "prefer", _always_the_copy),),
+    ),
+    Planted(
+        "markers-before-decision",
+        "no marker is sent before the outcome of the transaction is committed",
+        (
+            Replacement(TransactionCoordinator, "_append", of_transactions.markers_at_append),
+            Replacement(TransactionCoordinator, "_committed", of_transactions.no_markers_again),
+        ),
+    ),
+    Planted(
+        "no-epoch-fence",
+        "a coordinator refuses the requests of an earlier epoch of the transactional id",
+        (Replacement(decisions, "_fault_of", of_transactions.any_epoch),),
+    ),
+    Planted(
+        "stable-offset-past-open-transaction",
+        "the last stable offset is at most the first offset of an open transaction",
+        (Replacement(Partition, "last_stable_offset", of_transactions.stable_at_high_watermark),),
+    ),
+    Planted(
+        "offsets-before-marker",
+        "offsets of a transaction take effect at its commit marker",
+        (Replacement(ZookeeperOffsets, "commit_in_transaction", of_transactions.offsets_at_once),),
+    ),
+    Planted(
+        "applied-before-written",
+        "the applied marker is stored after the offsets of the transaction",
+        (Replacement(TransactionWrites, "_run", of_transactions.applied_before_written),),
+    ),
+    Planted(
+        "no-verification",
+        "a leader appends the first batch of a transaction only if the coordinator confirms it"
+        " (KIP-890)",
+        (Replacement(TransactionVerification, "begin", of_transactions.nothing_to_verify),),
+    ),
+    Planted(
+        "completion-forgotten",
+        "a new coordinator completes the prepared transactions",
+        (Replacement(TransactionCoordinator, "loaded", of_transactions.prepared_is_complete),),
     ),
 )
 
