@@ -242,24 +242,32 @@ def rebuild_producers(
 ) -> ProducerState:
     """Return the producer state at the log end: the newest snapshot at an offset up to
     `snapshot_max`, updated by the batches after it. A crash may have removed aborted transactions
-    above `snapshot_max` from the transaction index, or damaged the index of a segment; reading the
-    batches adds them again.
+    above `snapshot_max` from the transaction index; reading the batches adds them again. The index
+    of a segment that is in doubt is compared with all markers of the segment, and corrected.
     `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle, and
     from which a transaction counts as holding back the last stable offset."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
-        if segment.transactions.is_incomplete:
+        if segment.transactions.is_in_doubt:
             snapshot_max = min(snapshot_max, segment.base_offset)
     loaded = snapshots.load(min(end, max(first, snapshot_max)), first)
     start, state = loaded if loaded is not None else (first, ProducerState())
     state.unstable_since_ms = state.marker_ms = seen_ms
     if start < end:
         for segment in segments.from_offset(start):
-            _replay(state, segment, start, seen_ms)
+            aborted = [*_replay(state, segment, start, seen_ms)]
+            if segment.transactions.is_in_doubt:
+                segment.transactions.confirm(aborted)
+            for entry in aborted:
+                segment.transactions.add(entry)
     return state
 
 
-def _replay(state: ProducerState, segment: Segment, start: int, seen_ms: int) -> None:
+def _replay(
+    state: ProducerState, segment: Segment, start: int, seen_ms: int
+) -> Iterator[AbortedTransaction]:
+    """Apply the batches of a segment from the offset `start` on to `state`, and yield the
+    transactions that their markers abort."""
     position = segment.locate(max(start, segment.base_offset))
     if position is None:
         return
@@ -270,4 +278,4 @@ def _replay(state: ProducerState, segment: Segment, start: int, seen_ms: int) ->
                 marker = marker_of(segment.file.pread(place, header.size), header)
             completed = state.apply(header, header.base_offset, seen_ms, marker)
             if completed is not None and completed.aborted:
-                segment.transactions.add(state.aborted(completed))
+                yield state.aborted(completed)

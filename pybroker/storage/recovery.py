@@ -309,6 +309,7 @@ def _recover_segment(
         return objection
 
     end = scan(segment.file, size, position, next_offset, note, may_have_gaps=may_have_gaps)
+    segment.transactions.doubt()
     segment.transactions.truncate(end.next_offset)
     return end
 

@@ -8,14 +8,17 @@ offset of the abort marker. A segment without aborted transactions has no such f
 from __future__ import annotations
 
 import bisect
+import logging
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Disk, File
 from pybroker.storage.reading import fetch
+
+log = logging.getLogger(__name__)
 
 ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0
@@ -62,7 +65,7 @@ class TxnIndex:
         "_is_unsynced",
         "_last_offset",
         "_lock",
-        "is_incomplete",
+        "is_in_doubt",
         "is_missing",
         "path",
     )
@@ -76,8 +79,9 @@ class TxnIndex:
         self._is_unsynced = False
         self._last_offset: int | None = None
         """The last offset of the last entry, -1 without entries; None if it was not read yet."""
-        self.is_incomplete = False
-        """Whether a damaged file was removed: the batches of the segment must be read again."""
+        self.is_in_doubt = False
+        """Whether entries may be wrong or missing: the markers of the segment must be read
+        again."""
         # A reader in another thread must not find the file missing while it is being created.
         self._lock = threading.Lock()
 
@@ -97,6 +101,20 @@ class TxnIndex:
             self._last_offset = entries[-1].last_offset if entries else -1
         if entry.last_offset > self._last_offset:
             self.append(entry)
+
+    def doubt(self) -> None:
+        """Note that a bit of any entry may be wrong. Entries have no checksum. A wrong one would
+        show the records of an aborted transaction to consumers, so recovery has to compare the
+        entries with the markers in the log."""
+        self.is_in_doubt = self._disk.exists(self.path)
+
+    def confirm(self, expected: Sequence[AbortedTransaction]) -> None:
+        """Store exactly the `expected` entries, which were made from the markers of the segment.
+        Ends the doubt."""
+        self.is_in_doubt = False
+        if self.entries() != [*expected]:
+            log.warning("transaction_index_rewritten path=%s entries=%d", self.path, len(expected))
+            self._keep(expected)
 
     def entries(self) -> list[AbortedTransaction]:
         """Return all entries, in the order of the markers. Raises CorruptionError if the file is
@@ -154,14 +172,14 @@ class TxnIndex:
         try:
             before = self.entries()
         except CorruptionError:
-            self.is_incomplete = True
+            self.is_in_doubt = True
             self._keep([])
             return
         after = [entry for entry in before if entry.last_offset < offset]
         if len(after) != len(before):
             self._keep(after)
 
-    def _keep(self, entries: list[AbortedTransaction]) -> None:
+    def _keep(self, entries: Sequence[AbortedTransaction]) -> None:
         """Replace all entries of the index by `entries`."""
         data = b"".join(ENTRY.pack(_VERSION, *entry) for entry in entries)
         self.close()

@@ -266,5 +266,5 @@ def test_damaged_transaction_index_is_removed_as_a_whole(tmp_path: Path, damage:
     (tmp_path / "i").write_bytes(content)
     index = TxnIndex(str(tmp_path / "i"), SystemDisk())
     index.truncate(100)
-    assert index.is_incomplete
+    assert index.is_in_doubt
     assert index.entries() == []

@@ -95,6 +95,46 @@ def test_damaged_transaction_index_is_rebuilt_from_the_whole_segment(
     assert bench.log.aborted_transactions(0, EVERYTHING) == expected
 
 
+@pytest.mark.parametrize("recovery_point", [0, 5, 9])
+def test_flipped_bit_of_the_transaction_index_is_repaired_after_a_kill(
+    tmp_path: Path, recovery_point: int
+) -> None:
+    """An entry has no checksum, so only the markers in the log show that it is wrong."""
+    bench = Bench(tmp_path)
+    for number in range(3):
+        bench.put(batch(producer=7, sequence=number, transactional=True))
+        bench.put(batch(producer=8, sequence=number, transactional=True))
+        bench.put(marker(7, commit=False))
+    expected = bench.log.aborted_transactions(0, EVERYTHING)
+    path = bench.segment(kind="txnindex")
+    whole = path.read_bytes()
+    for place in range(0, 8 * len(whole), 5):
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        bench.crash(recovery_point=recovery_point)
+        assert path.read_bytes() == whole
+        assert bench.log.aborted_transactions(0, EVERYTHING) == expected
+
+
+def test_transaction_index_of_a_later_segment_is_repaired_with_transactions_of_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.put(batch(2, producer=7, sequence=0, transactional=True))
+    bench.put(batch(2, producer=8, sequence=0, transactional=True))
+    bench.log.roll()
+    bench.put(marker(7, commit=False))
+    bench.put(marker(8, commit=False))
+    expected = bench.log.aborted_transactions(0, EVERYTHING)
+    path = bench.segment(kind="txnindex")
+    damaged = bytearray(path.read_bytes())
+    damaged[9] ^= 1  # the producer id of the first entry
+    path.write_bytes(damaged)
+    bench.crash(recovery_point=5)
+    assert bench.log.aborted_transactions(0, EVERYTHING) == expected
+
+
 @pytest.mark.parametrize("how", ["reopen", "crash"])
 def test_transaction_whose_marker_is_not_committed_stays_undecided_after_a_restart(
     bench: Bench, how: str
