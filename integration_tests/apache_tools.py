@@ -62,6 +62,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "dump-log": "kafka.tools.DumpLogSegments",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",

@@ -8,18 +8,26 @@ rows into the page.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from integration_tests.difference_lines import (
+    Lines,
+    replaced,
+    until_metrics,
+    with_lag_from_zero,
+    with_sorted_partitions,
+    with_split_tables,
+    without,
+    without_events,
+)
+
 PAGE: Final = Path(__file__).parents[1] / "docs" / "compatibility.rst"
 _INTRODUCTION: Final = "Differences between pybroker's and Apache Kafka's command line tools, for"
 _HEADING: Final = "What the tools do differently\n-----------------------------\n\n"
-
-Lines = list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,75 +41,6 @@ class Difference:
     reason: str
     apache: Callable[[Lines], Lines] = lambda lines: lines
     ours: Callable[[Lines], Lines] = lambda lines: lines
-
-
-def without(pattern: str) -> Callable[[Lines], Lines]:
-    """Return a function that removes the lines with a match."""
-    return lambda lines: [line for line in lines if not re.search(pattern, line)]
-
-
-def replaced(pattern: str, text: str) -> Callable[[Lines], Lines]:
-    """Return a function that replaces each match by `text`, which may refer to groups like \1."""
-    return lambda lines: [re.sub(pattern, text, line) for line in lines]
-
-
-def without_events(lines: Lines) -> Lines:
-    """Return the lines without the ZooKeeper shell's events of its own connection, and without the
-    blank lines and the heading around the events.
-    """
-    return [
-        line
-        for line in lines
-        if line not in ("", "WATCHER::") and not re.match(r"WatchedEvent .* type:None ", line)
-    ]
-
-
-def with_sorted_partitions(lines: Lines) -> Lines:
-    """Return the lines of the election tools with sorted lists of partitions."""
-
-    def ordered(found: re.Match[str]) -> str:
-        return ", ".join(sorted(re.split(", ?", found[0])))
-
-    return [re.sub(r"[^ ,()]+-[0-9]+(, ?[^ ,()]+-[0-9]+)+", ordered, line) for line in lines]
-
-
-def until_metrics(lines: Lines) -> Lines:
-    """Return the lines before the table of metrics."""
-    ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]
-    return lines[: ends[0]] if ends else lines
-
-
-def with_split_tables(lines: Lines) -> Lines:
-    """Return the lines of consumer-groups with each row on its own line: Apache 3.9 prints the rows
-    in the line of the headings.
-    """
-    found = []
-    for line in lines:
-        for head, row in (_RESET_TABLE, _DELETED_TABLE):
-            if match := head.match(line):
-                found.append(match[0])
-                found.extend(row.findall(line[match.end() :]))
-                break
-        else:
-            found.append(line)
-    return found
-
-
-_RESET_TABLE: Final = (
-    re.compile(r"GROUP +TOPIC +PARTITION +NEW-OFFSET {5}"),
-    re.compile(r"\S+ +\S+ +\d+ +\d+ *"),
-)
-_DELETED_TABLE: Final = (
-    re.compile(r"TOPIC +PARTITION +STATUS {9}"),
-    re.compile(r"\S+ +(?:\d+|Not Provided) +(?:Error: :\S*Exception: [^.]*\.|Successful {5})"),
-)
-
-
-def with_lag_from_zero(lines: Lines) -> Lines:
-    """Return the lines of consumer-groups with each negative LAG replaced by 0, in the same
-    width.
-    """
-    return [re.sub(r"(?<= )-\d+(?= )", lambda found: "0".ljust(len(found[0])), x) for x in lines]
 
 
 DIFFERENCES: Final[Mapping[str, Difference]] = {
@@ -318,6 +257,30 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
             )
         ),
         replaced(r"\tTopicId: \S+|\tElr: N/A\tLastKnownElr: N/A|[ \t]+$", ""),
+    ),
+    "order of transactions": Difference(
+        "transactions",
+        "Transactional ids and partitions are sorted. Apache prints them in the order of a hash"
+        " table.",
+        "The same cluster prints the same lines.",
+        sorted,
+        sorted,
+    ),
+    "reasons of failures": Difference(
+        "transactions",
+        "The end of an error line is the name and the message of the Kafka error code. Apache's"
+        " tool prints a sentence of its Java client.",
+        "pybroker has no Java classes; Kafka's documents and other clients use the name.",
+    ),
+    "missing partitions of transactions": Difference(
+        "transactions",
+        "The tool fails at once if a partition is missing. Apache's tool waits for a minute.",
+        "The tool asks the cluster for its partitions.",
+    ),
+    "internal topics": Difference(
+        "transactions",
+        "find-hanging with --broker-id also searches internal topics.",
+        "A hanging transaction in __consumer_offsets keeps groups from reading their offsets.",
     ),
     "times of tiered storage": Difference(
         "get-offsets",

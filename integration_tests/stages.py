@@ -74,6 +74,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_group_tools",
         "test_dump_tool",
         "test_transaction_log",
+        "test_transaction_admin",
         "test_tools",
         "test_old_tools",
         "test_verifiable_tools",

@@ -40,6 +40,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
     "delete-records": Tool(
         "pybroker.tools.delete_records", "delete the oldest records of partitions"
     ),
+    "transactions": Tool(
+        "pybroker.tools.transactions", "list and describe transactions, abort hanging ones"
+    ),
     "producer-perf-test": Tool(
         "pybroker.tools.producer_perf_test", "send records and print how long they took"
     ),

@@ -27,8 +27,8 @@ client: * | accumulator connection leaderless options subscription | cluster |
     coordinator_link identity leader_calls produce_requests | transactions |
     batch_lookup coordinator_calls epoch_lookup offset_lookup sender | admin position_check
     producer ranges | fetcher range_reader | groups | consumer
-client.admin: calls | cluster configs elections groups log_dirs partitions topics | group_offsets |
-    lag | admin
+client.admin: calls | cluster configs elections groups log_dirs partitions topics transactions |
+    group_offsets | lag | admin
 client.assignors: base | balance ranges roundrobin | sticky | choice
 client.groups: decisions topics | requests | member offsets | committer | session | group
 client.ranges: model | counts cursor validity | fetcher | options
@@ -93,8 +93,8 @@ testing.simulation.workload: options recorder | clients late_commits transaction
     groups producers readers topics | transactions | workload
 tools: _cli _stop _topic_lines _verifiable _without_effect _zookeeper_commands container_environment
     start | * | _config_zookeeper _dump_indexes _election_file _group_reset consumer_perf_test
-    container delete_records producer_perf_test | _group_options configs dump_log leader_election |
-    consumer_groups preferred_replica_election
+    container delete_records producer_perf_test | _group_options configs dump_log leader_election
+    transactions | consumer_groups preferred_replica_election
 wire: primitives source | frame schema | decoder encoder messages plain | api | codec fetch_path
     headers produce_path | consumer_protocol
 """

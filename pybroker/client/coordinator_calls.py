@@ -1,5 +1,5 @@
-"""Sending and retrying of requests to the coordinators of several groups. The callers build the
-requests."""
+"""Sending and retrying of requests to the coordinators of several groups, or of several
+transactional ids. The callers build the requests."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ AskCoordinator = Callable[
 seconds. It returns a result for each group, or a ClientError for a group that failed."""
 
 GROUP: Final = 0
+TRANSACTION: Final = 1
+"""The types of keys in FindCoordinator. A key is a group id or a transactional id."""
 SEVERAL_KEYS_VERSION: Final = 4
 
 _TOO_LATE = DeadlinePassed("no coordinator responded in time")
@@ -41,10 +43,12 @@ async def ask_coordinators(
     *,
     deadline: Deadline,
     repeatable: bool = True,
+    key_type: int = GROUP,
 ) -> dict[str, T | ClientError]:
     """Send requests with `ask` to the groups' coordinators. Return a result for each group, in the
     order of `groups`. Errors are retried until the deadline, after a new lookup of coordinators. A
-    request that the coordinator may have processed is retried only if it is `repeatable`."""
+    request that the coordinator may have processed is retried only if it is `repeatable`. With
+    `key_type` TRANSACTION the groups are transactional ids."""
     wanted = list(dict.fromkeys(groups))
     final: dict[str, T | ClientError] = {}
     problems: dict[str, ClientError] = {}
@@ -70,7 +74,9 @@ async def ask_coordinators(
     while True:
         missing = [group for group in wanted if group not in final]
         by_node: dict[Node, list[str]] = {}
-        located = await find_coordinators(cluster, missing, deadline, last=doubted)
+        located = await find_coordinators(
+            cluster, missing, deadline, last=doubted, key_type=key_type
+        )
         for group, found in located.items():
             if isinstance(found, Node):
                 by_node.setdefault(found, []).append(group)
@@ -85,19 +91,28 @@ async def ask_coordinators(
         pause = cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             break
-        await asyncio.sleep(pause)
-        try:
-            await cluster.refreshed(deadline.remaining_s())
-        except (TimeoutError, ClientError):
-            pass
+        await _before_retry(cluster, pause, deadline)
     return {
         group: final[group] if group in final else problems.get(group, _TOO_LATE)
         for group in wanted
     }
 
 
+async def _before_retry(cluster: Cluster, pause_s: float, deadline: Deadline) -> None:
+    await asyncio.sleep(pause_s)
+    try:
+        await cluster.refreshed(deadline.remaining_s())
+    except (TimeoutError, ClientError):
+        pass
+
+
 async def find_coordinators(
-    cluster: Cluster, groups: Sequence[str], deadline: Deadline, *, last: Address | None = None
+    cluster: Cluster,
+    groups: Sequence[str],
+    deadline: Deadline,
+    *,
+    last: Address | None = None,
+    key_type: int = GROUP,
 ) -> dict[str, Node | ClientError]:
     """Ask one broker for the coordinators of the groups. Return the coordinator or the error of
     each group. The broker with the address `last` is asked only if no other broker is reachable. A
@@ -108,24 +123,28 @@ async def find_coordinators(
     try:
         connection = await cluster.any_connection(last=last)
         if connection.version_of(ApiKey.FIND_COORDINATOR) >= SEVERAL_KEYS_VERSION:
-            return await _find_several(cluster, connection, groups, deadline)
+            return await _find_several(cluster, connection, groups, deadline, key_type)
     except ClientError as error:
         return dict.fromkeys(groups, error)
     found: dict[str, Node | ClientError] = {}
     for group in groups:
         try:
-            found[group] = await _find_one(cluster, connection, group, deadline)
+            found[group] = await _find_one(cluster, connection, group, deadline, key_type)
         except ClientError as error:
             found[group] = error
     return found
 
 
 async def _find_several(
-    cluster: Cluster, connection: Connection, groups: Sequence[str], deadline: Deadline
+    cluster: Cluster,
+    connection: Connection,
+    groups: Sequence[str],
+    deadline: Deadline,
+    key_type: int,
 ) -> dict[str, Node | ClientError]:
     answer = await connection.send(
         ApiKey.FIND_COORDINATOR,
-        FindCoordinatorRequest(key_type=GROUP, coordinator_keys=list(groups)),
+        FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(groups)),
         FindCoordinatorResponse,
         timeout_s=request_limit_s(cluster, deadline),
     )
@@ -137,11 +156,11 @@ async def _find_several(
 
 
 async def _find_one(
-    cluster: Cluster, connection: Connection, group: str, deadline: Deadline
+    cluster: Cluster, connection: Connection, group: str, deadline: Deadline, key_type: int
 ) -> Node | ClientError:
     answer = await connection.send(
         ApiKey.FIND_COORDINATOR,
-        FindCoordinatorRequest(key=group, key_type=GROUP),
+        FindCoordinatorRequest(key=group, key_type=key_type),
         FindCoordinatorResponse,
         timeout_s=request_limit_s(cluster, deadline),
     )

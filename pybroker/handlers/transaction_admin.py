@@ -6,6 +6,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from pybroker.coordinator.transactions.states import TransactionState
+from pybroker.coordinator.transactions.transaction import Transaction
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.handlers.context import Request, Services
 from pybroker.wire.messages.transaction_admin import (
@@ -56,11 +57,21 @@ async def handle_list_transactions(
     known = {state.value: state for state in TransactionState}
     states = {known[name] for name in message.state_filters if name in known}
     producers = set(message.producer_id_filters)
+    now_ms = services.clock.wall_ms()
+
+    def is_wanted(found: Transaction) -> bool:
+        if message.state_filters and found.state not in states:
+            return False
+        if producers and found.producer.producer_id not in producers:
+            return False
+        # As in Kafka, an id that has begun no transaction (start -1) passes the filter.
+        duration_ms = message.duration_filter
+        return duration_ms < 0 or now_ms - found.start_ms > duration_ms
+
     listed = []
     try:
         async for found in yield_every(services.transactions.transactions()):
-            is_wanted = not message.state_filters or found.state in states
-            if is_wanted and (not producers or found.producer.producer_id in producers):
+            if is_wanted(found):
                 listed.append(
                     ListedTransaction(
                         transactional_id=found.transactional_id,

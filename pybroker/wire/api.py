@@ -223,7 +223,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
      transaction_admin.DescribeTransactionsResponse, 0, 0, 0),
     (ApiKey.LIST_TRANSACTIONS,
      transaction_admin.ListTransactionsRequest,
-     transaction_admin.ListTransactionsResponse, 0, 0, 0),
+     transaction_admin.ListTransactionsResponse, 0, 1, 0),
 )
 # fmt: on
 

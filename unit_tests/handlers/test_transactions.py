@@ -357,6 +357,26 @@ async def test_transactions_are_described_and_listed(broker: Bench) -> None:
     ]
 
 
+async def test_transactions_are_listed_by_duration(broker: Bench) -> None:
+    for name in ("a", "b"):
+        await begin(broker, name)
+    producer = await begin(broker, "c")
+    await add(broker, producer, {"t": [0]}, name="c")
+
+    async def listed(duration_ms: int) -> list[str]:
+        request = ListTransactionsRequest(duration_filter=duration_ms)
+        answer: ListTransactionsResponse = await broker.ask(ApiKey.LIST_TRANSACTIONS, 1, request)
+        assert answer.error_code == 0
+        return sorted(each.transactional_id for each in answer.transaction_states)
+
+    assert await listed(-1) == ["a", "b", "c"]
+    begun = (await described(broker, "c")).transaction_states[0].transaction_start_time_ms
+    lasted_ms = broker.clock.wall_ms() - begun
+    assert await listed(lasted_ms - 1) == ["a", "b", "c"]
+    day_ms = 86_400_000
+    assert await listed(lasted_ms + day_ms) == ["a", "b"]
+
+
 async def test_states_are_records_in_the_partition_of_the_id(broker: Bench) -> None:
     producer = await begin(broker, "p")
     await add(broker, producer, {"t": [0]})

@@ -1,6 +1,6 @@
-"""The public admin client: topics, partitions, options, log directories, groups, cluster. Every
-operation returns a result for each item, so an error of one item does not hide the results of the
-other items.
+"""The public admin client: topics, partitions, options, log directories, groups, transactions,
+cluster. Every operation returns a result for each item, so an error of one item does not hide the
+results of the other items.
 
 This class lists the operations. The other modules of this package send the requests.
 """
@@ -21,6 +21,7 @@ from pybroker.client.admin import lag
 from pybroker.client.admin import log_dirs as admin_log_dirs
 from pybroker.client.admin import partitions as admin_partitions
 from pybroker.client.admin import topics as admin_topics
+from pybroker.client.admin import transactions as admin_transactions
 from pybroker.client.admin.calls import Calls
 from pybroker.client.admin.cluster import BrokerVersions, ClusterDescription
 from pybroker.client.admin.configs import (
@@ -36,6 +37,12 @@ from pybroker.client.admin.lag import GroupLag, PartitionLag
 from pybroker.client.admin.log_dirs import BrokerLogDirs, Replica
 from pybroker.client.admin.partitions import DeletedRecords, PartitionProducers
 from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
+from pybroker.client.admin.transactions import (
+    FencedProducer,
+    OpenTransaction,
+    TransactionDescription,
+    TransactionList,
+)
 from pybroker.client.cluster import Cluster
 from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
 from pybroker.client.errors import ClientError
@@ -395,3 +402,44 @@ class Admin:
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = admin_transactions.ALL,
+        timeout_ms: int | None = None,
+    ) -> TransactionList:
+        """Return the transactional ids of all brokers, with the states and the producer ids given
+        (empty: any). With `duration_ms` of 0 or more, omit transactions that began at most this
+        time ago; this needs brokers of Kafka 3.8 or later. Raises Closed."""
+        return await admin_transactions.list_transactions(
+            self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription]:
+        """Return the state of each transactional id, with its producer and the partitions of its
+        transaction. Raises Closed."""
+        return await admin_transactions.describe_transactions(
+            self._calls, transactional_ids, timeout_ms=timeout_ms
+        )
+
+    async def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, FencedProducer]:
+        """Fence the producers of each transactional id and abort its open transaction. Return one
+        result for each id. Raises Closed."""
+        return await admin_transactions.fence_producers(
+            self._calls, transactional_ids, timeout_ms=timeout_ms
+        )
+
+    async def abort_transaction(
+        self, transaction: OpenTransaction, *, timeout_ms: int | None = None
+    ) -> None:
+        """Abort a hanging transaction in one partition, without its coordinator. If the coordinator
+        later commits the transaction, the records of this partition stay aborted. Raises
+        ClientError if no marker was written, or may not have been."""
+        await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

@@ -1,5 +1,7 @@
-"""Administration of transactions (KIP-664): DescribeProducers (61), DescribeTransactions (65) and
-ListTransactions (66), version 0 each. All are flexible.
+"""Administration of transactions (KIP-664): DescribeProducers (61) and DescribeTransactions (65),
+version 0, and ListTransactions (66), versions 0-1. All are flexible.
+
+ListTransactions, change in version 1: the filter by duration (KIP-994).
 """
 
 from __future__ import annotations
@@ -148,6 +150,11 @@ class ListTransactionsRequest(Message):
     )
     producer_id_filters: list[int] = int64_array(
         "The producer ids of the transactions to list; empty for all producers."
+    )
+    duration_filter: int = int64(
+        "List only transactions that have lasted longer than this time in ms; below 0 all.",
+        since=1,
+        default=-1,
     )
 
 
