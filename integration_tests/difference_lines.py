@@ -40,6 +40,15 @@ def with_sorted_partitions(lines: Lines) -> Lines:
     return [re.sub(r"[^ ,()]+-[0-9]+(, ?[^ ,()]+-[0-9]+)+", ordered, line) for line in lines]
 
 
+def with_sorted_transaction_partitions(lines: Lines) -> Lines:
+    """Return the lines of dump-log with a sorted list of the partitions of each transaction."""
+
+    def ordered(found: re.Match[str]) -> str:
+        return f"partitions=[{','.join(sorted(found[1].split(',')))}]"
+
+    return [re.sub(r"partitions=\[([^]]*)\]", ordered, line) for line in lines]
+
+
 def until_metrics(lines: Lines) -> Lines:
     """Return the lines before the table of metrics."""
     ends = [number for number, line in enumerate(lines) if line.startswith("Metric Name")]

@@ -20,6 +20,7 @@ from integration_tests.difference_lines import (
     until_metrics,
     with_lag_from_zero,
     with_sorted_partitions,
+    with_sorted_transaction_partitions,
     with_split_tables,
     without,
     without_events,
@@ -295,9 +296,17 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "decoders of internal topics": Difference(
         "dump-log",
-        "The tool refuses --transaction-log-decoder, and the decoders for records of KRaft and of"
-        " tiered storage.",
-        "The first is not implemented yet. The others are for records that pybroker never writes.",
+        "The tool refuses the decoders for records of KRaft and of tiered storage.",
+        "pybroker never writes such records.",
+    ),
+    "records of transactions": Difference(
+        "dump-log",
+        "--transaction-log-decoder sorts the partitions of a transaction. Apache prints them in the"
+        " order of a hash table. A record that cannot be decoded prints an error line, as with"
+        " --offsets-decoder. Apache's tool ends there.",
+        "The same file prints the same lines, and the records after a damaged one are shown.",
+        with_sorted_transaction_partitions,
+        with_sorted_transaction_partitions,
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",

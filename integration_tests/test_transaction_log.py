@@ -1,4 +1,5 @@
-"""Kafka's DumpLogSegments reads the records of __transaction_state that our broker writes."""
+"""Kafka's DumpLogSegments and `dump-log` print the same for the records of __transaction_state that
+our broker writes."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from integration_tests.conftest import BrokerMaker
+from integration_tests.differences import DIFFERENCES
 from integration_tests.stored import partition_folder
-from integration_tests.test_dump_tool import apaches
+from integration_tests.test_dump_tool import apaches, ours
 from integration_tests.wire_client import Connection, create_topic, wait_for_leader
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.errors import ErrorCode
@@ -81,10 +83,13 @@ def begin(connection: Connection, name: str, topics: dict[str, list[int]]) -> tu
 
 
 def dumped(data: Path, name: str) -> list[str]:
-    """The states of a transactional id, as Kafka's tool prints them."""
+    """The states of a transactional id, as both tools print them."""
     folder = partition_folder(data, STATE_TOPIC, partition_of(name, PARTITIONS))
-    printed = apaches(sorted(folder.glob("*.log")), "--transaction-log-decoder", "--print-data-log")
-    assert printed.returncode == 0, printed.stderr
+    files = sorted(folder.glob("*.log"))
+    printed, mine = (tool(files, "--transaction-log-decoder") for tool in (apaches, ours))
+    assert (printed.returncode, mine.returncode) == (0, 0), (printed.stderr, mine.stderr)
+    allowed = DIFFERENCES["records of transactions"]
+    assert allowed.ours(mine.stdout.splitlines()) == allowed.apache(printed.stdout.splitlines())
     lines = re.findall(
         r"key: transaction_metadata::transactionalId=(\S+) payload: (.*)", printed.stdout
     )

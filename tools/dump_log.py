@@ -28,6 +28,7 @@ from pybroker.tools._dump_segments import (
     dump_log,
 )
 from pybroker.tools._offset_records import offset_record_text
+from pybroker.tools._transaction_records import transaction_record_text
 
 STRING: Final = "org.apache.kafka.tools.api.StringDecoder"
 _PACKAGE: Final = "org.apache.kafka.tools.api."
@@ -99,20 +100,23 @@ def run(
     value_decoder_class: str | None,
     skip_record_metadata: bool,
     offsets_decoder: bool,
+    transaction_log_decoder: bool,
 ) -> int:
     """Print the content of segments (.log), indexes (.index, .timeindex, .txnindex) and producer
     snapshots (.snapshot)."""
     decoded = key_decoder_class is not None or value_decoder_class is not None
-    contents = print_data_log or decoded or offsets_decoder
-    plain_text = text_by(
-        decoder(key_decoder_class or STRING), decoder(value_decoder_class or STRING)
-    )
+    contents = print_data_log or decoded or offsets_decoder or transaction_log_decoder
+    text = text_by(decoder(key_decoder_class or STRING), decoder(value_decoder_class or STRING))
+    if offsets_decoder:
+        text = offset_record_text
+    elif transaction_log_decoder:
+        text = transaction_record_text
     log_view = LogView(
         deep=deep_iteration or contents,
         contents=contents,
         skip_metadata=skip_record_metadata,
         max_bytes=max_bytes,
-        text=offset_record_text if offsets_decoder else plain_text,
+        text=text,
         notices=tuple(outdated(value_decoder_class, key_decoder_class)),
     )
     index_view = IndexView(index_sanity_check, verify_index_only, max_message_size)
@@ -222,7 +226,10 @@ command = Tool(
             "--offsets-decoder",
             "Print the records of __consumer_offsets (groups and committed offsets) as JSON.",
         ),
-        _unsupported("--transaction-log-decoder", "transaction states"),
+        _flag(
+            "--transaction-log-decoder",
+            "Print the records of __transaction_state (the states of transactional ids).",
+        ),
         _unsupported("--cluster-metadata-decoder", "metadata records"),
         _unsupported("--remote-log-metadata-decoder", "metadata records"),
     ],

@@ -20,6 +20,9 @@ from pybroker.coordinator.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from pybroker.coordinator.transactions.records import encode_key, encode_value
+from pybroker.coordinator.transactions.states import TransactionState
+from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.builder import BatchBuilder
@@ -129,13 +132,68 @@ def test_the_offsets_decoder_names_a_record_of_another_topic(
     )
 
 
+OPEN = Transaction(
+    "tx",
+    ProducerIdAndEpoch(7, 2),
+    60_000,
+    TransactionState.ONGOING,
+    frozenset({TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 9)}),
+    updated_ms=99,
+    start_ms=98,
+)
+TX_KEY = "key: transaction_metadata::transactionalId=tx payload: "
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "printed"),
+    [
+        (
+            encode_key("tx"),
+            encode_value(OPEN),
+            f"{TX_KEY}producerId:7,producerEpoch:2,state=Ongoing,partitions=[a-9,a-10,b-0],"
+            "txnLastUpdateTimestamp=99,txnTimeoutMs=60000",
+        ),
+        (encode_key("tx"), None, f"{TX_KEY}<DELETE>"),
+        (b"\0\x09?", b"?", "key: unknown::version=9"),
+        (
+            encode_key("tx"),
+            b"\0\x09?",
+            "key: Error at offset 0, skipping. version 9 of the value of a transaction, expected 0"
+            " to 1",
+        ),
+    ],
+)
+def test_transaction_log_decoder(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    key: bytes,
+    value: bytes | None,
+    printed: str,
+) -> None:
+    path = segment(tmp_path, (key, value))
+    exit_code, lines, _ = dumped(
+        capsys, "--files", path, "--transaction-log-decoder", "--skip-record-metadata"
+    )
+    assert exit_code == 0
+    assert lines[3:] == [f"| {printed}"]
+
+
+def test_transaction_log_decoder_names_a_record_of_another_topic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = segment(tmp_path, (None, b"v"))
+    exit_code, _, err = dumped(capsys, "--files", path, "--transaction-log-decoder")
+    assert exit_code == 1
+    assert "--transaction-log-decoder is for the segments of __transaction_state" in err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         ((), 'Missing required argument "[files]"'),
         (
-            ("--files", "x.log", "--transaction-log-decoder"),
-            "--transaction-log-decoder is not supported",
+            ("--files", "x.log", "--cluster-metadata-decoder"),
+            "--cluster-metadata-decoder is not supported",
         ),
         (("--files", "x.log", "--value-decoder-class", "my.Own"), "decoder my.Own is unknown"),
         (("--files", f"/nowhere/{NAME}.log"), "No such file"),
