@@ -37,8 +37,7 @@ class ConsumerIdTaken(ClientError):
 
 
 class NotOwned(ClientError):
-    """This member does not own the partitions, or no longer owns them. No offset of them was
-    committed."""
+    """The group member does not own these partitions, so it committed no offset of them."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))

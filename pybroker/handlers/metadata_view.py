@@ -1,7 +1,8 @@
 """This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
 
-The handlers read it. The controller's UpdateMetadata commands change it. While this broker gets no
-answers from ZooKeeper, the Metadata responses of other brokers change it, too (leader discovery).
+The handlers read the view. The controller's UpdateMetadata commands change the view. While this
+broker gets no answers from ZooKeeper, the Metadata responses of other brokers also change the view
+(leader discovery).
 """
 
 from __future__ import annotations

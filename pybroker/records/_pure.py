@@ -196,8 +196,9 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
 
 
 def check_count(record_count: int, length: int) -> None:
-    """Raise CorruptionError if `record_count` is negative, or if so many records, even of the
-    minimum size, do not fit in `length` bytes. Callers check this before they decode any record."""
+    """Raise CorruptionError unless 0 <= `record_count` * RECORD_BYTES_MIN <= `length` (bytes).
+
+    Callers check the count before they decode any record."""
     if not 0 <= record_count * RECORD_BYTES_MIN <= length:
         raise CorruptionError(
             f"record count is {record_count}, expected 0 to {length // RECORD_BYTES_MIN} in"

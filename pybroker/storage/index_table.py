@@ -92,7 +92,7 @@ class IndexTable:
 
     @property
     def tail_is_full(self) -> bool:
-        """Whether so many entries are in memory that the caller should call `spill`."""
+        """Whether the entries in memory fill at least TAIL_BYTES. The caller then calls `spill`."""
         return len(self._state[1]) >= TAIL_BYTES
 
     def spill(self) -> None:
