@@ -46,6 +46,9 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_faults_sync",
         "test_faults_clocks",
         "test_faults_random",
+        "test_transaction_faults",
+        "test_transaction_faults_clients",
+        "test_transaction_faults_offsets",
     ),
     "spark-faults": (
         "test_faults_spark_jobs",
@@ -197,6 +200,14 @@ LONG: Final[Mapping[str, tuple[str, ...]]] = {
     "test_faults_zookeeper": (
         "test_zookeeper_member_loss",
         "test_zookeeper_follower_cut_off",
+    ),
+    "test_transaction_faults_clients": ("*",),
+    "test_transaction_faults_offsets": ("*",),
+    "test_transaction_faults": (
+        "test_leader_of_written_partitions_killed_in_each_state",
+        "test_leader_that_lacks_markers_killed_in_each_state",
+        "test_client_killed_in_each_state",
+        "test_session_of_coordinator_ends_in_each_state",
     ),
     "test_groups": ("test_a_restarted_broker_loads_its_groups",),
     "test_hostile_frames": ("test_the_same_seed_makes_the_same_frames",),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -137,3 +138,39 @@ class LostWrites:
         if self._met > 2 and self._dice.randrange(self._one_in):
             return None
         return f"{_WRITES[kind]} {path.decode()}"
+
+
+class HeldWrites:
+    """Taps that let some writes to ZooKeeper pass, and no later one: these break the connection.
+    Only requests count that contain `path`. Other requests always pass, so the session lives on.
+    """
+
+    def __init__(self, path: bytes, *, passing: int) -> None:
+        self._path = path
+        self._left = passing
+        self.holds = threading.Event()
+        """Set once a request was held."""
+
+    def make(self) -> Tap:
+        """Return a tap for one connection of a broker."""
+        requests = _Frames()
+        has_session = False
+
+        def passes(direction: Direction, data: bytes) -> bool:
+            nonlocal has_session
+            if direction is Direction.FROM_TARGET:
+                return True
+            for frame in requests.feed(data):
+                if not has_session:  # the first frame opens the session
+                    has_session = True
+                    continue
+                _, kind = _ZOOKEEPER_HEAD.unpack_from(frame)
+                if kind not in _WRITES or self._path not in frame:
+                    continue
+                if not self._left:
+                    self.holds.set()
+                    return False
+                self._left -= 1
+            return True
+
+        return passes
