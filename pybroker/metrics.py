@@ -236,6 +236,8 @@ class Metrics:
     replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. They are not part of the topic metrics.")
     isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
     isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")
+    verification_failures: int = counter("kafka_server_addpartitionstotxnmanager_verificationfailurerate_total", "Partitions of transactions that the transaction coordinator did not confirm before their first batch (KIP-890).")
+    verifications: TimeMeter = summary("kafka_server_addpartitionstotxnmanager_verificationtimems", "Time until the transaction coordinator has answered whether partitions are in a transaction, in ms.", TimeMeter)
     isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the leader could not write to ZooKeeper.")
     # fmt: on
 

@@ -91,6 +91,8 @@ class TransactionCoordinator:
             for name in ("time-outs", "expiry")
         ]
         self._log_limit = LogLimit(context.clock)
+        self.completions_to_append = 0
+        """The transactions with all their markers whose completion is appended after a pause."""
         self._has_ended = False
 
     # called by the runtime
@@ -244,6 +246,10 @@ class TransactionCoordinator:
         shown = map(_shown, [*self._entries.values()])
         return (transaction for transaction in shown if transaction is not None)
 
+    def count(self) -> int:
+        """Return the number of the transactional ids of this shard."""
+        return len(self._entries)
+
     def size(self) -> int:
         """Return about how many bytes of memory the transactional ids take."""
         return sum(entry.size() for entry in self._entries.values())
@@ -326,11 +332,15 @@ class TransactionCoordinator:
         except BrokerError as error:
             self._note("completion", error)
             if not self._has_ended:
-                self.context.call_later(
-                    COMPLETE_AGAIN_S, partial(self._markers_written, entry, transaction)
-                )
+                self.completions_to_append += 1
+                again = partial(self._complete_again, entry, transaction)
+                self.context.call_later(COMPLETE_AGAIN_S, again)
             return
         entry.completion = None
+
+    def _complete_again(self, entry: _Entry, transaction: Transaction) -> None:
+        self.completions_to_append -= 1
+        self._markers_written(entry, transaction)
 
     def _check_not_pending(self, entry: _Entry | None) -> None:
         if entry is not None and entry.is_pending:

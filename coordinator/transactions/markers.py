@@ -119,6 +119,13 @@ class MarkerSender:
         works = [self._again, self._missing, *(queue.work for queue in self._queues.values())]
         return sum(len(partitions) for work in works for partitions in work.values())
 
+    @property
+    def without_leader(self) -> int:
+        """The number of markers that wait until their partition has a leader."""
+        missing = sum(map(len, self._missing.values()))
+        again = [key for some in self._again.values() for key in some]
+        return missing + sum(self._leader_of(key) in (None, NO_LEADER) for key in again)
+
     def _route(self, completion: Completion, partitions: Collection[TopicPartition]) -> None:
         """Add markers to the queues of the partitions' leaders."""
         if completion.is_over or self._has_stopped:

@@ -86,7 +86,9 @@ class MetricsPage:
         for table in (rooms.metrics, rooms.metrics.fetch_sessions, rooms.metrics.groups):
             yield self._counted(table).encode()
         yield (self._counted(rooms.session) + _of_fetchers(rooms.metrics.fetchers)).encode()
-        sight = Sight(rooms, await look(rooms), rooms.groups(), await rooms.free_bytes())
+        sight = Sight(
+            rooms, await look(rooms), rooms.groups(), rooms.transactions(), await rooms.free_bytes()
+        )
         yield "".join(family(row.family, row.lines(sight)) for row in ROWS).encode()
         picture = sight.picture
         async for chunk in _many(_of_topics(rooms, picture)):

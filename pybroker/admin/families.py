@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from pybroker.admin.group_rows import OF_GROUPS
 from pybroker.admin.partition_rows import LogRow, PartitionRow, Picture
 from pybroker.admin.text_format import Line, Number, by_label
-from pybroker.admin.view import GroupNumbers, Rooms, SessionWatch
+from pybroker.admin.view import GroupNumbers, Rooms, SessionWatch, TransactionNumbers
 from pybroker.metrics import (
     COUNTER,
     GAUGE,
@@ -45,6 +45,7 @@ class Sight:
     rooms: Rooms
     picture: Picture
     groups: GroupNumbers
+    transactions: TransactionNumbers
     free_bytes: Mapping[str, int]
 
     @cached_property
@@ -146,6 +147,7 @@ ROWS: Final = (
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories of this broker that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
     _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait, by kind: Fetch for data, Produce with acks=all for the high watermark.", _purgatories),
+    _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and whose last stable offset a transaction has held back for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
     _of_controller("offlinepartitionscount", "Partitions without a leader. 0 if this broker is not the controller, as in every metric of kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
@@ -165,6 +167,15 @@ ROWS: Final = (
     _gauge("kafka_server_group_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __consumer_offsets since the start, in ms.", lambda at: at.groups.mean_load_s * 1000),
     _gauge("pybroker_group_coordinator_partitions", "Partitions of __consumer_offsets that this broker coordinates.", lambda at: at.groups.partitions),
     _gauge("pybroker_group_coordinator_partitions_loading", "Partitions of __consumer_offsets that are being loaded. Their groups have no coordinator yet.", lambda at: at.groups.loading),
+    # the transactional ids that this broker coordinates
+    _gauge("kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize", "Transaction markers that wait until their partition has a leader.", lambda at: at.transactions.markers_without_leader),
+    _gauge("kafka_coordinator_transaction_transactionmarkerchannelmanager_logappendretryqueuesize", "Transactions that have all their markers, but whose completion could not be written to __transaction_state yet.", lambda at: at.transactions.completions_to_append),
+    _gauge("kafka_server_transaction_coordinator_metrics_partition_load_time_max", "The longest load time of a partition of __transaction_state since the start, in ms.", lambda at: at.transactions.longest_load_s * 1000),
+    _gauge("kafka_server_transaction_coordinator_metrics_partition_load_time_avg", "The mean load time of a partition of __transaction_state since the start, in ms.", lambda at: at.transactions.mean_load_s * 1000),
+    _gauge("pybroker_transaction_coordinator_partitions", "Partitions of __transaction_state that this broker coordinates.", lambda at: at.transactions.partitions),
+    _gauge("pybroker_transaction_coordinator_partitions_loading", "Partitions of __transaction_state that are being loaded. Their transactional ids have no coordinator yet.", lambda at: at.transactions.loading),
+    _gauge("pybroker_transactional_ids", "Transactional ids that this broker coordinates, in any state.", lambda at: at.transactions.ids),
+    _gauge("pybroker_transaction_markers_waiting", "Transaction markers of this coordinator that are not written yet.", lambda at: at.transactions.waiting_markers),
     # metrics that Kafka does not have
     _gauge("pybroker_damaged_replicas", "Replicas of this broker whose log has a damaged range. This includes a replica that the broker still serves because no other replica has more records.", lambda at: _known(at, at.rooms.logs.health.damage)),
     _gauge("pybroker_suspect_replicas", "Replicas of this broker that may have lost records in a power loss. Each counts until it is in the ISR again, or is counted as damaged.", lambda at: _known(at, at.rooms.logs.health.having(Health.SUSPECT))),

@@ -28,6 +28,8 @@ class LogRow(NamedTuple):
     last_stable: int
     leads: bool
     min_isr: int
+    held_back_ms: int
+    """For how long (ms) a transaction has held back the last stable offset; 0 if none does."""
 
 
 class PartitionRow(NamedTuple):
@@ -63,7 +65,7 @@ async def look(rooms: Rooms) -> Picture:
     loop after AT_A_TIME partitions."""
     picture = Picture([], [])
     looked_at = 0
-    opened = rooms.replicas.partitions
+    opened, now_ms = rooms.replicas.partitions, rooms.replicas.clock.wall_ms()
     for topic in sorted(rooms.metadata.topics.values(), key=lambda each: each.name):
         start = f'{{topic="{escaped(topic.name)}"'
         picture.topics.append(TopicRow(topic.name, start + "}", len(topic.partitions)))
@@ -71,7 +73,7 @@ async def look(rooms: Rooms) -> Picture:
             row = _row(f'{start},partition="{number}"}}', facts, rooms.broker_id)
             partition = opened.get(facts.topic_partition)
             if partition is not None:
-                row = _with_log(row, partition)
+                row = _with_log(row, partition, now_ms)
             picture.partitions.append(row)
             looked_at += 1
             if looked_at % AT_A_TIME == 0:
@@ -91,7 +93,7 @@ def _row(labels: str, facts: PartitionFacts, broker_id: int) -> PartitionRow:
     )
 
 
-def _with_log(row: PartitionRow, partition: Partition) -> PartitionRow:
+def _with_log(row: PartitionRow, partition: Partition, now_ms: int) -> PartitionRow:
     log, state = partition.log, partition.state
     leads = state is not None and partition.is_leader
     found = LogRow(
@@ -102,6 +104,7 @@ def _with_log(row: PartitionRow, partition: Partition) -> PartitionRow:
         last_stable=partition.last_stable_offset(),
         leads=leads,
         min_isr=min(log.config.min_insync_replicas, row.replicas),
+        held_back_ms=log.producers.stood_still_ms(now_ms),
     )
     usable = log.failure is None
     if leads and state is not None:  # the leader has the newest ISR

@@ -58,6 +58,23 @@ class GroupNumbers:
     mean_load_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionNumbers:
+    """The transactional ids that a broker coordinates. Load times are in seconds."""
+
+    ids: int
+    partitions: int
+    """The loaded partitions of `__transaction_state` that this broker coordinates."""
+    loading: int
+    longest_load_s: float
+    mean_load_s: float
+    waiting_markers: int
+    """Markers that are not written yet. This includes `markers_without_leader`."""
+    markers_without_leader: int
+    completions_to_append: int
+    """Transactions with all their markers whose completion could not be appended yet."""
+
+
 @dataclass(slots=True)
 class SessionWatch:
     """The state of the broker's ZooKeeper session, and counters of its losses. `heard` is the
@@ -96,6 +113,7 @@ class Rooms:
     metrics: Metrics
     session: SessionWatch
     groups: Callable[[], GroupNumbers]
+    transactions: Callable[[], TransactionNumbers]
     progress: Callable[[], Awaitable[ProgressReport | None]]
     """Returns the committed offsets and lags of the groups that this broker coordinates, None
     before the first report."""

@@ -236,6 +236,7 @@ class BrokerApp:
             metrics=self._env.metrics,
             session=self._session,
             groups=self.groups.numbers,
+            transactions=self._transactions.numbers,
             progress=self.groups.lags.report,
             is_registered=lambda: self._membership.is_registered,
             connections=self._server.connections_by_listener,
@@ -458,7 +459,7 @@ class BrokerApp:
             rng=env.rng,
             blocking=env.blocking,
             log_limit=self._log_limit,
-            counters=env.metrics.groups,
+            metrics=env.metrics,
         )
 
     def _services(self, cluster_id: str, topics: TopicAdmin) -> Services:

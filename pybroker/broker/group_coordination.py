@@ -29,7 +29,7 @@ from pybroker.coordinator.zookeeper.multi_batcher import MultiBatcher
 from pybroker.handlers.context import TopicAdmin
 from pybroker.handlers.internal_topic import InternalTopic, NewTopic
 from pybroker.handlers.metadata_view import MetadataView
-from pybroker.metrics import GroupCounters
+from pybroker.metrics import Metrics
 from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import Blocking, Clock, Coord, PartitionLog, Rng
 from pybroker.records.compression import Codec
@@ -59,7 +59,7 @@ class CoordinationRooms:
     rng: Rng
     blocking: Blocking
     log_limit: LogLimit
-    counters: GroupCounters
+    metrics: Metrics
 
 
 class GroupCoordination:
@@ -72,7 +72,7 @@ class GroupCoordination:
         self._verify = verify
         self._dependencies = GroupDependencies(
             rooms.config,
-            rooms.counters,
+            rooms.metrics.groups,
             MemoryLimit(rooms.clock, self._size, what=_MEMORY_USERS).take,
         )
         self.topic = InternalTopic(

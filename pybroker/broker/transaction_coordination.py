@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from pybroker.admin.view import TransactionNumbers
 from pybroker.background import TaskOwner
 from pybroker.broker.group_coordination import CoordinationRooms
 from pybroker.coordinator.groups.memory_limit import MemoryLimit
@@ -99,6 +100,20 @@ class TransactionCoordination:
         for _, channel in channels.values():
             await channel.close()
         await self._closing.close()
+
+    def numbers(self) -> TransactionNumbers:
+        """Return the numbers of the metrics page."""
+        shards, times = [*self.shards.serving().values()], self.shards.load_times
+        return TransactionNumbers(
+            ids=sum(shard.count() for shard in shards),
+            partitions=len(shards),
+            loading=len(self.shards.loading),
+            longest_load_s=times.longest_s,
+            mean_load_s=times.total_s / times.partitions if times.partitions else 0.0,
+            waiting_markers=self._sender.waiting,
+            markers_without_leader=self._sender.without_leader,
+            completions_to_append=sum(shard.completions_to_append for shard in shards),
+        )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
         """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place

@@ -46,6 +46,7 @@ class Verifying:
             rooms.replicas,
             rooms.clock,
             lambda: current().transaction_partition_verification_enable,
+            rooms.metrics,
         )
 
     async def _find(self, transactional_id: str) -> int:

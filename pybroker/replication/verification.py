@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from pybroker.errors import BrokerError, ErrorCode
+from pybroker.metrics import Metrics
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Producer
 from pybroker.records.batch import NO_SEQUENCE
@@ -57,11 +58,13 @@ class TransactionVerification:
         replicas: ReplicaManager,
         clock: Clock,
         is_enabled: Callable[[], bool],
+        metrics: Metrics,
     ) -> None:
         self.verifier = verifier
         self._replicas = replicas
         self._clock = clock
         self._is_enabled = is_enabled
+        self._metrics = metrics
 
     def begin(
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
@@ -78,12 +81,15 @@ class TransactionVerification:
         self, transactional_id: str, producer: Producer, keys: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Ask the coordinator, and return the code of each partition that it does not confirm."""
+        started = self._clock.monotonic()
         try:
             found = await self.verifier.verify(
                 transactional_id, producer.producer_id, producer.epoch, keys
             )
         except BrokerError as error:
             found = dict.fromkeys(keys, error.code)
+        self._metrics.verifications.add(self._clock.monotonic() - started)
+        self._metrics.verification_failures += len(found)
         for key, code in found.items():
             partition = self._replicas.partitions.get(key)
             if code not in RETRIABLE and partition is not None:

@@ -14,7 +14,7 @@ from pybroker.admin.families import FAMILIES
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.partition_rows import AT_A_TIME
 from pybroker.admin.text_format import labels
-from pybroker.admin.view import BrokerView, GroupNumbers
+from pybroker.admin.view import BrokerView, GroupNumbers, TransactionNumbers
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
 from pybroker.group_lag import GroupProgress, Lag, ProgressReport
@@ -252,6 +252,37 @@ async def test_groups_are_counted_by_state(shown: Shown) -> None:
     assert await value(shown, f"{metrics}_partition_load_time_avg") == 125
     assert await value(shown, "pybroker_group_coordinator_partitions") == 5
     assert await value(shown, "pybroker_group_coordinator_partitions_loading") == 2
+
+
+async def test_transaction_coordinator_has_kafkas_metrics(shown: Shown) -> None:
+    shown.transactions = TransactionNumbers(9, 5, 2, 0.25, 0.125, 4, 3, 1)
+    shown.metrics.verification_failures = 6
+    shown.metrics.verifications.add(0.5)
+    manager = "kafka_coordinator_transaction_transactionmarkerchannelmanager"
+    assert await value(shown, f"{manager}_unknowndestinationqueuesize") == 3
+    assert await value(shown, f"{manager}_logappendretryqueuesize") == 1
+    metrics = "kafka_server_transaction_coordinator_metrics"
+    assert await value(shown, f"{metrics}_partition_load_time_max") == 250
+    assert await value(shown, f"{metrics}_partition_load_time_avg") == 125
+    assert await value(shown, "pybroker_transaction_coordinator_partitions") == 5
+    assert await value(shown, "pybroker_transaction_coordinator_partitions_loading") == 2
+    assert await value(shown, "pybroker_transactional_ids") == 9
+    assert await value(shown, "pybroker_transaction_markers_waiting") == 4
+    verification = "kafka_server_addpartitionstotxnmanager_verification"
+    assert await value(shown, f"{verification}failurerate_total") == 6
+    assert await value(shown, f"{verification}timems_sum") == 500
+
+
+async def test_partition_with_a_late_transaction_is_counted(shown: Shown) -> None:
+    await shown.hosts(facts())
+    clock, partition = shown.replicas.clock, shown.replicas.partition()
+    data = batch(producer=7, sequence=0, transactional=True)
+    partition.append(memoryview(data), read_header(data), acks=1, now_ms=clock.wall_ms())
+    name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    clock.advance(900)
+    assert await value(shown, name) == 0
+    clock.advance(1)
+    assert await value(shown, name) == 1
 
 
 async def test_expired_sessions_and_lost_connections_are_counted(shown: Shown) -> None:

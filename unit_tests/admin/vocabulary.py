@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pybroker.admin.view import BrokerView, GroupNumbers, Phase, Rooms, SessionWatch
+from pybroker.admin.view import (
+    BrokerView,
+    GroupNumbers,
+    Phase,
+    Rooms,
+    SessionWatch,
+    TransactionNumbers,
+)
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.layered_config import LayeredConfig
 from pybroker.group_lag import ProgressReport
@@ -35,6 +42,9 @@ class Shown:
     session: SessionWatch = field(default_factory=SessionWatch)
     registered: bool = True
     groups: GroupNumbers = field(default_factory=lambda: GroupNumbers({}, 0, 0, 0.0, 0.0))
+    transactions: TransactionNumbers = field(
+        default_factory=lambda: TransactionNumbers(0, 0, 0, 0.0, 0.0, 0, 0, 0)
+    )
     progress: ProgressReport | None = None
     given: dict[str, str] = field(default_factory=dict)
     """Damage that was found in logs in use."""
@@ -54,6 +64,7 @@ class Shown:
             metrics=self.metrics,
             session=self.session,
             groups=lambda: self.groups,
+            transactions=lambda: self.transactions,
             progress=self._progress,
             is_registered=lambda: self.registered,
             connections=lambda: {"PLAINTEXT": 3},

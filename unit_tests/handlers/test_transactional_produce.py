@@ -93,8 +93,11 @@ async def test_failed_verification_is_answered_as_in_kafka(
     row = the_only(await produce_in(bench, batch(producer=(PRODUCER, 0, 0), transactional=True)))
     assert (code(row), row.base_offset) == (expected, -1)
     assert await read(bench) == []
+    metrics = bench.app.rooms().metrics
+    assert (metrics.verification_failures, metrics.verifications.count) == (1, 1)
     coordinator.answer = NONE
     assert await put(bench) is NONE
+    assert (metrics.verification_failures, metrics.verifications.count) == (1, 2)
 
 
 async def test_without_a_coordinator_the_producer_retries(bench: Bench) -> None:

@@ -370,6 +370,9 @@ async def test_transactions_are_listed_by_duration(broker: Bench) -> None:
         return sorted(each.transactional_id for each in answer.transaction_states)
 
     assert await listed(-1) == ["a", "b", "c"]
+    numbers = broker.app.rooms().transactions()
+    assert (numbers.ids, numbers.partitions, numbers.loading) == (3, 2, 0)
+    assert 0 <= numbers.mean_load_s <= numbers.longest_load_s
     begun = (await described(broker, "c")).transaction_states[0].transaction_start_time_ms
     lasted_ms = broker.clock.wall_ms() - begun
     assert await listed(lasted_ms - 1) == ["a", "b", "c"]

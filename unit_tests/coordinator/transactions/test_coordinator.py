@@ -104,6 +104,18 @@ async def test_end_of_the_shard_fails_waiting_requests_and_cancels_markers() -> 
     await stage.close()
 
 
+async def test_completions_that_are_not_appended_are_counted() -> None:
+    stage = await loaded()
+    for command in ("init p", "add p t-0", "commit p", "refuse NOT_ENOUGH_REPLICAS", "write"):
+        assert stage.coordinator.completions_to_append == 0
+        await stage.play(command)
+    assert stage.coordinator.completions_to_append == 1
+    await stage.play("wait 1")
+    assert stage.coordinator.completions_to_append == 0
+    assert stage.coordinator.count() == 1
+    await stage.close()
+
+
 async def test_longest_transactional_id_is_coordinated_and_expires() -> None:
     options = {"transactional.id.expiration.ms": "1000000"}
     stage = await loaded(options)

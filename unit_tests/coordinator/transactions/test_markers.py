@@ -221,9 +221,11 @@ async def test_partition_without_a_leader_waits_and_blocks_no_other() -> None:
     leaders.end(7, A)
     leaders.end(8, B)
     await settled(lambda: leaders.done == [8])
-    assert leaders.sender.waiting == 1
+    assert (leaders.sender.waiting, leaders.sender.without_leader) == (1, 1)
     leaders.leader[A] = 2
+    assert (leaders.sender.waiting, leaders.sender.without_leader) == (1, 0)
     await settled(lambda: leaders.done == [8, 7])
+    assert leaders.sender.waiting == 0
     await leaders.sender.stop()
 
 
@@ -244,6 +246,7 @@ async def test_partition_that_only_the_metadata_lacks_gets_its_marker() -> None:
     leaders.end(7, A)
     await asyncio.sleep(3)
     assert leaders.done == []
+    assert leaders.sender.without_leader == 1
     leaders.leader[A] = 1
     await settled(lambda: leaders.done == [7])
     assert leaders.sent(1) == [[(7, (A,))]]
