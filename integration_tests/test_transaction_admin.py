@@ -3,6 +3,7 @@ hanging transactions there."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,10 @@ from integration_tests.ranges import make_topic
 from integration_tests.test_transaction_log import begin, initialize
 from integration_tests.transactions import UNVERIFIED, Transactions
 from integration_tests.wire_client import Connection
+from pybroker.client.admin.admin import Admin
+from pybroker.client.admin.transactions import FencedProducer
 from pybroker.errors import ErrorCode
+from pybroker.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 
 BROKER_OVERRIDES = {
     **UNVERIFIED,
@@ -72,6 +76,30 @@ def abort_arguments(form: str, producer: int) -> list[str]:
         return ["--start-offset", "1"]
     producer_id = ["--producer-id", str(producer)]
     return [*producer_id, "--producer-epoch", "0", "--coordinator-epoch", "-1"]
+
+
+def test_fenced_producer_cannot_commit(broker: Broker, topic: str) -> None:
+    make_topic(broker.bootstrap, topic, 1)
+
+    async def fence() -> FencedProducer:
+        async with Admin(broker.bootstrap) as admin:
+            found = (await admin.fence_producers([topic]))[topic].check()
+            described = (await admin.describe_transactions([topic]))[topic].check()
+            assert (described.state, described.partitions) == ("Empty", ())
+            return found
+
+    with Connection(broker.bootstrap) as connection:
+        producer_id, epoch = begin(connection, topic, {topic: [0]})
+        fenced = asyncio.run(fence())
+        assert fenced.producer_id == producer_id and fenced.producer_epoch > epoch
+        request = EndTxnRequest(
+            transactional_id=topic,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            committed=True,
+        )
+        answer = connection.ask(3, request, EndTxnResponse)
+    assert answer.error_code == ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("form", ["start offset", "producer"])
