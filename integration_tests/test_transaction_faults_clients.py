@@ -1,5 +1,5 @@
-"""A fault test of librdkafka's transactions: a producer that was paused wakes up after a later
-producer.
+"""Fault tests of librdkafka's transactions: a producer that was paused wakes up after a later
+producer, and brokers are restarted in turn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from integration_tests.process import ChildProcess
 from integration_tests.ranges import make_topic
 from integration_tests.test_transactions import CLUSTER, finish, new_producer, read
+from integration_tests.test_transformers import SLICE, running
 from integration_tests.transaction_writer import FENCED, PARTITIONS, PER_PARTITION, value_of
 from pybroker.host.child_process import wait_until_stopped
 from pybroker.testing.cluster import Cluster
@@ -100,3 +101,16 @@ def test_paused_producers_that_wake_up_write_nothing(cluster: Cluster) -> None:
         names = [each.split(b":")[0] for each in written[partition]]
         in_order = [name for at, name in enumerate(names) if names[at - 1 : at] != [name]]
         assert len(in_order) == len(set(in_order)), "a writer wrote after a later one"
+
+
+def test_each_record_is_transformed_once_while_brokers_are_restarted(jars: str) -> None:
+    """Each broker stops by a controlled shutdown while programs of two clients are at work."""
+    assert jars
+    with running() as run:
+        for broker in run.cluster.ids:
+            run.give(SLICE)
+            assert run.cluster.terminate(broker) == 0
+            run.finish()
+            run.give(SLICE)
+            run.restart(broker)
+            run.finish()
