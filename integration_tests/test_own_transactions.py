@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
+from integration_tests.test_documents import program
 from integration_tests.test_own_client import make_topic, read
 from pybroker.client import (
     AbortableTransactionError,
@@ -21,6 +26,8 @@ from unit_tests.patience import PATIENCE_S
 
 PARTITIONS: Final = 3
 INPUT_RECORDS: Final = 40
+NUMBERS: Final = 20_000
+KILL_EVERY: Final = 4_000
 
 
 def producer(broker: Broker, name: str, **options: Any) -> Producer:
@@ -180,6 +187,56 @@ async def test_offsets_of_an_old_generation_abort_the_transaction(
             assert kept.offset == 8
     async with producer(broker, topic) as sender, sender.transaction():
         await sender.send_offsets({partition: 9}, f"{topic}-no-members")
+
+
+async def test_the_program_of_the_client_page_survives_kills(broker: Broker, topic: str) -> None:
+    """The program is killed while it writes and started again. Each number is doubled once."""
+    source, target = f"{topic}-numbers", f"{topic}-doubled"
+    for name in (source, target):
+        await make_topic(broker.bootstrap, name, PARTITIONS)
+    async with Producer(broker.bootstrap, linger_ms=5) as feeder:
+        for number in range(NUMBERS):
+            await feeder.send(source, b"%d" % number, key=b"%d" % number)
+    code = program("docs/client.rst", "transactional_id=")
+    for old, new in (("127.0.0.1:9092", broker.bootstrap), ("doubler", topic)):
+        code = code.replace(old, new)
+    code = code.replace('"numbers"', f'"{source}"').replace('"doubled"', f'"{target}"')
+    async with (
+        Consumer(broker.bootstrap, auto_offset_reset="earliest") as watcher,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        watcher.assign(await watcher.partitions_for(target))
+        seen = 0
+        for wanted in range(KILL_EVERY, NUMBERS, KILL_EVERY):
+            with running(code):
+                while seen < wanted:
+                    seen += sum(map(len, (await watcher.getmany(100)).values()))
+        with running(code):
+            while await backlog(broker, topic, source):
+                await watcher.getmany(100)
+    doubled = await values(broker, target, NUMBERS, "read_committed")
+    assert sorted(map(int, doubled)) == [2 * number for number in range(NUMBERS)]
+
+
+@contextmanager
+def running(code: str) -> Iterator[None]:
+    """Run a program in a process of its own, and kill it at the end of the block."""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+        assert process.poll() is None, "the program has failed"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def backlog(broker: Broker, group: str, topic: str) -> int:
+    """Return how many records the group has not processed."""
+    async with Consumer(broker.bootstrap, group_id=group) as consumer:
+        partitions = await consumer.partitions_for(topic)
+        ends = await consumer.end_offsets(partitions)
+        kept = await consumer.committed(partitions)
+    return sum(end - (found.offset if (found := kept[key]) else 0) for key, end in ends.items())
 
 
 @pytest.mark.process
