@@ -353,11 +353,6 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "The tool accepts --bootstrap-server, or bootstrap.servers in --producer-props.",
         "All other tools have the option, and so has Kafka's tool since 4.1.",
     ),
-    "transactions": Difference(
-        "producer-perf-test",
-        "--transactional-id and a positive --transaction-duration-ms are refused.",
-        "pybroker's Python client has no transactional producer yet.",
-    ),
     "throughput of zero": Difference(
         "producer-perf-test",
         "--throughput 0 is refused. Apache sends one record and then waits for ever.",

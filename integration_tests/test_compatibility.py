@@ -225,6 +225,25 @@ def test_producing_is_measured(tools: Tools, own_broker: PybrokerProcess, topic:
     assert stored.lines == [f"{topic}:0:{2 * (300 + 20 + 5)}"]
 
 
+def test_producing_in_transactions_is_measured(
+    tools: Tools, own_broker: PybrokerProcess, topic: str
+) -> None:
+    tools.ours("topics", "--create", "--topic", topic)
+    words = ["--num-records", "40", "--payload-monotonic", "--throughput", "100"]
+    server = ["--producer-props", f"bootstrap.servers={own_broker.bootstrap}"]
+    ran = tools.same(
+        *("producer-perf-test", "--topic", topic, *words, *server),
+        *("--transactional-id", topic, "--transaction-duration-ms", "100"),
+        mask=[rf"(?<!^)\b({NUMBERS})(?= )|\(.*\)"],
+    )
+    assert ran.out.startswith("40 records sent, ")
+    read = ["--topic", topic, "--from-beginning", "--isolation-level", "read_committed"]
+    found = tools.ours("console-consumer", *read, "--max-messages", "80")
+    assert sorted(found.lines) == sorted(2 * [str(number) for number in range(40)])
+    (line,) = tools.ours("get-offsets", "--topic", topic).lines
+    assert int(line.split(":")[2]) >= 80 + 2, "each tool has written a commit marker"
+
+
 def test_payloads_from_a_file(
     tools: Tools, own_broker: PybrokerProcess, topic: str, tmp_path: Path
 ) -> None:

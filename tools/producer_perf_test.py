@@ -41,12 +41,13 @@ Payloads = Callable[[int], bytes]
 @dataclass(frozen=True, slots=True)
 class Args:
     """The topic, the records and the rate. `throughput` is in records per second; a negative value
-    means no limit."""
+    means no limit. `transaction_s` is the duration of a transaction in seconds, 0 for none."""
 
     topic: str
     record_count: int
     throughput: float
     payloads: Payloads
+    transaction_s: float
     print_metrics: bool
     as_json: bool
 
@@ -104,12 +105,17 @@ class Args:
     help="Brokers to contact first, in place of bootstrap.servers in the producer's options.",
 )
 @click.option("--print-metrics", is_flag=True, help="At the end, print the client's metrics.")
-@click.option("--transactional-id", help="Not supported: this client has no transactions yet.")
+@click.option(
+    "--transactional-id",
+    default="performance-producer-default-transactional-id",
+    show_default=True,
+    help="The transactional id, if --transaction-duration-ms is above 0.",
+)
 @click.option(
     "--transaction-duration-ms",
     type=int,
     default=0,
-    help="Not supported above 0, as --transactional-id.",
+    help="The duration of a transaction in ms. Default 0: without transactions.",
 )
 @format_option()
 @click.argument("more_properties", nargs=-1, metavar="")
@@ -134,6 +140,7 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
         record_count=flags["record_count"],
         throughput=flags["throughput"],
         payloads=choose_payloads(flags),
+        transaction_s=max(flags["transaction_duration_ms"], 0) / 1_000,
         print_metrics=flags["print_metrics"],
         as_json=flags["output_format"] == "json",
     )
@@ -159,12 +166,10 @@ def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[st
         given.update(read_properties(flags["config_file"]))
     given.update(parse_overrides(words))
     options = {name.replace(".", "_"): value for name, value in given.items()}
-    transactions = flags["transactional_id"] or flags["transaction_duration_ms"] > 0
-    if transactions or "transactional_id" in options:
-        raise Failure(
-            "this client has no transactions yet; leave out --transactional-id and"
-            " --transaction-duration-ms"
-        )
+    if flags["transaction_duration_ms"] > 0:
+        options["transactional_id"] = flags["transactional_id"]
+    elif "transactional_id" in options:
+        raise Failure("transactional.id needs a --transaction-duration-ms above 0")
     if flags["bootstrap_server"] is not None:
         options["bootstrap_servers"] = flags["bootstrap_server"]
     return {"client_id": "perf-producer-client", **options}
@@ -343,15 +348,24 @@ class Test:
     async def _send_all(self, started: float) -> None:
         args, send, payloads = self._args, self._producer.send, self._args.payloads
         topic, throughput = args.topic, args.throughput
+        transaction_begun: float | None = None
         for number in range(args.record_count):
             value = payloads(number)
+            if args.transaction_s and transaction_begun is None:
+                self._producer.begin_transaction()
+                transaction_begun = time.monotonic()
             begun = time.monotonic()
             delivery = await send(topic, value)
             delivery.add_done_callback(self._observer(begun, len(value)))
+            if transaction_begun is not None and begun - transaction_begun >= args.transaction_s:
+                await self._producer.commit_transaction()
+                transaction_begun = None
             if throughput > 0:
                 early = (number + 1) / throughput - (time.monotonic() - started)
                 if early >= SLEEP_MIN_S:
                     await asyncio.sleep(early)
+        if transaction_begun is not None:
+            await self._producer.commit_transaction()
 
     def _observer(
         self, begun: float, size: int

@@ -46,6 +46,13 @@ def in_greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+def test_transactions_begin_with_a_duration() -> None:
+    flags = {**FLAGS, "properties": ("acks=all",), "transactional_id": "x"}
+    assert "transactional_id" not in producing.producer_options(flags, ())
+    flags["transaction_duration_ms"] = 5
+    assert producing.producer_options(flags, ())["transactional_id"] == "x"
+
+
 @pytest.mark.parametrize(
     ("amount", "parts", "text"),
     [
@@ -170,9 +177,7 @@ def test_options_of_the_producer(tmp_path: Path) -> None:
         ({}, (), "Either --producer-props or --producer.config"),
         ({"bootstrap_server": "h:1"}, ("a=b",), "unrecognized arguments: 'a=b'"),
         ({"properties": ("a",)}, (), "Invalid property: a"),
-        ({"properties": ("a=b",), "transactional_id": "x"}, (), "no transactions yet"),
-        ({"properties": ("a=b",), "transaction_duration_ms": 5}, (), "no transactions yet"),
-        ({"properties": ("transactional.id=b",)}, (), "no transactions yet"),
+        ({"properties": ("transactional.id=b",)}, (), "needs a --transaction-duration-ms"),
     ],
 )
 def test_malformed_producer_options_are_refused(
