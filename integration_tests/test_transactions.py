@@ -19,7 +19,7 @@ from integration_tests.wire_client import Connection
 from pybroker.errors import ErrorCode
 from pybroker.testing.cluster import Cluster
 from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from unit_tests.patience import PATIENCE_S
+from unit_tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -82,11 +82,18 @@ def read(
 
 def coordinator_of(bootstrap: str, name: str, kind: int) -> int:
     """Return the coordinator of a transactional id or a group, once there is one."""
-    with Connection(bootstrap) as connection:
-        request = FindCoordinatorRequest(key=name, key_type=kind)
+    request = FindCoordinatorRequest(key=name, key_type=kind)
+    found: list[int] = []
+
+    def is_found() -> bool:
         answer = connection.ask(3, request, FindCoordinatorResponse)
-    assert answer.error_code == ErrorCode.NONE
-    return answer.node_id
+        if answer.error_code == ErrorCode.NONE:
+            found.append(answer.node_id)
+        return bool(found)
+
+    with Connection(bootstrap.split(",")[0]) as connection:
+        wait_until(is_found, what=f"a coordinator of {name}")
+    return found[0]
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,11 @@ coordinators, leaders and the programs are killed: each record is in the output 
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
 import pytest
@@ -26,7 +27,7 @@ from integration_tests.transformers import (
     Transformer,
     aborted_records,
     input_value,
-    transforming,
+    output_topic,
 )
 from pybroker.testing.cluster import Cluster
 from unit_tests.patience import PATIENCE_S, wait_until
@@ -38,13 +39,10 @@ SLICE: Final = 150
 """Records of each partition."""
 CLIENTS: Final = ("java", "confluent")
 CONFIG: Final = CLUSTER | {
-    "transaction.state.log.num.partitions": 1,
-    "offsets.topic.num.partitions": 1,
     "offsets.topic.replication.factor": 3,
     "group.min.session.timeout.ms": 1000,
     "group.initial.rebalance.delay.ms": 0,
 }
-"""One coordinator of each kind, so that one kill hits the programs of both clients."""
 
 
 class Run:
@@ -85,14 +83,13 @@ class Run:
         lines = [line for each in self.programs for line in each.report().splitlines()]
         return "\n".join([f"{self.output.count} of {self._made} records are there", *lines])
 
-    def kill_broker(self, choose: Callable[[], int], *, also_programs: bool = False) -> int:
-        """Kill a broker, and one program of each client on request. Return the broker when the
+    def kill_broker(self, choose: Callable[[], int], *, and_programs_of: Sequence[str] = ()) -> int:
+        """Kill a broker, and one program of each of some clients. Return the broker when the
         programs have copied the slice without it."""
         self.give(SLICE)
         broker = choose()
         self.cluster.kill(broker)
-        if also_programs:
-            self._kill_programs()
+        self._kill_programs(and_programs_of)
         self.finish()
         return broker
 
@@ -103,7 +100,7 @@ class Run:
     def kill_programs(self) -> None:
         """Kill one program of each client."""
         self.give(SLICE)
-        self._kill_programs()
+        self._kill_programs(CLIENTS)
         self.finish()
 
     def pause_programs(self) -> None:
@@ -119,18 +116,19 @@ class Run:
         self.give(SLICE)
         self.finish()
 
-    def _kill_programs(self) -> None:
+    def _kill_programs(self, clients: Sequence[str]) -> None:
         for program in self._first_programs():
-            program.kill()
+            if program.client in clients:
+                program.kill()
 
     def _first_programs(self) -> Collection[Transformer]:
         return {each.client: each for each in self.programs}.values()
 
     def transaction_coordinator(self) -> int:
-        return self._coordinator(self.programs[0].transactional_id, TRANSACTION_KEY)
+        return self._coordinator(self.programs[0].name, TRANSACTION_KEY)
 
     def group_coordinator(self) -> int:
-        return self._coordinator(self.programs[0].client, GROUP_KEY)
+        return self._coordinator(self.programs[0].group, GROUP_KEY)
 
     def leader(self) -> int:
         return self.cluster.leader(self.programs[0].output, 0)
@@ -141,29 +139,51 @@ class Run:
 
 
 @contextmanager
-def running(members: int = 1, *, is_renamed: bool = False) -> Iterator[Run]:
-    """Run `members` programs of each client. Check the end of their output."""
-    outputs = [f"output-{client}" for client in CLIENTS]
-    with Cluster(3, config=CONFIG) as cluster:
-        for topic in ("input", *outputs):
-            make_topic(cluster.bootstrap, topic, PARTITIONS, replicas=3)
+def running(
+    members: int = 1, *, is_renamed: bool = False, coordinator: int | None = None
+) -> Iterator[Run]:
+    """Run `members` programs of each client. Check the end of their output. If `coordinator` is
+    given, this broker coordinates all groups and transactions."""
+    outputs = [output_topic(client) for client in CLIENTS]
+    internal = 1 if coordinator is None else 3
+    config = CONFIG | {
+        "transaction.state.log.num.partitions": internal,
+        "offsets.topic.num.partitions": internal,
+    }
+    with Cluster(3, config=config) as cluster, ExitStack() as stack:
         bootstrap = cluster.bootstrap
-        with (
-            transforming(bootstrap, CLIENTS, members, is_renamed=is_renamed) as programs,
-            closing(Output(bootstrap, outputs, PARTITIONS)) as output,
-        ):
-            run = Run(cluster, programs, output)
-            yield run
-            run.finish()
-        check_end(cluster, output.count)
+        for topic in ("input", *outputs):
+            make_topic(bootstrap, topic, PARTITIONS, replicas=3)
+        output = stack.enter_context(closing(Output(bootstrap, outputs, PARTITIONS)))
+        programs: list[Transformer] = []
+        for client in CLIENTS:
+            group = name_at(bootstrap, client, GROUP_KEY, coordinator)
+            for number in range(members):
+                name = name_at(bootstrap, f"{client}-{number}", TRANSACTION_KEY, coordinator)
+                program = Transformer(bootstrap, client, group, name, is_renamed=is_renamed)
+                programs.append(stack.enter_context(closing(program)))
+        run = Run(cluster, programs, output)
+        yield run
+        run.finish()
+        check_end(run)
+
+
+def name_at(bootstrap: str, prefix: str, kind: int, coordinator: int | None) -> str:
+    """Return a name with this coordinator."""
+    names = (f"{prefix}-{number}" for number in itertools.count())
+    return next(
+        each for each in names if coordinator in (None, coordinator_of(bootstrap, each, kind))
+    )
 
 
 def test_each_record_is_transformed_once_under_kills(jars: str) -> None:
+    """The program of librdkafka is killed with its coordinator, because it might hang until its
+    watchdog ends it."""
     assert jars
-    with running() as run:
-        broker = run.kill_broker(run.group_coordinator, also_programs=True)
-        run.restart(broker)
-        run.kill_broker(run.transaction_coordinator)
+    coordinator = 1
+    with running(coordinator=coordinator) as run:
+        run.kill_broker(lambda: coordinator, and_programs_of=["confluent"])
+        run.kill_programs()
 
 
 @pytest.mark.parametrize("is_renamed", [False, True], ids=["same-ids", "new-ids"])
@@ -175,16 +195,17 @@ def test_each_record_is_transformed_once_under_many_kills(jars: str, is_renamed:
         for choose in (run.transaction_coordinator, run.group_coordinator, run.leader):
             run.restart(run.kill_broker(choose))
         run.kill_programs()
-        run.restart(run.kill_broker(run.group_coordinator, also_programs=True))
+        run.restart(run.kill_broker(run.group_coordinator, and_programs_of=CLIENTS))
         run.pause_programs()
 
 
-def check_end(cluster: Cluster, records: int) -> None:
+def check_end(run: Run) -> None:
     """Check that transactions were aborted, and that the committed offsets are in ZooKeeper."""
-    for client in CLIENTS:
-        assert aborted_records(cluster.bootstrap, f"output-{client}", PARTITIONS) > 0
-        folder = f"/consumers/{client}/offsets/input"
-        ends = {f"{folder}/{number}": b"%d" % records for number in range(PARTITIONS)}
+    cluster, end = run.cluster, b"%d" % run.output.count
+    for program in run.programs:
+        assert aborted_records(cluster.bootstrap, program.output, PARTITIONS) > 0
+        folder = f"/consumers/{program.group}/offsets/input"
+        ends = {f"{folder}/{number}": end for number in range(PARTITIONS)}
         wait_until(
             lambda folder=folder, ends=ends: (  # type: ignore[misc]
                 ends.items() <= tree(cluster.zookeeper, folder).items()

@@ -7,8 +7,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,34 +49,30 @@ COMMANDS: Final = {"java": java_command, "confluent": confluent_command}
 
 
 class Transformer:
-    """A member of the group `client` that copies the topic "input" to the topic `output`. After the
-    end of its process a next process takes its place.
+    """A member of `group` that copies the topic "input" to the topic "output-CLIENT". After the end
+    of its process a next process takes its place.
 
-    With `is_renamed`, each process has a transactional id of its own, so that no later process ends
-    the transactions of a dead one before their timeout. Owns one process.
+    `name` is the transactional id. With `is_renamed`, each process has an id of its own, so that no
+    later process ends the transactions of a dead one before their timeout. Owns one process.
     """
 
     def __init__(
-        self, bootstrap: str, client: str, number: int = 0, *, is_renamed: bool = False
+        self, bootstrap: str, client: str, group: str, name: str, *, is_renamed: bool = False
     ) -> None:
         self.client = client
-        self.output = f"output-{client}"
+        self.group = group
+        self.name = name
+        self.output = output_topic(client)
         self._bootstrap = bootstrap
         self._command = COMMANDS[client]()
-        self._name = f"{client}-{number}"
         self._is_renamed = is_renamed
         self._numbers = itertools.count()
         self._reports: list[str] = []
         self.process = self._start()
 
-    @property
-    def transactional_id(self) -> str:
-        """The transactional id of all processes, unless each has its own."""
-        return self._name
-
     def _start(self) -> ChildProcess:
-        name = f"{self._name}-{next(self._numbers)}" if self._is_renamed else self._name
-        places = [self._bootstrap, self.client, name, "input", self.output]
+        name = f"{self.name}-{next(self._numbers)}" if self._is_renamed else self.name
+        places = [self._bootstrap, self.group, name, "input", self.output]
         numbers = [str(PER_TRANSACTION), str(ABORT_ONE_IN)]
         return ChildProcess([*self._command, *places, *numbers], folder=_ROOT)
 
@@ -89,7 +85,7 @@ class Transformer:
     def report(self) -> str:
         """Return the output of all processes."""
         reports = enumerate([*self._reports, self.process.output])
-        return "\n".join(f"process {n} of {self._name}: {text}" for n, text in reports)
+        return "\n".join(f"process {n} of {self.name}: {text}" for n, text in reports)
 
     def kill(self) -> None:
         """Send SIGKILL to the process."""
@@ -99,19 +95,9 @@ class Transformer:
         self.process.close()
 
 
-@contextmanager
-def transforming(
-    bootstrap: str, clients: Sequence[str], members: int = 1, *, is_renamed: bool = False
-) -> Iterator[list[Transformer]]:
-    """Run `members` programs of each client."""
-    made: list[Transformer] = []
-    try:
-        for client, number in itertools.product(clients, range(members)):
-            made.append(Transformer(bootstrap, client, number, is_renamed=is_renamed))
-        yield made
-    finally:
-        for each in made:
-            each.close()
+def output_topic(client: str) -> str:
+    """Return the topic that the programs of a client write."""
+    return f"output-{client}"
 
 
 def input_value(partition: int, number: int) -> bytes:
