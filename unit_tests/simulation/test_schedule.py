@@ -59,10 +59,10 @@ def test_records_are_lost_only_if_unclean_elections_are_allowed() -> None:
     )
 
 
-def test_a_fifth_of_the_seeds_has_transactions_but_none_with_unclean_elections() -> None:
+def test_some_seeds_have_transactions_but_none_with_unclean_elections() -> None:
     options = [generate(seed).options for seed in SEEDS]
     transactional = [each for each in options if each.writers or each.loops]
-    assert 0.12 < len(transactional) / len(SEEDS) < 0.28
+    assert 0.08 < len(transactional) / len(SEEDS) < 0.22
     assert {each.loops for each in transactional} == {0, 1}
     assert not any(each.lossy for each in transactional)
     targets = {event.target for seed in SEEDS for event in generate(seed).events}
