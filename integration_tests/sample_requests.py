@@ -2,7 +2,8 @@
 the given random numbers.
 
 Strings name one topic, numbers are small, and record batches are valid, so a broker must answer
-these requests.
+these requests. The transactional ids are those of TRANSACTIONAL_IDS. On a new broker that first
+started a producer with each of them, the numbers are often the id and epoch of such a producer.
 """
 
 from __future__ import annotations
@@ -15,14 +16,25 @@ import typing
 import uuid
 from typing import Any
 
-from integration_tests.wire_client import batch_of, frame_of
+from integration_tests.wire_client import frame_of
+from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
 from pybroker.wire.api import APIS, Api, ApiKey
 from pybroker.wire.schema import Message
 
 NAME = "hostile"
 """The value of all strings in the requests: topic, group and other names."""
-MOST_USED = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
+TRANSACTIONAL_IDS = (f"{NAME}-0", f"{NAME}-1")
+MOST_USED = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.METADATA,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.END_TXN,
+)
 
 
 def sample_value(kind: Any, name: str, rng: random.Random) -> Any:
@@ -37,17 +49,32 @@ def sample_value(kind: Any, name: str, rng: random.Random) -> Any:
         return sample_message(kind, rng)
     if kind is bool:
         return rng.random() < 0.5
+    if name == "transaction_timeout_ms":
+        return rng.choice((60_000, 1_000, 0))
+    if name == "producer_id":
+        return rng.choice((0, 0, 1, 1, -1))
     if kind is int:
         return rng.choice((0, 0, 0, 1, -1, 3))
     if kind is float:
         return 1.5
     if kind is str:
-        return NAME if rng.random() < 0.8 else ""
+        usual = rng.choice(TRANSACTIONAL_IDS) if name == "transactional_id" else NAME
+        return usual if rng.random() < 0.8 else ""
     if kind is uuid.UUID:
         return uuid.UUID(int=rng.getrandbits(128))
     if name == "records":
-        return batch_of(b"v" * rng.randrange(200), codec=rng.choice(list(Codec)), timestamps=[1])
+        return sample_batch(rng)
     return b"bytes"
+
+
+def sample_batch(rng: random.Random) -> bytes:
+    """Return a batch of one record: of a plain, an idempotent or a transactional producer."""
+    builder = BatchBuilder(rng.choice(list(Codec)))
+    builder.append(1, b"key", b"v" * rng.randrange(200))
+    if rng.random() < 0.5:
+        return builder.build()
+    producer_id, sequence = rng.randrange(2), rng.choice((0, 0, 1, 2))
+    return builder.build(producer_id, 0, sequence, transactional=rng.random() < 0.7)
 
 
 def sample_message(kind: type[Message], rng: random.Random) -> Message:

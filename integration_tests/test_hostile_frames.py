@@ -81,6 +81,7 @@ def test_hostile_frames_do_not_harm_the_broker(broker: Broker) -> None:
     )
     assert outcome.faults == [], f"{outcome}; again with PYBROKER_TEST_SEED={SEED}"
     assert outcome.frames >= FRAMES and outcome.probe_rounds > 100
+    assert outcome.begun > 0, "no frame has begun a transaction"
 
 
 def test_the_same_seed_makes_the_same_frames() -> None:

@@ -18,8 +18,9 @@ import psutil
 
 from integration_tests.broker import Broker
 from integration_tests.fuzzing.frames import Move, Moves
-from integration_tests.sample_requests import NAME
+from integration_tests.sample_requests import NAME, TRANSACTIONAL_IDS
 from integration_tests.stored import batches_of
+from integration_tests.transaction_requests import started
 from integration_tests.wire_client import (
     Connection,
     ConnectionClosed,
@@ -28,8 +29,10 @@ from integration_tests.wire_client import (
     fetch_one,
     produce,
 )
+from pybroker.coordinator.transactions.records import decode_key, decode_value
+from pybroker.coordinator.transactions.states import TransactionState
 from pybroker.records.batch import iter_headers
-from pybroker.records.record import decode_records
+from pybroker.records.record import Record, decode_records
 from unit_tests.patience import wait_until
 
 ATTACKERS: Final = 4
@@ -95,6 +98,8 @@ class Outcome:
     frames: int = 0
     answers: int = 0
     seconds: float = 0.0
+    begun: int = 0
+    """The number of transactions that the frames have begun."""
     probe_rounds: int = 0
     probe_computed_s: list[float] = field(default_factory=list)
     rss_bytes_max: int = 0
@@ -108,7 +113,7 @@ class Outcome:
     def __str__(self) -> str:
         return (
             f"seed={self.seed} frames={self.frames} frames/s={self.frames / self.seconds:.0f}"
-            f" answers={self.answers} seconds={self.seconds:.0f}"
+            f" answers={self.answers} seconds={self.seconds:.0f} begun={self.begun}"
             f" probe_rounds={self.probe_rounds} probe_p50_cpu_ms={self.computed_s(0.5) * 1000:.1f}"
             f" probe_p99_cpu_ms={self.computed_s(0.99) * 1000:.1f}"
             f" probe_max_cpu_ms={self.computed_s(1) * 1000:.0f}"
@@ -123,6 +128,8 @@ def attack(
     with Connection(broker.bootstrap) as connection:
         create_topic(connection, NAME, partitions=4)
         create_topic(connection, PROBE_TOPIC)
+        for transactional_id in TRANSACTIONAL_IDS:
+            started(connection, transactional_id)
     open_before = _connections(broker)
     outcome = Outcome(seed)
     begin = time.monotonic()
@@ -136,6 +143,7 @@ def attack(
             outcome.frames += sent
             outcome.answers += answered
     outcome.seconds = time.monotonic() - begin
+    outcome.begun = _begun(broker.data)
     outcome.probe_rounds, outcome.probe_computed_s = probe.rounds, probe.computed_s or [0.0]
     outcome.rss_bytes_max = probe.rss_bytes_max
     outcome.faults = list(
@@ -199,6 +207,27 @@ def _faults(
         yield f"{_connections(broker) - open_before} connections are still open"
     yield from _damage(broker.data)
     yield from _lost(broker, probe.rounds)
+
+
+def _begun(data: Path) -> int:
+    """Return how many transactions have begun, according to the stored states."""
+    count = 0
+    for folder in _logs_below(data):
+        if folder.name.startswith("__transaction_state-"):
+            for record in _records_in(folder):
+                name = decode_key(record.key or b"")
+                if name is not None and record.value is not None:
+                    found = decode_value(name, record.value)
+                    count += found.state is TransactionState.ONGOING
+    return count
+
+
+def _records_in(folder: Path) -> Iterator[Record]:
+    for path in sorted(folder.glob("*.log")):
+        content = path.read_bytes()
+        for position, header in iter_headers(content):
+            batch = content[position : position + header.size]
+            yield from decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
 
 
 def _processor_s(broker: Broker) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 import crc32c
 
 from integration_tests.fuzzing.structured import LENGTHS, structured_frame
-from integration_tests.sample_requests import NAME, corpus
+from integration_tests.sample_requests import NAME, corpus, sample_batch
 from integration_tests.wire_client import batch_of, frame_of, produce_request
 from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.compression import Codec
@@ -106,9 +106,11 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 def hostile_batch(rng: random.Random) -> bytes:
     """Return a record batch with errors in its content, but a right CRC."""
-    values = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 5))]
-    times = [1_700_000_000_000] * len(values)
-    batch = bytearray(batch_of(*values, timestamps=times, codec=rng.choice(list(Codec))))
+    batch = bytearray(sample_batch(rng))
+    if rng.random() < 0.5:
+        values = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 5))]
+        times = [1_700_000_000_000] * len(values)
+        batch = bytearray(batch_of(*values, timestamps=times, codec=rng.choice(list(Codec))))
     for _ in range(rng.choice((0, 1, 1, 3))):
         rng.choice((flip, lie_about_a_length, ones, insert, drop))(batch, rng)
     if len(batch) > HEADER_SIZE and rng.random() < 0.9:

@@ -11,7 +11,7 @@ import random
 import struct
 from typing import Final
 
-from integration_tests.sample_requests import NAME
+from integration_tests.sample_requests import NAME, TRANSACTIONAL_IDS, sample_batch
 from integration_tests.wire_client import batch_of
 from pybroker.records.compression import Codec
 from pybroker.wire.api import Api
@@ -45,6 +45,7 @@ TEXTS: Final = (
     b"a/b",
     b"%2e%2e",
 )
+NAMES: Final = (*(name.encode() for name in TRANSACTIONAL_IDS), *(NAME.encode(),) * 4)
 _BITS: Final = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 
 
@@ -113,7 +114,7 @@ class StructuredWriter:
             case Kind.UUID:
                 return self._rng.choice((bytes(16), self._rng.randbytes(16)))
             case Kind.STRING:
-                content = self._rng.choice(TEXTS) if self._lies() else NAME.encode()
+                content = self._rng.choice(TEXTS if self._lies() else NAMES)
             case Kind.RECORDS:
                 content = self._records()
             case _:
@@ -129,6 +130,8 @@ class StructuredWriter:
         return (value & ((1 << bits) - 1)).to_bytes(bits // 8, "big")
 
     def _records(self) -> bytes:
+        if self._rng.random() < 0.5:
+            return sample_batch(self._rng)
         values = [self._rng.randbytes(self._rng.randrange(50)) for _ in range(3)]
         codec = self._rng.choice(list(Codec))
         return batch_of(*values, timestamps=[1_700_000_000_000] * 3, codec=codec)
