@@ -3,11 +3,13 @@ producer sends records in transactions."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, closing, suppress
 from typing import Any, Final
 
+import aiokafka
 import confluent_kafka
 import kafka
 import pytest
@@ -137,3 +139,71 @@ def test_java_producer_commits_its_transactions(cluster: Cluster, jars: str) -> 
     assert ran.code == 0, ran
     finish(cluster.bootstrap, topic, 1)
     assert [len(value) for value in read(cluster.bootstrap, topic, 1)[0]] == [100] * count
+
+
+def test_successor_takes_over_the_transactional_id_of_an_input_partition(cluster: Cluster) -> None:
+    """aiokafka sends TxnOffsetCommit without the metadata of the group, so that only the
+    transactional id can fence a zombie."""
+    bootstrap, count = cluster.bootstrap, 20
+    for topic in ("aio-input", "aio-output"):
+        make_topic(bootstrap, topic, replicas=3)
+    values = [b"%d" % number for number in range(count)]
+    produce(bootstrap, "aio-input", {0: values})
+    asyncio.run(_take_over(bootstrap, values))
+    finish(bootstrap, "aio-output", 1)
+    assert read(bootstrap, "aio-output", 1) == {0: values}
+    uncommitted = read(bootstrap, "aio-output", 1, "read_uncommitted")
+    assert uncommitted == {0: values[:10] + values[5:]}
+
+
+async def _take_over(bootstrap: str, values: Sequence[bytes]) -> None:
+    """Copy five records, leave a transaction with five more open, and let a successor with the same
+    transactional id copy all that is not committed. Its predecessor is then a zombie."""
+    place = aiokafka.TopicPartition("aio-input", 0)
+
+    async def copy(producer: aiokafka.AIOKafkaProducer, first: int, beyond: int) -> None:
+        await producer.begin_transaction()
+        for value in values[first:beyond]:
+            await producer.send_and_wait("aio-output", value, partition=0)
+        await producer.send_offsets_to_transaction({place: beyond}, "aio")
+
+    async def committed() -> int | None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, group_id="aio", enable_auto_commit=False
+        )
+        await consumer.start()
+        try:
+            consumer.assign([place])
+            offset: int | None = await consumer.committed(place)
+            return offset
+        finally:
+            await consumer.stop()
+
+    async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+        zombie = _aio_producer(bootstrap)
+        await zombie.start()
+        stack.push_async_callback(_stop, zombie)
+        await copy(zombie, 0, 5)
+        await zombie.commit_transaction()
+        await copy(zombie, 5, 10)
+        successor = _aio_producer(bootstrap)
+        await successor.start()
+        stack.push_async_callback(successor.stop)
+        assert await committed() == 5
+        await copy(successor, 5, 10)
+        with pytest.raises(aiokafka.errors.ProducerFenced):
+            await zombie.commit_transaction()
+        await successor.commit_transaction()
+        await copy(successor, 10, len(values))
+        await successor.commit_transaction()
+        assert await committed() == len(values)
+
+
+def _aio_producer(bootstrap: str) -> aiokafka.AIOKafkaProducer:
+    return aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="aio-input-0")
+
+
+async def _stop(zombie: aiokafka.AIOKafkaProducer) -> None:
+    """Stop a fenced producer, which may raise its error again."""
+    with suppress(aiokafka.errors.KafkaError):
+        await zombie.stop()
