@@ -178,7 +178,6 @@ def _server_entry(row: Option) -> str:
         facts.append(NOTES[row.name])
     if not row.effective and row.name not in REFUSED:
         facts.append("Known, but without effect in this broker.")
-    facts += [f"Without effect in this broker: {word}." for word in row.idle_choices]
     if row.name in SET and row.effective:
         setting = f"{row.name}={SET[row.name]}"
     else:

@@ -101,8 +101,6 @@ def _facts(row: Option) -> Iterator[str]:
         yield "**refused here**"
     elif not row.effective:
         yield "**without effect here**"
-    for word in row.idle_choices:
-        yield f"``{word}`` **without effect here**"
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import click
 
-from pybroker.config.without_effect import sentence, topic_options_without_effect
+from pybroker.config.without_effect import options_without_effect, sentence
 
 
 def warn(topic: str, config: Mapping[str, str]) -> None:
     """Print a warning on standard error for each option of `config` that has no effect. The brokers
     store these options nevertheless, as Apache's brokers do."""
-    for option in topic_options_without_effect(topic, config):
+    for option in options_without_effect(config):
         click.echo(f"WARN {sentence(topic, option)}", err=True)

@@ -14,7 +14,8 @@ from typing import Final
 ORDER: Final = """
 pybroker: background bounded_gather clock errors metrics model tool_list yield_every |
     group_lag ports | applog
-    wire | config records | coordinator storage | replication | handlers | admin client server |
+    wire | config records | coordinator storage | compaction |
+    replication | handlers | admin client server |
     classic peers spark | broker | host | testing tools | __main__
 admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
     families | exposition | http
@@ -52,6 +53,7 @@ coordinator.transactions: commits deleted_partitions due_queue markers producer_
     dependencies transaction | decisions records | coordinator | service
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
+compaction: offset_map transactions rewriting choice | cleaning | cleaner
 handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     acknowledgement produce_guards | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
@@ -77,9 +79,9 @@ spark.etl: files layout moments progress yaml_file | job_names manifest | store 
     command
 storage: * | txn_index | checkpoints files index_table producer_state retention | directory
     epoch_file offset_index producer_snapshot time_index | directory_set segment snapshot_files |
-    undeleted_segments segment_roll segments | durability log_parts lookup | epoch_check log
-    recovery | checkpointed chores loader log_table replica_health scrub | checkpoint_writer ending
-    moves | opening relocation | manager
+    segment_files | undeleted_segments segment_roll segments | durability log_parts lookup |
+    epoch_check log recovery | checkpointed chores loader log_table replica_health scrub |
+    checkpoint_writer ending moves | opening relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin
 testing.history: ops values | model | client_rules eras group_rules loader measures

@@ -372,7 +372,7 @@ class BrokerApp:
             replicas=self.replicas,
             blocking=self._env.blocking,
             clock=self._env.clock,
-            config=self._config,
+            config=lambda: self.live.current,
         )
 
     def _new_commands(self) -> LocalBrokerChannel:

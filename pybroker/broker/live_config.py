@@ -177,12 +177,11 @@ class LiveConfig:
 
 
 def _options_without_effect(layers: LayeredConfig) -> Iterator[str]:
-    """Yield the names of the dynamic options whose values have no effect in this broker. If only
-    some words of the value have no effect, yield "WORDS in NAME"."""
+    """Yield the names of the dynamic options whose values have no effect in this broker."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
         if row is not None and row.is_without_effect(text):
-            yield f"{' and '.join(row.idle_choices)} in {name}" if row.effective else name
+            yield name
 
 
 def _differences(before: BrokerConfig, after: BrokerConfig) -> list[str]:

@@ -11,7 +11,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.broker_options import COMPACTION
 from pybroker.config.declaration import first_faults
 from pybroker.config.topic_config import usable_overrides
-from pybroker.config.without_effect import sentence, topic_options_without_effect
+from pybroker.config.without_effect import options_without_effect, sentence
 from pybroker.coordinator.controller.reading import read_each
 from pybroker.coordinator.zookeeper.config_store import read_config
 from pybroker.coordinator.zookeeper.paths import config_root, decode_name, topic_entity
@@ -63,8 +63,8 @@ async def read_log_configs(
         if overrides is None and known is not None:
             return known
         config = topic_log_config(broker(), topic, overrides)
-        warned = [] if known is None else topic_options_without_effect(topic, known.overrides)
-        for option in sorted(topic_options_without_effect(topic, config.overrides)):
+        warned = [] if known is None else options_without_effect(known.overrides)
+        for option in sorted(options_without_effect(config.overrides)):
             if option not in warned:
                 log.warning("%s", sentence(topic, option))
         return config

@@ -227,8 +227,6 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
         if row is not None:
             if not row.effective:
                 ignored.append(name)
-            elif row.is_without_effect(text):
-                ignored.append(f"{' and '.join(row.idle_choices)} in {name}")
             continue
         meant = None
         if name not in NOT_IMPLEMENTED and not name.startswith(PLUGIN_PREFIXES):

@@ -93,9 +93,8 @@ class Option:
     `inherits` (options of topics only) are the broker's options that give the default, in order of
     precedence; if there are several, `inherited` is the attribute of the broker's configuration
     with the resulting value. If `effective` is False, the option is accepted and has no effect in
-    this broker. If it is True, the words in `idle_choices` have no effect nevertheless. `instead`
-    (options of topics only) says what the broker does in place of an option or a word without
-    effect.
+    this broker. `instead` (options of topics only) says what the broker does in place of an option
+    without effect.
     """
 
     name: str
@@ -112,7 +111,6 @@ class Option:
     inherits: tuple[str, ...] = ()
     inherited: str | None = None
     effective: bool = True
-    idle_choices: tuple[str, ...] = ()
     instead: str = ""
 
     @property
@@ -187,8 +185,6 @@ class Option:
             value = self.parse(text)
         except ValueError:
             return False
-        if isinstance(value, tuple) and not set(self.idle_choices).isdisjoint(value):
-            return True
         return not self.effective and value != self.default
 
     def fault(self, text: str) -> str:

@@ -45,7 +45,6 @@ from pybroker.errors import ConfigError
 _COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _REPLICA: Final = r"\*|[0-9]+:[0-9]+"
 _REPLICA_SHAPE: Final = "PARTITION:BROKER,PARTITION:BROKER or *"
-_NOT_COMPACTED: Final = "topics are not compacted; all records of a key are kept"
 _NOT_THROTTLED: Final = "replication is not throttled"
 _USUAL_EFFORT: Final = "each codec uses its default level"
 _TIERED: Final = ("remote.", "local.retention.")
@@ -56,19 +55,19 @@ class TopicConfig:
     """The values of all options of one topic. `TopicConfig()` has Kafka's defaults."""
 
     # fmt: off
-    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete removes them by age and size, compact keeps only the last record of each key.", choices=CLEANUP_POLICIES, idle_choices=(COMPACTION,), inherits=("log.cleanup.policy",), instead=_NOT_COMPACTED)
+    cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete removes them by age and size, compact keeps only the last record of each key.", choices=CLEANUP_POLICIES, inherits=("log.cleanup.policy",))
     compression_type: str = string("compression.type", "producer", "The compression codec in which batches are stored; producer means that each batch keeps the producer's codec.", choices=COMPRESSION_TYPES, inherits=("compression.type",))
     compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level with which the broker compresses batches with gzip; -1 means the codec's default.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), effective=False, instead=_USUAL_EFFORT)
     compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level with which the broker compresses batches with lz4.", minimum=1, maximum=17, inherits=("compression.lz4.level",), effective=False, instead=_USUAL_EFFORT)
     compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level with which the broker compresses batches with zstd.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), effective=False, instead=_USUAL_EFFORT)
-    delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the tombstones of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",), effective=False, instead=_NOT_COMPACTED)
+    delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the tombstones of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",))
     file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long the files of a deleted segment stay on disk, under another name, before they are removed.", minimum=0, inherits=("log.segment.delete.delay.ms",))
     flush_messages: int = long("flush.messages", LONG_MAX, "The number of new records after which a partition's log is synced to disk. With 1 each write is synced before it is acknowledged.", minimum=1, inherits=("log.flush.interval.messages",))
     flush_ms: int = long("flush.ms", LONG_MAX, "The maximal time before a new record is synced to disk.", minimum=0, inherits=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), inherited="flush_ms")
     follower_replication_throttled_replicas: tuple[str, ...] = listing("follower.replication.throttled.replicas", (), "The followers (PARTITION:BROKER) whose replication the broker's quota throttles; * means all.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
     index_interval_bytes: int = integer("index.interval.bytes", 4096, "How many bytes of the log are between two entries of an index.", minimum=0, inherits=("log.index.interval.bytes",))
     leader_replication_throttled_replicas: tuple[str, ...] = listing("leader.replication.throttled.replicas", (), "The leaders (PARTITION:BROKER) whose replication the broker's quota throttles; * means all.", pattern=_REPLICA, shape=_REPLICA_SHAPE, effective=False, instead=_NOT_THROTTLED)
-    max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The maximal time before a record is compacted.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
+    max_compaction_lag_ms: int = long("max.compaction.lag.ms", LONG_MAX, "The maximal time before a record is compacted.", minimum=1, inherits=("log.cleaner.max.compaction.lag.ms",))
     max_message_bytes: int = integer("max.message.bytes", 1_048_588, "The maximal size, in bytes, of a record batch that a producer sends, as received (compressed).", minimum=0, inherits=("message.max.bytes",))
     message_downconversion_enable: bool = boolean("message.downconversion.enable", True, "Whether batches are converted to an older message format for old clients.", inherits=("log.message.downconversion.enable",), effective=False, instead="all clients get batches in the newest format")
     message_format_version: str = string("message.format.version", "3.0-IV1", "Without effect since Kafka 3.0: batches always have the newest message format.", pattern=VERSION, shape=VERSION_SHAPE, inherits=("log.message.format.version",), effective=False, instead="batches are always of the newest format")
@@ -76,8 +75,8 @@ class TopicConfig:
     message_timestamp_before_max_ms: int = long("message.timestamp.before.max.ms", LONG_MAX, "How far in the past the timestamp of a new record may be. A record with an earlier timestamp is rejected.", minimum=0, inherits=("log.message.timestamp.before.max.ms",))
     message_timestamp_difference_max_ms: int = long("message.timestamp.difference.max.ms", LONG_MAX, "The older option for both message.timestamp.before.max.ms and message.timestamp.after.max.ms. It applies to each of these two options that is not set.", minimum=0, inherits=("log.message.timestamp.difference.max.ms",))
     message_timestamp_type: str = string("message.timestamp.type", "CreateTime", "Whether records keep the producer's timestamp or get the time at which the broker appends them.", choices=TIMESTAMP_TYPES, inherits=("log.message.timestamp.type",))
-    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "If this share (0 to 1) of the bytes in a log is not compacted yet, the log is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",), effective=False, instead=_NOT_COMPACTED)
-    min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The minimal time before a record may be compacted.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",), effective=False, instead=_NOT_COMPACTED)
+    min_cleanable_dirty_ratio: float = double("min.cleanable.dirty.ratio", 0.5, "If this share (0 to 1) of the bytes in a log is not compacted yet, the log is compacted again.", minimum=0, maximum=1, inherits=("log.cleaner.min.cleanable.ratio",))
+    min_compaction_lag_ms: int = long("min.compaction.lag.ms", 0, "The minimal time before a record may be compacted.", minimum=0, inherits=("log.cleaner.min.compaction.lag.ms",))
     min_insync_replicas: int = integer("min.insync.replicas", 1, "The minimal number of in-sync replicas. If a partition has fewer, a write with acks=all is rejected.", minimum=1, inherits=("min.insync.replicas",))
     preallocate: bool = boolean("preallocate", False, "Whether the disk space of a new segment is allocated at once.", inherits=("log.preallocate",), effective=False, instead="the files of a segment grow as they are written")
     retention_bytes: int = long("retention.bytes", -1, "The maximal size, in bytes, of a partition's log. Above it the oldest segments are deleted; -1 means no limit.", inherits=("log.retention.bytes",))

@@ -8,12 +8,8 @@ does in their place. This module does not log or print; brokers and tools do tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from pybroker.config.topic_config import TOPIC_OPTIONS
-from pybroker.model import INTERNAL_TOPICS
-
-CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:
@@ -27,18 +23,7 @@ def options_without_effect(config: Mapping[str, str]) -> list[str]:
     ]
 
 
-def topic_options_without_effect(topic: str, config: Mapping[str, str]) -> list[str]:
-    """Return what `options_without_effect` returns for the topic of that name. For an internal
-    topic, cleanup.policy is omitted: the broker itself sets it to compact."""
-    return [
-        name
-        for name in options_without_effect(config)
-        if name != CLEANUP_POLICY or topic not in INTERNAL_TOPICS
-    ]
-
-
 def sentence(topic: str, option: str) -> str:
     """Return the warning that an option of a topic has no effect."""
-    row = TOPIC_OPTIONS[option]
-    what = f"{' and '.join(row.idle_choices)} in {option}" if row.idle_choices else option
-    return f"topic {topic}: {what} has no effect in this version: {row.instead}"
+    instead = TOPIC_OPTIONS[option].instead
+    return f"topic {topic}: {option} has no effect in this version: {instead}"

@@ -12,7 +12,7 @@ their callers handle compression, batch headers and checksums.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer
@@ -42,16 +42,16 @@ def append_record(
     """Append a record to `output`, encoded as in a batch of magic 2. Raises UnicodeEncodeError if a
     header name cannot be encoded in UTF-8, and then leaves `output` unchanged."""
     body = bytearray(1)
-    _put_varint(body, timestamp_delta)
-    _put_varint(body, offset_delta)
+    put_varint(body, timestamp_delta)
+    put_varint(body, offset_delta)
     _put_bytes(body, key)
     _put_bytes(body, value)
     pairs = tuple(headers)
-    _put_varint(body, len(pairs))
+    put_varint(body, len(pairs))
     for name, header_value in pairs:
         _put_bytes(body, name.encode())
         _put_bytes(body, header_value)
-    _put_varint(output, len(body))
+    put_varint(output, len(body))
     output += body
 
 
@@ -195,6 +195,42 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
         ) from None
 
 
+class Slice(NamedTuple):
+    """A record inside the decompressed records of a batch: the positions of its first byte and of
+    the byte after its last one and of the byte after its timestamp delta, its timestamp delta and
+    offset delta, its key (None for null), and whether it has a value (a tombstone has none)."""
+
+    start: int
+    end: int
+    after_time: int
+    time_delta: int
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def iter_slices(data: bytes, record_count: int) -> Iterator[Slice]:
+    """Yield each record in `data`, the decompressed records of a batch, for the log cleaner, which
+    copies records without decoding their values. Raises the errors of `iter_times`."""
+    check_count(record_count, len(data))
+    start = 0
+    try:
+        for _ in range(record_count):
+            position, end = _record_bounds(data, start)
+            time_delta, after_time = _varint(data, position, _INT64_BITS)
+            offset_delta, position = _varint(data, after_time, _INT32_BITS)
+            key, position = _bytes_or_none(data, position, end)
+            value_length, _ = _varint(data, position, _INT32_BITS)
+            has_value = value_length >= 0
+            yield Slice(start, end, after_time, time_delta, offset_delta, key, has_value)
+            start = end
+    except IndexError:
+        raise CorruptionError(
+            f"the data of {len(data)} bytes ends inside a record, after byte {start}"
+        ) from None
+    _check_end(start, len(data))
+
+
 def check_count(record_count: int, length: int) -> None:
     """Raise CorruptionError unless 0 <= `record_count` * RECORD_BYTES_MIN <= `length` (bytes).
 
@@ -284,7 +320,8 @@ def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), position
 
 
-def _put_varint(output: bytearray, value: int) -> None:
+def put_varint(output: bytearray, value: int) -> None:
+    """Append `value` to `output` as a zig-zag varint."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     while raw > 0x7F:
         output.append((raw & 0x7F) | 0x80)
@@ -296,5 +333,5 @@ def _put_bytes(output: bytearray, value: Buffer | None) -> None:
     if value is None:
         output.append(1)
     else:
-        _put_varint(output, len(value))
+        put_varint(output, len(value))
         output += value

@@ -1,5 +1,5 @@
-"""The periodic duties for a broker's logs: checkpoints, retention, background flushes, and the
-removal of deleted files.
+"""The periodic duties for a broker's logs: checkpoints, retention, compaction, background flushes,
+and the removal of deleted files.
 
 `Housekeeping` owns one task for each duty. If a duty fails, its task logs the failure and runs the
 duty again after the interval. Other duties go on meanwhile.
@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pybroker.background import TaskOwner
+from pybroker.compaction.cleaner import LogCleaner
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
+from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.manager import LogManager
@@ -39,7 +41,7 @@ class Housekeeping:
         replicas: ReplicaManager,
         blocking: Blocking,
         clock: Clock,
-        config: BrokerConfig,
+        config: Callable[[], BrokerConfig],
         flush_check_ms: int = _FLUSH_CHECK_MS,
     ) -> None:
         self._logs = logs
@@ -49,9 +51,17 @@ class Housekeeping:
         self._config = config
         self._flush_check_ms = flush_check_ms
         self._tasks = TaskOwner()
+        self.cleaner = LogCleaner(
+            logs=logs,
+            high_watermark=self._high_watermark,
+            busy=lambda: replicas.busy,
+            blocking=blocking,
+            clock=clock,
+            config=config,
+        )
 
     def start(self) -> None:
-        config = self._config
+        config = self._config()
         duties: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
             ("checkpoint", config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint),
             ("retention", config.log_retention_check_interval_ms, self._retain),
@@ -60,10 +70,16 @@ class Housekeeping:
         ]
         for name, interval_ms, duty in duties:
             self._tasks.start(self._repeat(name, interval_ms / 1000, duty), name)
+        self.cleaner.start()
 
     async def stop(self) -> None:
         """Stop all duties. Waits for the end of a duty that runs in a thread. Idempotent."""
+        await self.cleaner.stop()
         await self._tasks.close()
+
+    def _high_watermark(self, key: TopicPartition) -> int:
+        partition = self._replicas.partitions.get(key)
+        return 0 if partition is None else partition.high_watermark
 
     async def _repeat(
         self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]

@@ -10,6 +10,7 @@ from pybroker.errors import DiskFull, StorageError
 from pybroker.model import TopicPartition
 from pybroker.storage import checkpointed, chores
 from pybroker.storage.directory import LogDirectory
+from pybroker.storage.log import Log
 from pybroker.storage.log_changes import LogChanges, take
 from pybroker.storage.log_table import LogTable
 
@@ -60,6 +61,23 @@ class CheckpointWriter:
         directories."""
         for directory in self._table.directories.usable():
             self.attempt(directory, partial(self._write_recovery_points, directory, keys))
+
+    def cleaned_to(self, partition: TopicPartition) -> int | None:
+        """Return the offset below which the log cleaner has cleaned the partition's log, as the
+        checkpoint has it; None if it was never cleaned."""
+        home = self._table.home.get(partition)
+        return None if home is None else home.cleaner_offsets.offsets.get(partition)
+
+    def write_cleaned_to(self, log: Log, generation: int, offset: int) -> None:
+        """Note that the log is clean up to `offset`, unless it was truncated since the
+        `generation` of its segments, or replaced by another log."""
+        partition = log.topic_partition
+        with self._table.lock:
+            home = self._table.home.get(partition)
+            is_same = self._table.logs.get(partition) is log
+            if home is not None and is_same and log.segments.generation == generation:
+                wanted = {partition: offset}
+                self.attempt(home, partial(home.cleaner_offsets.update, [partition], wanted))
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
         """Call `write` for this directory. Return whether everything was written. A full disk is

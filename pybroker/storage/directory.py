@@ -27,6 +27,7 @@ from pybroker.storage.filename import (
     ACCEPTED_LOSS,
     BOOT,
     CLEAN_MARK,
+    CLEANER_OFFSETS,
     DIRECTORY_FILES,
     FAILED,
     FAMILY,
@@ -82,7 +83,9 @@ class OffsetCheckpoint:
 
     def load(self) -> None:
         try:
-            self.offsets = decode_offsets(self._disk.read(self._path), self._path)
+            data = self._disk.read(self._path)
+            self.lost = not data  # Apache's broker creates an empty file
+            self.offsets = decode_offsets(data, self._path) if data else {}
         except FileNotFoundError:
             return
         except CorruptionError as error:
@@ -159,6 +162,10 @@ class LogDirectory:
         self.high_watermarks = OffsetCheckpoint(self._path(HIGH_WATERMARKS), disk)
         self.recovery_points = OffsetCheckpoint(self._path(RECOVERY_POINTS), disk)
         self.log_starts = OffsetCheckpoint(self._path(LOG_STARTS), disk)
+        self.cleaner_offsets = OffsetCheckpoint(self._path(CLEANER_OFFSETS), disk)
+        """Partition -> the offset below which the log cleaner has cleaned its log."""
+        marks, points = self.high_watermarks, self.recovery_points
+        self._checkpoints = (points, marks, self.log_starts, self.cleaner_offsets)
 
     def _path(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -331,7 +338,7 @@ class LogDirectory:
         self.has_failed = self._disk.exists(self._path(FAILED))
         self.lost_power = left is not None and left.boot_id != boot_id
         self.same_boot = left is not None and left.boot_id == boot_id and not self.has_failed
-        for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
+        for checkpoint in self._checkpoints:
             checkpoint.load()
         self._finish_leftovers()
 
@@ -397,7 +404,7 @@ class LogDirectory:
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
         """Lower the partition's offset in all checkpoints of this directory to at most `offset`;
         with None, remove the partition from them. Raises StorageError."""
-        for checkpoint in (self.recovery_points, self.high_watermarks, self.log_starts):
+        for checkpoint in self._checkpoints:
             checkpoint.lower(partition, offset)
 
     def forget_others(
@@ -420,7 +427,7 @@ class LogDirectory:
                     self.path,
                     offset,
                 )
-        for checkpoint in (self.high_watermarks, self.recovery_points, self.log_starts):
+        for checkpoint in self._checkpoints:
             kept = {**dict.fromkeys(self.missing, sys.maxsize), **ends}
             offsets = checkpoint.offsets.items()
             checkpoint.write({k: min(value, kept[k]) for k, value in offsets if k in kept})

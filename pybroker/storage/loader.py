@@ -17,11 +17,17 @@ from pybroker.errors import CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader
-from pybroker.storage import epoch_check, lookup, meta, recovery, undeleted_segments
+from pybroker.storage import (
+    epoch_check,
+    lookup,
+    meta,
+    recovery,
+    segment_files,
+    undeleted_segments,
+)
 from pybroker.storage.checkpoints import decode_epochs
 from pybroker.storage.epochs import EpochHistory
 from pybroker.storage.filename import (
-    CLEANED_SUFFIX,
     CORRUPT_SUFFIX,
     DAMAGED,
     DELETED_SUFFIX,
@@ -49,7 +55,7 @@ _LOG: Final = SegmentFile.LOG
 _KNOWN_FILES: Final = frozenset(
     {DAMAGED, INCOMPLETE, LEADER_EPOCHS, MOVED_HERE, MOVING_AWAY, OUTDATED, PARTITION_METADATA}
 )
-_LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
+_LEFTOVERS: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +225,8 @@ class _Loader:
 
     def list_files(self) -> None:
         names = self._disk.list_dir(self._directory)
+        if segment_files.complete_at_start(self._directory, self._disk, names):
+            names = self._disk.list_dir(self._directory)
         point = self._known.recovery_point or 0
         if undeleted_segments.restore(self._directory, self._disk, names, point):
             names = self._disk.list_dir(self._directory)

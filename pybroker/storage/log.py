@@ -429,7 +429,7 @@ class Log:
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
         """Delete the segments whose retention has ended; if not `by_age`, only those below the log
         start. Return their number. Their files remain until `remove_doomed` removes them."""
-        if self._failure is not None or self.damage is not None:
+        if self._failure is not None or self.damage is not None or self.segments.are_pinned:
             return 0
         segments = self.segments.all
         try:

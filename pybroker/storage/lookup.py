@@ -110,6 +110,7 @@ def read(
     """Return whole batches of one segment, from the one that contains `offset` on and below
     `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again for the
     next segment. None: with `cached_only`, the read would wait for the disk."""
+    seen = segments.all
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -125,6 +126,11 @@ def read(
                 return data
     except NotCached:
         return None
+    except (StorageError, CorruptionError):
+        if seen == segments.all:
+            raise
+        # The log cleaner has replaced a segment during the read.
+        return read(segments, offset, max_bytes, upper_offset, at_least_one_batch, cached_only)
     return b""
 
 

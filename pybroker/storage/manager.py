@@ -76,7 +76,7 @@ class LogManager:
         answer KAFKA_STORAGE_ERROR from then on. `foreign_names` are the entries of a log directory
         that belong to other components."""
         self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
-        self._disk = disk
+        self.disk = disk
         self.free_bytes = disk.free_bytes
         self._clock = clock
         self._boot_id = proc.boot_id()
@@ -93,7 +93,7 @@ class LogManager:
         self._home = self._table.home
         self._lock = self._table.lock
         self._deleted = self._table.deleted
-        self._checkpoints = CheckpointWriter(
+        self.checkpoints = CheckpointWriter(
             self._table,
             self._changes,
             refused=self.refusals.tell,
@@ -148,7 +148,7 @@ class LogManager:
         self.lock()
         opening = Opening(
             self._directories,
-            self._disk,
+            self.disk,
             self._rng,
             owner_in=self._owner_in,
             config_of=lambda topic: (configs or {}).get(topic, self._defaults),
@@ -214,7 +214,7 @@ class LogManager:
         with self._lock:
             for directory in self._directories.usable():
                 settle = partial(directory.settle, self._boot_id, incarnation, family)
-                self._checkpoints.attempt(directory, settle)
+                self.checkpoints.attempt(directory, settle)
             self.moves.settle(self.accepted_losses)
 
     def shutdown(
@@ -231,13 +231,13 @@ class LogManager:
         self.ending.end_rest()
 
         def end(directory: LogDirectory) -> None:
-            self._checkpoints.write_directory(directory, high_watermarks)
+            self.checkpoints.write_directory(directory, high_watermarks)
             if self._table.within(directory).keys() <= self.ending.ended:
                 directory.end(broker_epoch)
 
         try:
             for directory in self._directories.usable():
-                self._checkpoints.attempt(directory, partial(end, directory))
+                self.checkpoints.attempt(directory, partial(end, directory))
         finally:
             self.unlock()
 
@@ -296,7 +296,7 @@ class LogManager:
             if begins_anew:  # before the log exists, and before the checkpoints are removed
                 self.health.mark_incomplete(path)
             directory.forget(partition)
-            log = create_log(partition, path, config, self._disk, self._owner_in(directory))
+            log = create_log(partition, path, config, self.disk, self._owner_in(directory))
             self._write_topic_id(log, topic_id)
             if begins_anew:
                 self.health.move(partition, Event.COPY_BEGUN)
@@ -324,7 +324,7 @@ class LogManager:
     def _write_topic_id(self, log: Log, topic_id: uuid.UUID) -> None:
         if topic_id != NO_TOPIC_ID:
             path = f"{log.directory}/{PARTITION_METADATA}"
-            self._disk.write(path, meta.encode_partition_metadata(topic_id))
+            self.disk.write(path, meta.encode_partition_metadata(topic_id))
             log.epoch_file.comes_after(path)
             log.topic_id = topic_id
 
@@ -389,13 +389,13 @@ class LogManager:
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks, recovery points and log starts that have changed. A partition
         that is not in `high_watermarks` keeps its value in the file. Waits for the disk."""
-        self._checkpoints.write_changed(high_watermarks)
+        self.checkpoints.write_changed(high_watermarks)
 
     def _checkpoint_one(
         self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]
     ) -> None:
-        write = partial(self._checkpoints.write_directory, directory, high_watermarks)
-        self._checkpoints.attempt(directory, write)
+        write = partial(self.checkpoints.write_directory, directory, high_watermarks)
+        self.checkpoints.attempt(directory, write)
 
     def _lower_checkpoints(
         self, directory: LogDirectory, partition: TopicPartition, offset: int
@@ -420,7 +420,7 @@ class LogManager:
         finally:
             self._changes.unflushed.update(chores.unflushed(logs))
         if touched:
-            self._checkpoints.write_recovery_points(keys)
+            self.checkpoints.write_recovery_points(keys)
         return touched
 
     def run_retention(

@@ -34,6 +34,7 @@ from pybroker.records.crc32c import checksum
 from pybroker.storage.filename import corrupt_file
 from pybroker.storage.log_parts import Damage
 from pybroker.storage.segment import Segment
+from pybroker.storage.segment_files import set_aside
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 4 * 1024**2
@@ -365,7 +366,7 @@ def _cut(segments: Sequence[Segment], number: int, end: ScanEnd, disk: Disk) -> 
     file.truncate(end.position)
     for later in segments[number + 1 :]:
         cut_bytes += later.size
-        later.set_aside()
+        set_aside(later, disk)
     log.warning(
         "torn tail cut path=%s position=%d bytes=%d next_offset=%d reason=%r kept_at=%s",
         segment.path,

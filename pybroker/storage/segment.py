@@ -13,7 +13,7 @@ from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Buffer, Disk, File
 from pybroker.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_header
 from pybroker.storage import offset_index, time_index
-from pybroker.storage.filename import CORRUPT_SUFFIX, DELETED_SUFFIX, SegmentFile, segment_file
+from pybroker.storage.filename import SegmentFile, segment_file
 from pybroker.storage.offset_index import OffsetEntry, OffsetIndex
 from pybroker.storage.reading import NotCached, fetch, hint
 from pybroker.storage.time_index import TimeEntry, TimeIndex
@@ -46,10 +46,20 @@ class Segment:
     that is not the active one is the base offset of the next segment."""
 
     def __init__(
-        self, directory: str, base_offset: int, disk: Disk, *, size: int, next_offset: int
+        self,
+        directory: str,
+        base_offset: int,
+        disk: Disk,
+        *,
+        size: int,
+        next_offset: int,
+        suffix: str = "",
     ) -> None:
+        """`suffix` follows the names of the files while the log cleaner makes the segment."""
         self.directory = directory
         self.base_offset = base_offset
+        self._suffix = suffix
+        self._is_retired = False
         self._disk = disk
         # Size and next offset, in one tuple so that readers in other threads get a consistent pair.
         self._end = (size, next_offset)
@@ -67,7 +77,7 @@ class Segment:
         self._hints: dict[int, int] = {}
 
     def _path(self, kind: SegmentFile) -> str:
-        return f"{self.directory}/{segment_file(self.base_offset, kind)}"
+        return f"{self.directory}/{segment_file(self.base_offset, kind)}{self._suffix}"
 
     @property
     def size(self) -> int:
@@ -85,14 +95,16 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
+            if self._is_retired:
+                raise StorageError(f"{self.path}: the segment was replaced")
             self._file = self._disk.open(self.path)
         return self._file
 
     @classmethod
-    def created(cls, directory: str, base_offset: int, disk: Disk) -> Segment:
+    def created(cls, directory: str, base_offset: int, disk: Disk, *, suffix: str = "") -> Segment:
         """Return a new segment with an empty file; the first index entries create the index
         files."""
-        segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset)
+        segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset, suffix=suffix)
         segment._file = disk.open(segment.path, create=True)
         segment._indexes_checked = True
         segment._largest = (-1, base_offset)
@@ -429,17 +441,6 @@ class Segment:
             self.offsets.table.sync()
             self.times.table.sync()
 
-    def mark_deleted(self) -> list[str]:
-        """Rename the files to `*.deleted`; the next start removes them. Return the new paths."""
-        renamed = []
-        self.close()
-        for kind in SegmentFile:
-            path = self._path(kind)
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED_SUFFIX)
-                renamed.append(path + DELETED_SUFFIX)
-        return renamed
-
     def batch_of(self, entry: OffsetEntry) -> BatchHeader | None:
         """Return the header of the batch to which the index entry points; None if the entry is
         wrong."""
@@ -479,15 +480,15 @@ class Segment:
         self._end = (position, next_offset)
         self._hints = {}
 
-    def set_aside(self) -> None:
-        """Rename the file of batches to `*.corrupt`, and remove the files that can be rebuilt."""
+    def paths(self) -> list[str]:
+        """Return the paths of all existing files, the file of batches first."""
+        return [path for path in map(self._path, SegmentFile) if self._disk.exists(path)]
+
+    def retire(self) -> None:
+        """Close the files for good, since the segment was replaced. Later reads raise StorageError,
+        so that no reader finds the files of the new segment under the same names."""
+        self._is_retired = True
         self.close()
-        for kind in SegmentFile:
-            path = self._path(kind)
-            if kind is not SegmentFile.LOG:
-                self._disk.unlink(path)
-            elif self._disk.exists(path):
-                self._disk.rename(path, path + CORRUPT_SUFFIX)
 
     def close(self) -> None:
         """Close the files. Index entries that are only in memory are not written."""

@@ -4,21 +4,25 @@ segment begins, and which segments are deleted."""
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from pybroker.errors import StorageError
 from pybroker.ports import Disk
 from pybroker.storage.deletions import PendingDeletions
+from pybroker.storage.filename import SWAP_SUFFIX
 from pybroker.storage.segment import Segment
+from pybroker.storage.segment_files import complete, decide, mark_deleted, set_aside
 
 
 class Segments:
     """The segments of one log, sorted by base offset. An open log has at least one segment; the
     last one is the active segment.
 
-    One thread changes the segments; any thread may call `sync`. The tuple of segments is replaced,
-    never changed: a reader in another thread keeps the tuple with which it began. Methods may raise
-    StorageError."""
+    One thread changes the segments; any thread may call `sync`, and the log cleaner calls `replace`
+    in another thread. The tuple of segments is replaced, never changed: a reader in another thread
+    keeps the tuple with which it began. Methods may raise StorageError."""
 
     __slots__ = (
         "_changes",
@@ -27,7 +31,12 @@ class Segments:
         "_disk",
         "_doomed",
         "_durable_changes",
+        "_files",
+        "_is_released",
         "_state",
+        "_swap",
+        "are_pinned",
+        "generation",
         "parent_changed",
     )
 
@@ -54,6 +63,16 @@ class Segments:
         # would not suffice: a sync that began before a change must not clear it.
         self._changes = 1 if is_new or not are_names_durable else 0
         self._durable_changes = 0
+        self._swap = threading.Lock()
+        """Held while the tuple of segments is replaced."""
+        self._files = threading.Lock()
+        """Held during truncations, replacements and the close of the files, of which each excludes
+        the others."""
+        self._is_released = False
+        self.generation = 0
+        """Grows with each truncation."""
+        self.are_pinned = False
+        """Whether the log cleaner reads the segments, so that retention waits."""
         self.parent_changed = is_new
         """Whether the name of the log's own directory is not durable yet."""
 
@@ -97,8 +116,10 @@ class Segments:
 
     def begin(self, base_offset: int) -> None:
         """Create a segment for records from `base_offset` on, and make it the active segment."""
-        self._closed.append(self.active)
-        self._state = (*self._state, Segment.created(self._directory, base_offset, self._disk))
+        begun = Segment.created(self._directory, base_offset, self._disk)
+        with self._swap:
+            self._closed.append(self.active)
+            self._state = (*self._state, begun)
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
@@ -106,10 +127,11 @@ class Segments:
         removes the files after the time `due_ms` (wall clock). The order must be such that a crash
         between two renames leaves no gap in the log."""
         removed = list(gone)
-        self._state = tuple(segment for segment in self._state if segment not in removed)
+        with self._swap:
+            self._state = tuple(segment for segment in self._state if segment not in removed)
         self._changes += 1
         for segment in removed:
-            for path in segment.mark_deleted():
+            for path in mark_deleted(segment, self._disk):
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
@@ -117,25 +139,64 @@ class Segments:
         restored one of them, it would count as a batch of the leader epoch that follows."""
         # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
         # truncated, because later segments that a power loss restores would also leave a gap.
-        for segment in reversed(self._state):
-            if segment.base_offset >= offset:
-                self.remove([segment], 0)
-        self._disk.sync_dir(self._directory)
-        self.active.truncate(offset, index_interval_bytes)
-        self.active.sync(indexes=False)
+        with self._files:
+            self.generation += 1
+            for segment in reversed(self._state):
+                if segment.base_offset >= offset:
+                    self.remove([segment], 0)
+            self._disk.sync_dir(self._directory)
+            self.active.truncate(offset, index_interval_bytes)
+            self.active.sync(indexes=False)
+
+    def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
+        """Replace the consecutive segments `old` by `new`, which the log cleaner has made in files
+        `*.cleaned` (synced and closed). It has the base offset of the first old one, and the end
+        offset of the last one. `generation` is that of the moment when the cleaner began to read.
+        Return the segment with its final names. Waits for the disk.
+
+        Raises StorageError if the log was truncated or closed since; its files are unchanged
+        then."""
+        with self._files:
+            is_there = all(any(each is one for one in self._state) for each in old)
+            if self._is_released or generation != self.generation or not is_there:
+                raise StorageError(f"{self._directory}: the log was changed during its cleaning")
+            base = new.base_offset
+            decide(self._directory, base, self._disk)
+            make = partial(Segment, self._directory, base, self._disk)
+            made = partial(make, size=new.size, next_offset=new.next_offset)
+            swapped = made(suffix=SWAP_SUFFIX)
+            self._put(old, swapped)
+            complete(self._directory, base, [each.base_offset for each in old], self._disk)
+            final = made()
+            self._put([swapped], final)
+            self._disk.sync_dir(self._directory)
+        return final
+
+    def _put(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put `new` into the place of the consecutive segments `old`. Readers that still use an old
+        one get StorageError, and begin again with the new one."""
+        with self._swap:
+            state = self._state
+            place = state.index(old[0])
+            self._state = (*state[:place], new, *state[place + len(old) :])
+        for segment in old:
+            segment.retire()
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
         """Replace all segments, and the segments `more` of a damaged log, by one empty segment.
         With `aside` the old files are kept under other names. Readers in other threads still use
         the old segments."""
-        for segment in (*self._state, *more):
-            if aside:
-                segment.set_aside()
-                continue
-            for path in segment.mark_deleted():
-                self._doomed.add(0, path)
-        self._state = (Segment.created(self._directory, base_offset, self._disk),)
-        self._changes += 1
+        with self._files:
+            self.generation += 1
+            for segment in (*self._state, *more):
+                if aside:
+                    set_aside(segment, self._disk)
+                    continue
+                for path in mark_deleted(segment, self._disk):
+                    self._doomed.add(0, path)
+            with self._swap:
+                self._state = (Segment.created(self._directory, base_offset, self._disk),)
+            self._changes += 1
 
     @property
     def has_doomed(self) -> bool:
@@ -195,5 +256,8 @@ class Segments:
                 raise
 
     def close(self) -> None:
-        for segment in self._state:
-            segment.close()
+        """Close the files. The log cleaner replaces no segment any more."""
+        with self._files:
+            self._is_released = True
+            for segment in self._state:
+                segment.close()

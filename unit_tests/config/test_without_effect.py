@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.topic_config import TOPIC_OPTIONS
-from pybroker.config.without_effect import (
-    options_without_effect,
-    sentence,
-    topic_options_without_effect,
-)
-from pybroker.model import INTERNAL_TOPICS
+from pybroker.config.without_effect import options_without_effect, sentence
 
 
 @pytest.mark.parametrize(
@@ -19,11 +13,10 @@ from pybroker.model import INTERNAL_TOPICS
     [
         ({}, []),
         ({"cleanup.policy": "delete", "retention.ms": "5"}, []),
-        ({"cleanup.policy": "compact"}, ["cleanup.policy"]),
-        ({"cleanup.policy": "delete, compact"}, ["cleanup.policy"]),
+        ({"cleanup.policy": "delete, compact", "min.cleanable.dirty.ratio": "0.1"}, []),
         (
-            {"min.cleanable.dirty.ratio": "0.1", "leader.replication.throttled.replicas": "0:1"},
-            ["min.cleanable.dirty.ratio", "leader.replication.throttled.replicas"],
+            {"preallocate": "true", "leader.replication.throttled.replicas": "0:1"},
+            ["preallocate", "leader.replication.throttled.replicas"],
         ),
         ({"follower.replication.throttled.replicas": "*"}, None),
         ({"compression.zstd.level": "7"}, None),
@@ -38,24 +31,9 @@ def test_options_without_effect_are_named(config: dict[str, str], named: list[st
     assert options_without_effect(config) == (list(config) if named is None else named)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, row in TOPIC_OPTIONS.items() if not row.effective or row.idle_choices]
-)
+@pytest.mark.parametrize("name", [name for name, row in TOPIC_OPTIONS.items() if not row.effective])
 def test_each_option_without_effect_has_a_sentence(name: str) -> None:
     told = sentence("orders", name)
     assert told.startswith("topic orders: ")
     assert f"{name} has no effect in this version: " in told
     assert TOPIC_OPTIONS[name].instead
-
-
-@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
-def test_compaction_of_an_internal_topic_gets_no_warning(topic: str) -> None:
-    config = {"cleanup.policy": "compact", "leader.replication.throttled.replicas": "*"}
-    assert topic_options_without_effect(topic, config) == ["leader.replication.throttled.replicas"]
-    assert topic_options_without_effect("orders", config) == list(config)
-
-
-def test_a_broker_that_would_compact_all_topics_is_warned_of() -> None:
-    (warning,) = BrokerConfig.parse({"log.cleanup.policy": "compact"}).warnings
-    assert warning == "options without effect in this broker: compact in log.cleanup.policy"
-    assert BrokerConfig.parse({"log.cleanup.policy": "delete"}).warnings == ()

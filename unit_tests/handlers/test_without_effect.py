@@ -27,11 +27,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_created_topic_gets_one_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await bench.create("t", 4, {"cleanup.policy": "compact", "retention.ms": "5"})
-    assert warnings(caplog) == [sentence("t", "cleanup.policy")]
+    await bench.create("t", 4, {"preallocate": "true", "retention.ms": "5"})
+    assert warnings(caplog) == [sentence("t", "preallocate")]
     await change(bench, (TOPIC, "t"), (SET, "retention.ms", "7"))
     await change(bench, (BROKER, ""), (SET, "message.max.bytes", "1000"))
-    assert warnings(caplog) == [sentence("t", "cleanup.policy")]
+    assert warnings(caplog) == [sentence("t", "preallocate")]
 
 
 async def test_a_changed_topic_gets_one_warning(
@@ -49,16 +49,16 @@ async def test_a_starting_broker_warns_once_of_each_stored_option(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Bench(tmp_path) as bench:
-        await bench.create("t", 4, {"cleanup.policy": "compact"})
+        await bench.create("t", 4, {"preallocate": "true"})
     caplog.clear()
     async with bench.again():
-        assert warnings(caplog) == [sentence("t", "cleanup.policy")]
+        assert warnings(caplog) == [sentence("t", "preallocate")]
 
 
-async def test_internal_topics_cause_no_warning(
+async def test_compacted_topics_cause_no_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await bench.create("__consumer_offsets", 2, {"cleanup.policy": "compact"})
+    await bench.create("t", 2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"})
     assert warnings(caplog) == []
 
 

@@ -36,7 +36,7 @@ def keeping(replicas: Replicas, blocking: ImmediateBlocking) -> Housekeeping:
         replicas=replicas.manager,
         blocking=blocking,
         clock=SystemClock(),
-        config=OFTEN,
+        config=lambda: OFTEN,
         flush_check_ms=1,
     )
 

@@ -357,14 +357,14 @@ async def test_an_option_without_effect_is_set_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     admin = cluster()
-    config = ("cleanup.policy=compact", "retention.ms=5", "preallocate=true")
+    config = ("message.format.version=2.8", "retention.ms=5", "preallocate=true")
     await call(admin, create=True, topic="new", config=config)
     printed = capsys.readouterr()
     assert printed.out == "Created topic new.\n"
     assert printed.err == "".join(
-        f"WARN {sentence('new', option)}\n" for option in ("cleanup.policy", "preallocate")
+        f"WARN {sentence('new', option)}\n" for option in ("message.format.version", "preallocate")
     )
-    assert admin.created[0].configs["cleanup.policy"] == "compact"
+    assert admin.created[0].configs["preallocate"] == "true"
     with pytest.raises(ResponseError):
         await call(admin, create=True, topic="a", config=config)
     assert capsys.readouterr().err == ""

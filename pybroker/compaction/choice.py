@@ -1,0 +1,73 @@
+"""Decides which part of a log may be cleaned, and which log is cleaned next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.storage.log import Log
+from pybroker.storage.log_config import NEVER
+from pybroker.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A part of a log to clean: its first `segments`, up to the offset `end`. Below `first_dirty`
+    an earlier pass has left one record of each key. The values are those of the moment of the
+    choice: `generation` shows a later truncation, `last_batches` has the last batch of each known
+    producer (producer id -> its last offset; None: its last batch is a marker)."""
+
+    log: Log
+    segments: tuple[Segment, ...]
+    first_dirty: int
+    end: int
+    dirty_ratio: float
+    generation: int
+    last_batches: dict[int, int | None]
+
+
+def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> Plan | None:
+    """Return what of the log is to be cleaned; None if nothing, or if the share of bytes that are
+    not cleaned yet is at most min.cleanable.dirty.ratio and no record is older than
+    max.compaction.lag.ms.
+
+    Only whole segments are cleaned that are closed, durable, below the high watermark and the first
+    open transaction, and at least min.compaction.lag.ms old. `cleaned_to` is the offset in
+    cleaner-offset-checkpoint. If it lies outside the log, all is dirty. The caller runs on the
+    event loop. May raise StorageError."""
+    config = log.config
+    if not config.compacts or log.failure is not None or log.damage is not None:
+        return None
+    if cleaned_to is None or not log.log_start_offset <= cleaned_to <= log.log_end_offset:
+        cleaned_to = log.log_start_offset
+    segments = _cleanable(log, cleaned_to, high_watermark, now_ms)
+    dirty = [each for each in segments if each.next_offset > cleaned_to]
+    if not dirty:
+        return None
+    total = sum(each.size for each in segments)
+    ratio = sum(each.size for each in dirty) / total if total else 1.0
+    is_due = config.max_compaction_lag_ms != NEVER and (
+        0 <= dirty[0].first_timestamp() < now_ms - config.max_compaction_lag_ms
+    )
+    if ratio <= config.min_cleanable_dirty_ratio and not is_due:
+        return None
+    entries = log.producers.entries.values()
+    last = {e.producer_id: e.batches[-1].last_offset if e.batches else None for e in entries}
+    end = dirty[-1].next_offset
+    return Plan(log, tuple(segments), cleaned_to, end, ratio, log.segments.generation, last)
+
+
+def _cleanable(log: Log, cleaned_to: int, high_watermark: int, now_ms: int) -> list[Segment]:
+    first_unstable = log.producers.first_unstable
+    bound = min(high_watermark, log.recovery_point)
+    if first_unstable is not None:
+        bound = min(bound, first_unstable)
+    youngest_ms = now_ms - log.config.min_compaction_lag_ms
+    found = []
+    for segment in log.segments.all[:-1]:
+        if segment.next_offset > bound:
+            break
+        has_lag = segment.next_offset > cleaned_to and log.config.min_compaction_lag_ms > 0
+        if has_lag and segment.largest_timestamp()[0] > youngest_ms:
+            break
+        found.append(segment)
+    return found

@@ -1,0 +1,188 @@
+"""The log cleaner of one broker: it looks for the log with the largest share of bytes that are not
+cleaned yet, cleans it, and looks for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pybroker.background import TaskOwner
+from pybroker.compaction.choice import Plan, plan
+from pybroker.compaction.cleaning import CannotClean, Result, clean
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.errors import BrokerError, CorruptionError, DiskFull, StorageError
+from pybroker.model import TopicPartition
+from pybroker.ports import Blocking, Clock
+from pybroker.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_STEP_BYTES: Final = 256 * 1024
+"""About how many bytes a step in a thread reads; between the steps the cleaner can be stopped."""
+_FIRST_REST_S: Final = 15.0
+_LONGEST_REST_S: Final = 900.0
+"""How long a log that could not be cleaned is left alone: longer after each failure."""
+_IDLE_S_MIN: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A log that could not be cleaned: the reason, how long it rests, and until when (seconds of
+    the monotonic clock)."""
+
+    reason: str
+    rest_s: float
+    until_s: float
+
+
+class LogCleaner:
+    """Cleans the compacted logs between `start` and `stop`, with log.cleaner.threads tasks. No two
+    tasks clean the same log. `set_aside` has the logs that could not be cleaned."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        high_watermark: Callable[[TopicPartition], int],
+        busy: Callable[[], Container[TopicPartition]],
+        blocking: Blocking,
+        clock: Clock,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        """`busy` returns the partitions whose logs must not be changed now."""
+        self._logs = logs
+        self._high_watermark = high_watermark
+        self._busy = busy
+        self._blocking = blocking
+        self._clock = clock
+        self._config = config
+        self._tasks = TaskOwner()
+        self._workers = 0
+        self._under_way: set[TopicPartition] = set()
+        self.set_aside: dict[TopicPartition, SetAside] = {}
+
+    def start(self) -> None:
+        if self._config().log_cleaner_enable:
+            self._add_workers()
+
+    async def stop(self) -> None:
+        """Stop cleaning. Waits for the step that runs in a thread. Idempotent."""
+        await self._tasks.close()
+
+    def _add_workers(self) -> None:
+        while self._workers < max(self._config().log_cleaner_threads, 1):
+            self._workers += 1
+            self._tasks.start(self._work(self._workers), f"log-cleaner-{self._workers}")
+
+    async def _work(self, number: int) -> None:
+        while True:
+            config = self._config()
+            self._add_workers()
+            chosen = self._choose() if number <= config.log_cleaner_threads else None
+            if chosen is None:
+                await asyncio.sleep(max(config.log_cleaner_backoff_ms / 1000, _IDLE_S_MIN))
+                continue
+            key = chosen.log.topic_partition
+            self._under_way.add(key)
+            chosen.log.segments.are_pinned = True
+            try:
+                await self._clean(chosen)
+            finally:
+                chosen.log.segments.are_pinned = False
+                self._under_way.discard(key)
+
+    def _choose(self) -> Plan | None:
+        """Return the plan for the log with the largest share of dirty bytes; None if none is due.
+        Runs on the event loop, as appends and truncations do."""
+        best: Plan | None = None
+        now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
+        busy = self._busy()
+        for key, partition_log in self._logs.all().items():
+            if not partition_log.config.compacts or key in self._under_way or key in busy:
+                continue
+            rest = self.set_aside.get(key)
+            if rest is not None and now_s < rest.until_s:
+                continue
+            cleaned_to = self._logs.checkpoints.cleaned_to(key)
+            try:
+                found = plan(partition_log, cleaned_to, self._high_watermark(key), now_ms)
+            except (StorageError, CorruptionError) as error:
+                self._rest(key, error)
+                continue
+            if found is not None and (best is None or found.dirty_ratio > best.dirty_ratio):
+                best = found
+        return best
+
+    async def _clean(self, chosen: Plan) -> None:
+        config = self._config()
+        memory = config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor
+        memory_bytes = int(memory / max(config.log_cleaner_threads, 1))
+        key, began_s = chosen.log.topic_partition, self._clock.monotonic()
+        steps = clean(chosen, self._logs.disk, memory_bytes, self._clock.wall_ms())
+        try:
+            while not isinstance(done := await self._in_thread(_advance, steps), Result):
+                await self._throttle(done)
+        except (CannotClean, CorruptionError, BrokerError, DiskFull) as error:
+            self._rest(key, error)
+            return
+        except StorageError as error:
+            if chosen.log.failure is None and chosen.generation == chosen.log.segments.generation:
+                self._rest(key, error)
+            return
+        finally:
+            await self._in_thread(steps.close)
+        write = self._logs.checkpoints.write_cleaned_to
+        await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to)
+        self.set_aside.pop(key, None)
+        log.info(
+            "log cleaned partition=%s cleaned_to=%d bytes_before=%d bytes_after=%d seconds=%.1f",
+            key,
+            done.cleaned_to,
+            done.before_bytes,
+            done.after_bytes,
+            self._clock.monotonic() - began_s,
+        )
+
+    async def _throttle(self, done_bytes: int) -> None:
+        rate = self._config().log_cleaner_io_max_bytes_per_second
+        if rate < sys.float_info.max:
+            await asyncio.sleep(done_bytes / rate)
+
+    def _rest(self, key: TopicPartition, error: Exception) -> None:
+        before = self.set_aside.get(key)
+        rest_s = _FIRST_REST_S if before is None else min(2 * before.rest_s, _LONGEST_REST_S)
+        until_s = self._clock.monotonic() + rest_s
+        self.set_aside[key] = SetAside(str(error), rest_s, until_s)
+        log.error(
+            "log cannot be cleaned, trying again partition=%s seconds=%.0f error=%s",
+            key,
+            rest_s,
+            error,
+        )
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call the function in a thread. A cancelled caller waits for its end all the same, because
+        a thread cannot be stopped."""
+        future = asyncio.ensure_future(self._blocking.run(function, *arguments))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+
+
+def _advance(steps: Iterator[int | Result]) -> int | Result:
+    """Take steps until they have read _STEP_BYTES, or the pass is complete."""
+    total = 0
+    for done in steps:
+        if isinstance(done, Result):
+            return done
+        total += done
+        if total >= _STEP_BYTES:
+            break
+    return total

@@ -1,0 +1,258 @@
+"""One pass of the log cleaner over a log.
+
+The pass first collects the last offset of each key in the dirty part. Then it copies the segments
+without the records that a later one of the same key replaces, and puts each copy into the place of
+its originals. Kafka's rules decide what stays (`_Pass._fate`, `_Keeps`). Offsets never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.compaction.choice import Plan
+from pybroker.compaction.offset_map import OffsetMap
+from pybroker.compaction.rewriting import Batch, Fate, remains
+from pybroker.compaction.transactions import SeenTransactions
+from pybroker.errors import CorruptionError, StorageError
+from pybroker.ports import Disk
+from pybroker.records._pure import Slice, iter_slices
+from pybroker.records.batch import BatchHeader, crc_matches
+from pybroker.records.record import records_payload
+from pybroker.storage import lookup
+from pybroker.storage.filename import CLEANED_SUFFIX
+from pybroker.storage.segment import SCRUB_BYTES, Appended, Segment
+
+_WRITE_BYTES: Final = 1024**2
+_OFFSETS_MAX: Final = 2**31 - 1
+"""The largest distance between the first and the last offset of a segment."""
+
+
+class CannotClean(Exception):
+    """The log cannot be cleaned as it is; the message says why, and what to change."""
+
+
+@dataclass(slots=True)
+class Result:
+    """The result of a pass: the offset up to which the log is clean, and bytes before and after."""
+
+    cleaned_to: int
+    before_bytes: int = 0
+    after_bytes: int = 0
+
+
+def clean(
+    plan: Plan, disk: Disk, memory_bytes: int, now_ms: int
+) -> Generator[int | Result, None, None]:
+    """Clean a part of a log, step by step: yield the number of bytes read by each step, and the
+    result at the end. Each step waits for the disk; the caller runs it in a thread, one at a time.
+    `memory_bytes` limits the memory for keys.
+
+    Raises CannotClean or CorruptionError if the log cannot be cleaned, DiskFull, and StorageError
+    also if the log was truncated or closed meanwhile. The log is unchanged then, or consists of
+    whole cleaned and whole original segments."""
+    work = _Pass(plan, disk, OffsetMap(memory_bytes, plan.first_dirty), now_ms)
+    yield from work.collect_keys()
+    result = Result(work.keys.end)
+    segments = [each for each in plan.segments if each.base_offset < work.keys.end]
+    seen = work.transactions(segments[0].base_offset)
+    for group in _groups(segments, plan):
+        result.before_bytes += sum(each.size for each in group)
+        made = yield from work.rewrite(group, seen)
+        result.after_bytes += made
+    yield result
+
+
+def _groups(segments: list[Segment], plan: Plan) -> Iterator[list[Segment]]:
+    """Yield the segments in groups, of which each becomes one segment: small ones are merged."""
+    config = plan.log.config
+    group: list[Segment] = []
+    for segment in segments:
+        if group and (
+            sum(each.size for each in group) + segment.size > config.segment_bytes
+            or segment.next_offset - group[0].base_offset > _OFFSETS_MAX
+            or sum(each.offsets.table.size_bytes for each in group)
+            + segment.offsets.table.size_bytes
+            > config.segment_index_bytes
+        ):
+            yield group
+            group = []
+        group.append(segment)
+    yield group
+
+
+class _Pass:
+    def __init__(self, plan: Plan, disk: Disk, keys: OffsetMap, now_ms: int) -> None:
+        self._plan = plan
+        self._disk = disk
+        self._now_ms = now_ms
+        self._horizon = now_ms + plan.log.config.delete_retention_ms
+        self.keys = keys
+
+    def transactions(self, from_offset: int) -> SeenTransactions:
+        """Return the transactions of the batches from `from_offset` on."""
+        log, end = self._plan.log, self._plan.end
+        return SeenTransactions(log.aborted_transactions(from_offset, end))
+
+    def collect_keys(self) -> Iterator[int]:
+        """Put the keys of the dirty part into the map, batch by batch until it is full."""
+        plan, keys = self._plan, self.keys
+        seen = self.transactions(plan.first_dirty)
+        for segment in plan.segments:
+            if segment.next_offset <= plan.first_dirty:
+                continue
+            for batch in _batches(segment):
+                header = batch.header
+                if header.next_offset <= plan.first_dirty:
+                    continue
+                if not keys.has_room(header.record_count):
+                    if keys.end == plan.first_dirty:
+                        raise CannotClean(
+                            f"the batch at offset {header.base_offset} has {header.record_count}"
+                            " records, more keys than log.cleaner.dedupe.buffer.size has room for:"
+                            " raise that option"
+                        )
+                    return
+                if not header.is_control and not seen.is_aborted(header):
+                    for record in _records(batch):
+                        if record.key is not None:
+                            keys.put(record.key, header.base_offset + record.offset_delta)
+                elif header.is_control:
+                    seen.is_empty(header, lookup.marker_of(batch.data, header))
+                keys.end = header.next_offset
+                yield header.size
+            keys.end = segment.next_offset
+
+    def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
+        """Copy a group of segments without what is not needed, and replace them by the copy. Return
+        the size of the copy in bytes."""
+        log, base = self._plan.log, group[0].base_offset
+        writer = _Writer(Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX))
+        try:
+            writer.clear(self._disk)
+            for segment in group:
+                for batch in _batches(segment):
+                    fate = self._fate(batch, seen)
+                    kept = remains(batch, fate, self._keeps_in(batch.header), self._horizon)
+                    if kept is not None:
+                        writer.add(kept, log.config.index_interval_bytes)
+                    yield batch.header.size
+            size = writer.finish(self._disk, seen, group[-1].next_offset)
+            log.segments.replace(group, writer.segment, self._plan.generation)
+        except BaseException:
+            writer.discard(self._disk)
+            raise
+        return size
+
+    def _fate(self, batch: Batch, seen: SeenTransactions) -> Fate:
+        """Decide about a batch by its transaction and its producer (Kafka's Cleaner.cleanInto)."""
+        header = batch.header
+        keeps_header = header.has_producer and self._is_last_of_producer(header)
+        if not header.is_control:
+            return Fate(seen.is_aborted(header), keeps_header)
+        is_empty = seen.is_empty(header, lookup.marker_of(batch.data, header))
+        is_over = header.has_delete_horizon and header.base_timestamp <= self._now_ms
+        return Fate(is_empty and is_over, keeps_header, begins_horizon=is_empty)
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._plan.last_batches
+        if header.producer_id not in last:
+            return False
+        offset = last[header.producer_id]
+        return header.is_control if offset is None else header.last_offset == offset
+
+    def _keeps_in(self, header: BatchHeader) -> _Keeps:
+        drops_tombstones = header.has_delete_horizon and header.base_timestamp <= self._now_ms
+        return _Keeps(self.keys, header.base_offset, drops_tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeps:
+    """Decides about the records of one batch (Kafka's Cleaner.shouldRetainRecord)."""
+
+    keys: OffsetMap
+    base_offset: int
+    drops_tombstones: bool
+
+    def __call__(self, record: Slice) -> bool:
+        # A key without a record in the map has none behind this one that the pass has seen.
+        offset = self.base_offset + record.offset_delta
+        if record.key is None or not self.keys.is_last(record.key, offset):
+            return False
+        return record.has_value or not self.drops_tombstones
+
+
+class _Writer:
+    """Writes the batches of a new segment, about a megabyte at a time."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._data = bytearray()
+        self._batches: list[Appended] = []
+
+    def clear(self, disk: Disk) -> None:
+        """Remove what an earlier pass has left in the files."""
+        for path in self.segment.paths():
+            if path != self.segment.path:
+                disk.unlink(path)
+        self.segment.file.truncate(0)
+
+    def add(self, batch: Batch, index_interval_bytes: int) -> None:
+        header = batch.header
+        place, size = len(self._data), header.size
+        self._batches.append(Appended(place, size, header.last_offset, header.max_timestamp))
+        self._data += batch.data
+        if len(self._data) >= _WRITE_BYTES:
+            self._flush(index_interval_bytes)
+
+    def _flush(self, index_interval_bytes: int = 0) -> None:
+        if self._batches:
+            self.segment.append(self._data, self._batches, index_interval_bytes)
+            self._data, self._batches = bytearray(), []
+
+    def finish(self, disk: Disk, seen: SeenTransactions, next_offset: int) -> int:
+        """Make all files of the segment durable and close them. Return the size in bytes."""
+        segment = self.segment
+        self._flush()
+        for transaction in seen.kept:
+            segment.transactions.append(transaction)
+        seen.kept = []
+        disk.open(segment.transactions.path, create=True).close()
+        segment.seal()
+        for table in (segment.times.table, segment.offsets.table):
+            table.spill()  # an empty segment has index files, too
+        segment.sync(indexes=True)
+        segment.close()
+        segment.end_at(segment.size, next_offset)
+        return segment.size
+
+    def discard(self, disk: Disk) -> None:
+        """Remove the files, unless they were renamed already."""
+        self.segment.close()
+        for path in self.segment.paths():
+            disk.unlink(path)
+
+
+def _batches(segment: Segment) -> Iterator[Batch]:
+    """Yield the batches of a closed segment. Raises CorruptionError at a damaged batch."""
+    size, end = segment.size, 0
+    chunk, start = b"", 0
+    for position, header in segment.headers(0, size, scan_bytes=SCRUB_BYTES):
+        if position + header.size > start + len(chunk):
+            length = min(max(SCRUB_BYTES, header.size), size - position)
+            chunk, start = segment.file.pread(position, length), position
+        place = position - start
+        if not crc_matches(chunk, place, header.size):
+            raise CorruptionError(
+                f"{segment.path}: the checksum of the batch at offset {header.base_offset} is wrong"
+            )
+        yield Batch(memoryview(chunk)[place : place + header.size], header)
+        end = position + header.size
+    if end != size:
+        raise StorageError(f"{segment.path}: the segment was changed during its cleaning")
+
+
+def _records(batch: Batch) -> Iterator[Slice]:
+    payload = records_payload(batch.data, batch.header, lookup.DECOMPRESSED_BYTES_MAX)
+    return iter_slices(payload, batch.header.record_count)

@@ -1,0 +1,123 @@
+"""Changes of the names of a segment's files: its deletion, and its replacement by the segment that
+the log cleaner has made.
+
+Replacing segments is Kafka's protocol, so that either broker completes what the other one has
+begun. The new segment lies in files `*.cleaned`. They are synced and renamed to `*.swap`, the file
+of batches last: with this rename the replacement is decided, and the next start completes it. Then
+the old files are removed, and the new ones get their final names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from pybroker.errors import CorruptionError
+from pybroker.ports import Disk
+from pybroker.storage.filename import (
+    CLEANED_SUFFIX,
+    CORRUPT_SUFFIX,
+    DELETED_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFile,
+    parse_segment_file,
+    segment_file,
+)
+from pybroker.storage.segment import SCRUB_BYTES, Segment
+
+log = logging.getLogger(__name__)
+_LOG: Final = SegmentFile.LOG
+_SIDES: Final = (SegmentFile.INDEX, SegmentFile.TIME_INDEX, SegmentFile.TXN_INDEX)
+
+
+def mark_deleted(segment: Segment, disk: Disk) -> list[str]:
+    """Rename the files to `*.deleted`; the next start removes them. Return the new paths."""
+    segment.close()
+    paths = segment.paths()
+    for path in paths:
+        disk.rename(path, path + DELETED_SUFFIX)
+    return [path + DELETED_SUFFIX for path in paths]
+
+
+def set_aside(segment: Segment, disk: Disk) -> None:
+    """Rename the file of batches to `*.corrupt`, and remove the files that can be rebuilt."""
+    segment.close()
+    for path in segment.paths():
+        if path == segment.path:
+            disk.rename(path, path + CORRUPT_SUFFIX)
+        else:
+            disk.unlink(path)
+
+
+def decide(directory: str, base_offset: int, disk: Disk) -> None:
+    """Rename the synced files `*.cleaned` of a new segment to `*.swap`, durably."""
+    for kind in (*_SIDES, _LOG):
+        path = f"{directory}/{segment_file(base_offset, kind)}"
+        if disk.exists(path + CLEANED_SUFFIX):
+            disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    disk.sync_dir(directory)
+
+
+def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Disk) -> None:
+    """Remove the files of the `replaced` segments (their base offsets), and give the files `*.swap`
+    of the new segment their final names. Idempotent; the caller syncs the directory."""
+    for base in replaced:
+        for kind in (_LOG, *_SIDES):
+            if base != base_offset:  # the renames below replace those files
+                disk.unlink(f"{directory}/{segment_file(base, kind)}")
+    # If the old files came back after the new ones had their names, offsets would be there twice.
+    disk.sync_dir(directory)
+    for kind in (*_SIDES, _LOG):
+        path = f"{directory}/{segment_file(base_offset, kind)}"
+        if disk.exists(path + SWAP_SUFFIX):
+            disk.rename(path + SWAP_SUFFIX, path)
+
+
+def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
+    """Complete the decided replacements of an earlier run, and remove the files of undecided ones.
+    `names` are all files in the log's `directory`. Return whether any file was changed.
+
+    A new segment replaces the segments that begin from its base offset on and before its last
+    record. Raises StorageError."""
+    unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+    if not unfinished:
+        return False
+    parsed = {name: parse_segment_file(name.removesuffix(SWAP_SUFFIX)) for name in names}
+    segments = {
+        name: found.offset for name, found in parsed.items() if found and found.kind is _LOG
+    }
+    decided = sorted(base for name, base in segments.items() if name.endswith(SWAP_SUFFIX))
+    present = {base for name, base in segments.items() if not name.endswith(SWAP_SUFFIX)}
+    for name in unfinished:
+        found = parsed.get(name)
+        if found is None or found.offset not in decided:
+            disk.unlink(f"{directory}/{name}")
+    for base in decided:
+        end = _end(directory, base, disk)
+        replaced = sorted(each for each in present if base <= each < max(end, base + 1))
+        complete(directory, base, replaced, disk)
+        disk.sync_dir(directory)
+        log.info(
+            "replacement of segments completed path=%s base_offset=%d replaced=%d",
+            directory,
+            base,
+            len(replaced),
+        )
+    return True
+
+
+def _end(directory: str, base: int, disk: Disk) -> int:
+    """Return the end offset of the batches in the file `*.log.swap`."""
+    path = f"{directory}/{segment_file(base, _LOG)}{SWAP_SUFFIX}"
+    size = disk.size(path)
+    segment = Segment(directory, base, disk, size=size, next_offset=base, suffix=SWAP_SUFFIX)
+    end = base
+    try:
+        for _, header in segment.headers(0, size, scan_bytes=SCRUB_BYTES):
+            end = header.next_offset
+    except CorruptionError:
+        log.warning("new segment is corrupt path=%s", path)  # its recovery reports the damage
+    finally:
+        segment.close()
+    return end

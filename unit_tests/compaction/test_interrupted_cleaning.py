@@ -1,0 +1,98 @@
+"""A kill and a power loss at every disk operation of a pass of the log cleaner, and a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from pybroker.errors import DiskFull, StorageError
+from pybroker.testing.simulation.disk import SimDisk
+from pybroker.testing.simulation.disk_faults import ProcessKilled
+from pybroker.testing.simulation.disk_view import DiskView
+from pybroker.testing.simulation.environment import Environment
+from unit_tests.compaction.keyed import COMPACTED, Keyed, fill
+
+
+def prepared(seed: int) -> tuple[SimDisk, Keyed]:
+    """Return a durable log with random records, of which some were cleaned before."""
+    disk = SimDisk(Environment(str(seed)), "m")
+    keyed = Keyed(Path("/logs"), COMPACTED, DiskView(disk))
+    for folder in ("/", "/logs"):
+        keyed.bench.disk.sync_dir(folder)
+    rng = random.Random(seed)
+    fill(keyed, rng, 40)
+    keyed.clean_all()
+    fill(keyed, rng, 40)
+    keyed.bench.log.roll(0)
+    keyed.bench.log.flush()
+    return disk, keyed
+
+
+def opened_again(disk: SimDisk, keyed: Keyed, *, power: bool) -> None:
+    """Let the broker start again after the process has ended, with or without a power loss."""
+    end = keyed.bench.log.log_end_offset
+    if power:
+        disk.lose_power()
+    else:
+        disk.process_ended()
+    keyed.bench.disk = DiskView(disk)
+    keyed.bench.open(recovery_point=end, same_boot=not power, lost_power=power)
+    assert keyed.bench.log.damage is None
+    assert keyed.bench.log.log_end_offset == end
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power-loss"])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_no_interruption_changes_the_table(seed: int, power: bool) -> None:
+    """The same pass is interrupted at each of its disk operations in turn. After the restart the
+    next pass completes the work."""
+    for step in itertools.count():
+        disk, keyed = prepared(seed)
+        expected = keyed.table
+        disk.kill_at(step, disk.process_ended)
+        completed = False
+        with contextlib.suppress(ProcessKilled):
+            keyed.clean()
+            completed = True
+        opened_again(disk, keyed, power=power)
+        assert keyed.replayed() == expected, step
+        keyed.clean_all()
+        assert keyed.replayed() == expected, step
+        names = [Path(path).name for path, _ in disk.files()]
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))], step
+        if completed:
+            break
+    assert step > 20
+
+
+@pytest.mark.parametrize("operation", ["append", "open", "rename", "sync", "sync_dir", "unlink"])
+def test_failed_operation_ends_the_pass_and_loses_nothing(operation: str) -> None:
+    """The pass fails at its first, second or third such operation, or not at all."""
+    disk, keyed = prepared(7)
+    expected = keyed.table
+    for times in (1, 2, 3):
+        disk.fail(operation, "", times=times)
+        with contextlib.suppress(StorageError):
+            keyed.clean()
+        disk.mend()
+        assert keyed.replayed() == expected
+    opened_again(disk, keyed, power=False)
+    assert keyed.replayed() == expected
+
+
+def test_full_disk_ends_the_pass() -> None:
+    disk, keyed = prepared(3)
+    expected = keyed.table
+    disk.capacity = disk.used_bytes + 100
+    with pytest.raises(DiskFull):
+        keyed.clean()
+    assert keyed.replayed() == expected
+    names = [Path(path).name for path, _ in disk.files()]
+    assert not [name for name in names if name.endswith(".cleaned")]
+    disk.mend()
+    keyed.clean_all()
+    assert keyed.replayed() == expected
