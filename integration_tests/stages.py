@@ -114,6 +114,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "clients": (
         "test_ranges_beside_apache",
         "test_compaction_beside_apache",
+        "test_compaction",
         "test_clients",
         "test_ranges",
         "test_real_input",

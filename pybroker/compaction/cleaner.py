@@ -138,6 +138,10 @@ class LogCleaner:
             await self._in_thread(steps.close)
         write = self._logs.checkpoints.write_cleaned_to
         await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to)
+        if self._logs.checkpoints.cleaned_to(key) != done.cleaned_to:
+            # Without this rest the cleaner would clean the same part again and again.
+            self._rest(key, StorageError("its checkpoint could not be written"))
+            return
         self.set_aside.pop(key, None)
         log.info(
             "log cleaned partition=%s cleaned_to=%d bytes_before=%d bytes_after=%d seconds=%.1f",
