@@ -210,6 +210,20 @@ class GroupCounters:
 
 
 @dataclass(slots=True)
+class CleanerCounters:
+    """Shows the work of the log cleaner."""
+
+    # fmt: off
+    uncleanable: int = gauge("kafka_log_logcleanermanager_uncleanable_partitions_count", "Compacted logs that could not be cleaned, and are tried again later.")
+    dirty_percent: int = gauge("kafka_log_logcleanermanager_max_dirty_percent", "The largest share of bytes that are not cleaned yet, in percent, of the logs that are due.")
+    recopy_percent: int = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "The share of its bytes, in percent, that the last cleaned log has kept.")
+    last_clean_seconds: int = gauge("kafka_log_logcleaner_max_clean_time_secs", "The time, in seconds, that the last pass over a log took.")
+    passes: int = counter("pybroker_log_cleaner_passes_total", "Passes of the log cleaner over a log.")
+    removed_bytes: int = counter("pybroker_log_cleaner_removed_bytes_total", "Bytes by which the log cleaner has made logs smaller.")
+    # fmt: on
+
+
+@dataclass(slots=True)
 class Metrics:
     """All counters of one broker."""
 
@@ -227,6 +241,7 @@ class Metrics:
     """Broker id of a leader -> what this broker has fetched from it."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
+    cleaner: CleanerCounters = field(default_factory=CleanerCounters)
     # fmt: off
     closed: dict[str, int] = counters_by("reason", "pybroker_connections_closed_total", "Connections that were closed, by reason: peer, idle, slow, limit, malformed, refused, fault, shutdown.")
     accepted: dict[str, int] = counters_by("listener", "pybroker_connections_accepted_total", "Connections that were accepted.")

@@ -83,7 +83,8 @@ class MetricsPage:
         if rooms is None:
             return
         yield self._of_requests(rooms).encode()
-        for table in (rooms.metrics, rooms.metrics.fetch_sessions, rooms.metrics.groups):
+        counted = rooms.metrics
+        for table in (counted, counted.fetch_sessions, counted.groups, counted.cleaner):
             yield self._counted(table).encode()
         yield (self._counted(rooms.session) + _of_fetchers(rooms.metrics.fetchers)).encode()
         sight = Sight(

@@ -22,6 +22,7 @@ from pybroker.metrics import (
     COUNTER,
     GAUGE,
     SUMMARY,
+    CleanerCounters,
     Family,
     FetcherCounters,
     FetchSessionCounters,
@@ -206,7 +207,14 @@ OF_PARTITIONS: Final = (
 )
 # fmt: on
 
-COUNTED: Final = (Metrics, FetcherCounters, FetchSessionCounters, GroupCounters, SessionWatch)
+COUNTED: Final = (
+    Metrics,
+    CleanerCounters,
+    FetcherCounters,
+    FetchSessionCounters,
+    GroupCounters,
+    SessionWatch,
+)
 """The classes whose fields are metrics, except the class for metrics of topics."""
 
 FAMILIES: Final[Mapping[str, Family]] = {

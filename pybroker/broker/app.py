@@ -373,6 +373,7 @@ class BrokerApp:
             blocking=self._env.blocking,
             clock=self._env.clock,
             config=lambda: self.live.current,
+            cleaner_counters=self._env.metrics.cleaner,
         )
 
     def _new_commands(self) -> LocalBrokerChannel:

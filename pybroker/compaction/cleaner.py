@@ -16,6 +16,7 @@ from pybroker.compaction.choice import Plan, plan
 from pybroker.compaction.cleaning import CannotClean, Result, clean
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, CorruptionError, DiskFull, StorageError
+from pybroker.metrics import CleanerCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
 from pybroker.storage.manager import LogManager
@@ -53,6 +54,7 @@ class LogCleaner:
         blocking: Blocking,
         clock: Clock,
         config: Callable[[], BrokerConfig],
+        counters: CleanerCounters,
     ) -> None:
         """`busy` returns the partitions whose logs must not be changed now."""
         self._logs = logs
@@ -61,6 +63,7 @@ class LogCleaner:
         self._blocking = blocking
         self._clock = clock
         self._config = config
+        self._counters = counters
         self._tasks = TaskOwner()
         self._workers = 0
         self._under_way: set[TopicPartition] = set()
@@ -116,6 +119,7 @@ class LogCleaner:
                 continue
             if found is not None and (best is None or found.dirty_ratio > best.dirty_ratio):
                 best = found
+        self._counters.dirty_percent = 0 if best is None else round(best.dirty_ratio * 100)
         return best
 
     async def _clean(self, chosen: Plan) -> None:
@@ -143,14 +147,24 @@ class LogCleaner:
             self._rest(key, StorageError("its checkpoint could not be written"))
             return
         self.set_aside.pop(key, None)
+        seconds = self._clock.monotonic() - began_s
+        self._count(done, seconds)
         log.info(
             "log cleaned partition=%s cleaned_to=%d bytes_before=%d bytes_after=%d seconds=%.1f",
             key,
             done.cleaned_to,
             done.before_bytes,
             done.after_bytes,
-            self._clock.monotonic() - began_s,
+            seconds,
         )
+
+    def _count(self, done: Result, seconds: float) -> None:
+        counters = self._counters
+        counters.uncleanable = len(self.set_aside)
+        counters.passes += 1
+        counters.removed_bytes += done.before_bytes - done.after_bytes
+        counters.recopy_percent = round(done.after_bytes / max(done.before_bytes, 1) * 100)
+        counters.last_clean_seconds = round(seconds)
 
     async def _throttle(self, done_bytes: int) -> None:
         rate = self._config().log_cleaner_io_max_bytes_per_second
@@ -162,6 +176,7 @@ class LogCleaner:
         rest_s = _FIRST_REST_S if before is None else min(2 * before.rest_s, _LONGEST_REST_S)
         until_s = self._clock.monotonic() + rest_s
         self.set_aside[key] = SetAside(str(error), rest_s, until_s)
+        self._counters.uncleanable = len(self.set_aside)
         log.error(
             "log cannot be cleaned, trying again partition=%s seconds=%.0f error=%s",
             key,

@@ -16,6 +16,7 @@ from pybroker.background import TaskOwner
 from pybroker.compaction.cleaner import LogCleaner
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
+from pybroker.metrics import CleanerCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
@@ -42,6 +43,7 @@ class Housekeeping:
         blocking: Blocking,
         clock: Clock,
         config: Callable[[], BrokerConfig],
+        cleaner_counters: CleanerCounters | None = None,
         flush_check_ms: int = _FLUSH_CHECK_MS,
     ) -> None:
         self._logs = logs
@@ -58,6 +60,7 @@ class Housekeeping:
             blocking=blocking,
             clock=clock,
             config=config,
+            counters=cleaner_counters or CleanerCounters(),
         )
 
     def start(self) -> None:

@@ -1,0 +1,133 @@
+"""The log cleaner of a broker: its choice of a log, logs that cannot be cleaned, and its stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pybroker.clock import SystemClock
+from pybroker.compaction import cleaner
+from pybroker.compaction.cleaner import LogCleaner
+from pybroker.compaction.offset_map import ENTRY_BYTES
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.metrics import CleanerCounters
+from pybroker.model import TopicPartition
+from pybroker.records.batch import read_header
+from pybroker.records.builder import BatchBuilder
+from pybroker.storage.log import Log
+from pybroker.storage.manager import LogManager
+from unit_tests.compaction.keyed import COMPACTED
+from unit_tests.handlers.bench import ImmediateBlocking
+from unit_tests.idle_loop import idle
+from unit_tests.patience import until
+from unit_tests.storage.batches import FIRST_TIMESTAMP
+from unit_tests.storage.test_manager import TOPIC_ID, A, B, Host
+
+CONFIG = BrokerConfig(log_cleaner_backoff_ms=1)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[LogManager]:
+    host = Host(tmp_path)
+    yield host.start()
+    host.release()
+
+
+def filled(logs: LogManager, partition: TopicPartition, batches: int) -> Log:
+    """Return a durable log with so many batches of one key, all but the last in closed segments."""
+    log = logs.create(partition, COMPACTED, TOPIC_ID)
+    for number in range(batches):
+        builder = BatchBuilder()
+        builder.append(FIRST_TIMESTAMP + number, b"key", b"%d" % number)
+        data = bytearray(builder.build())
+        log.append(data, read_header(data), leader_epoch=0, now_ms=FIRST_TIMESTAMP)
+    log.roll()
+    log.flush()
+    return log
+
+
+@asynccontextmanager
+async def cleaning(logs: LogManager, config: BrokerConfig = CONFIG) -> AsyncIterator[LogCleaner]:
+    made = LogCleaner(
+        logs=logs,
+        high_watermark=lambda partition: logs.all()[partition].log_end_offset,
+        busy=lambda: frozenset({B}),
+        blocking=ImmediateBlocking(),
+        clock=SystemClock(),
+        config=lambda: config,
+        counters=CleanerCounters(),
+    )
+    made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def test_due_log_is_cleaned_and_its_checkpoint_written(logs: LogManager) -> None:
+    log, busy = filled(logs, A, 30), filled(logs, B, 30)
+    before = log.size_bytes
+    async with cleaning(logs) as running:
+        await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
+    assert log.size_bytes < before / 5
+    assert busy.size_bytes == before, "the log is being truncated"
+    counters = running._counters
+    assert (counters.passes, counters.uncleanable) == (1, 0)
+    assert counters.removed_bytes == before - log.size_bytes
+
+
+async def test_log_that_cannot_be_cleaned_rests_while_others_are_cleaned(
+    logs: LogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(logs, A, 30)
+    path = Path(log.segments.first.path)
+    data = bytearray(path.read_bytes())
+    data[64] ^= 1
+    path.write_bytes(data)
+    other = TopicPartition("other", 0)
+    filled(logs, other, 30)
+    async with cleaning(logs) as running:
+        await until(lambda: logs.checkpoints.cleaned_to(other) == 30)
+        await until(lambda: A in running.set_aside)
+        assert running._counters.uncleanable == 1
+    assert "checksum of the batch at offset 0" in running.set_aside[A].reason
+    assert logs.checkpoints.cleaned_to(A) is None
+    told = [record for record in caplog.records if "cannot be cleaned" in record.getMessage()]
+    assert len(told) == 1
+
+
+async def test_memory_of_the_map_is_limited_by_the_option(logs: LogManager) -> None:
+    filled(logs, A, 30)
+    few = BrokerConfig(
+        log_cleaner_backoff_ms=1,
+        log_cleaner_dedupe_buffer_size=2 * ENTRY_BYTES,
+        log_cleaner_io_buffer_load_factor=0.5,
+    )
+    async with cleaning(logs, few):
+        await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
+
+
+async def test_disabled_cleaner_cleans_nothing(logs: LogManager) -> None:
+    log = filled(logs, A, 30)
+    before = log.size_bytes
+    disabled = BrokerConfig(log_cleaner_backoff_ms=1, log_cleaner_enable=False)
+    async with cleaning(logs, disabled):
+        await idle()
+    assert log.size_bytes == before
+
+
+async def test_stop_in_mid_pass_leaves_the_log_as_it_was(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaner, "_STEP_BYTES", 1)
+    log = filled(logs, A, 30)
+    before = log.size_bytes
+    slow = BrokerConfig(log_cleaner_backoff_ms=1, log_cleaner_io_max_bytes_per_second=1.0)
+    async with cleaning(logs, slow):
+        await until(lambda: log.segments.are_pinned)
+    assert log.size_bytes == before
+    assert not log.segments.are_pinned
+    assert not list(Path(log.directory).glob("*.cleaned"))
