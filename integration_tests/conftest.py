@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from integration_tests import maven, namespaces, npm, spark_session, spark_topics, stages
+from integration_tests import golang, maven, namespaces, npm, spark_session, spark_topics, stages
 from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.broker import Broker, PybrokerProcess
 from integration_tests.etl_numbers import PARTITIONS, Numbers
@@ -246,7 +246,12 @@ def or_skip(get: Callable[[], T]) -> T:
     """
     try:
         return get()
-    except (maven.MavenUnavailable, npm.NpmUnavailable, KcatUnavailable) as error:
+    except (
+        maven.MavenUnavailable,
+        npm.NpmUnavailable,
+        golang.GoUnavailable,
+        KcatUnavailable,
+    ) as error:
         pytest.skip(str(error))
 
 

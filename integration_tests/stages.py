@@ -122,6 +122,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_transformers",
         "test_transactions_beside_apache",
         "test_transactions",
+        "test_other_transactions",
         "test_transactions_in_log",
         "test_hostile_transactions",
         "test_own_client",

@@ -276,9 +276,26 @@ RULES: Final[dict[str, Callable[[Path], Awaitable[bool]]]] = {
 }
 
 
+IN_RUNS: Final = frozenset(
+    {
+        "markers-before-decision",
+        "no-epoch-fence",
+        "stable-offset-past-open-transaction",
+        "offsets-before-marker",
+        "applied-before-written",
+        "no-verification",
+        "completion-forgotten",
+    }
+)
+"""The bugs of transactions. Their rules need a coordinator, leaders and clients, so only the runs
+of test_mutants.py try them: with the bug a run breaks a rule, without it the same run breaks none.
+"""
+
+
 def test_every_planted_bug_is_tried() -> None:
-    assert RULES.keys() == BY_NAME.keys()
-    assert len(PLANTED) == len(BY_NAME) == 17
+    assert RULES.keys() | IN_RUNS == BY_NAME.keys()
+    assert not RULES.keys() & IN_RUNS
+    assert len(PLANTED) == len(BY_NAME) == 24
 
 
 @pytest.mark.parametrize("name", RULES)
