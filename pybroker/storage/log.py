@@ -260,7 +260,7 @@ class Log:
         """Close the files. Each later call of a method raises BrokerError KAFKA_STORAGE_ERROR."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
         self.epoch_file.release()
-        self.segments.close()
+        self.segments.release()
 
     # -- segments
 

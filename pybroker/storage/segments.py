@@ -256,8 +256,13 @@ class Segments:
                 raise
 
     def close(self) -> None:
-        """Close the files. The log cleaner replaces no segment any more."""
+        """Close the files. A later call opens them again."""
         with self._files:
-            self._is_released = True
             for segment in self._state:
                 segment.close()
+
+    def release(self) -> None:
+        """Close the files for good. The log cleaner replaces no segment any more."""
+        with self._files:
+            self._is_released = True
+        self.close()

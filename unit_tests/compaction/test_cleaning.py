@@ -248,6 +248,33 @@ def test_truncation_during_a_pass_ends_it(keyed: Keyed) -> None:
     assert not list(keyed.bench.path.glob("*.cleaned"))
 
 
+def test_deletion_of_the_topic_during_a_pass_ends_it(keyed: Keyed) -> None:
+    """Otherwise the pass would remove files of a new topic with the same name."""
+    for number in range(5):
+        keyed.put((b"a", b"%d" % number))
+    log = keyed.bench.log
+    log.roll(0)
+    log.flush()
+    chosen = plan(log, None, 5, keyed.bench.now_ms)
+    assert chosen is not None
+    steps = clean(chosen, keyed.bench.disk, MEMORY_BYTES, keyed.bench.now_ms)
+    next(steps)
+    log.release()
+    before = sorted(path.name for path in keyed.bench.path.iterdir())
+    with pytest.raises(StorageError, match="changed during its cleaning"):
+        list(steps)
+    assert sorted(path.name for path in keyed.bench.path.iterdir()) == before
+
+
+def test_log_that_was_closed_for_a_move_is_cleaned(keyed: Keyed) -> None:
+    """The copy of a moved replica is closed while its directory gets the final name."""
+    keyed.put((b"a", b"1"))
+    keyed.bench.log.close()
+    keyed.put((b"a", b"2"))
+    keyed.clean_all()
+    assert [record.value for record in keyed.committed()] == [b"2"]
+
+
 def test_reader_of_a_replaced_segment_continues_in_the_new_one(keyed: Keyed) -> None:
     for number in range(30):
         keyed.put((b"a%d" % (number % 4), b"%d" % number))
