@@ -172,7 +172,13 @@ async def test_offsets_of_an_old_generation_abort_the_transaction(
             while not consumer.assignment():
                 await consumer.getmany(100)
             old = consumer.group_metadata()
-        async with Consumer(broker.bootstrap, group_id=topic, enable_auto_commit=False) as consumer:
+        # Its `committed` waits for the markers of a transaction that is committed.
+        async with Consumer(
+            broker.bootstrap,
+            group_id=topic,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+        ) as consumer:
             consumer.subscribe([topic])
             while not consumer.assignment():
                 await consumer.getmany(100)

@@ -447,7 +447,7 @@ def test_advertising_localhost_on_a_public_listener_logs_a_warning(
 
 
 def test_options_that_do_nothing_are_named_in_one_warning(make: Maker) -> None:
-    unused = {"log.cleaner.threads": "2", "quota.window.num": "5"}
+    unused = {"log.cleaner.io.buffer.size": "600000", "quota.window.num": "5"}
     broker = make(overrides=unused)
     broker.start()
     warnings = [line for line in broker.log_text.splitlines() if "WARN" in line]

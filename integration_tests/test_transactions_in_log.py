@@ -231,6 +231,8 @@ def test_new_leader_continues_the_transactions(tmp_path: Path) -> None:
         make_topic(cluster.bootstrap, TOPIC, replicas=3, configs=SMALL_SEGMENTS)
         first = cluster.leader(TOPIC, 0)
         with Connection(cluster.address(first)) as connection:
+            # The state node may name the leader before that broker leads.
+            wait_until(lambda: stable(connection).error_code == 0, what="the leader serves")
             written = write(connection)
             before = stable(connection)
         cluster.kill(first)
