@@ -54,10 +54,13 @@ async def ask_coordinators(
     problems: dict[str, ClientError] = {}
 
     def note(group: str, answer: T | ClientError, may_repeat: bool) -> None:
-        if isinstance(answer, ClientError) and answer.retriable and (answer.definite or may_repeat):
-            problems[group] = answer
-        else:
+        if not (
+            isinstance(answer, ClientError) and answer.retriable and (answer.definite or may_repeat)
+        ):
             final[group] = answer
+        elif group not in problems or deadline.remaining_s() > 0:
+            # The deadline cuts the last request short, so its error says less than the one before.
+            problems[group] = answer
 
     async def one(node: Node, chosen: tuple[str, ...]) -> None:
         answers: Mapping[str, T | ClientError]

@@ -74,7 +74,14 @@ from pybroker.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 from pybroker.wire.schema import Message
-from unit_tests.client.fake_broker import LOSE_ANSWER, NODE, FakeBroker, versions
+from unit_tests.client.fake_broker import (
+    BEHAVE,
+    LOSE_ANSWER,
+    NEVER_ANSWER,
+    NODE,
+    FakeBroker,
+    versions,
+)
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -210,6 +217,18 @@ async def test_a_group_without_a_coordinator_has_an_error() -> None:
         found = await target.describe_groups(["g"], timeout_ms=300)
         error = found["g"].error
         assert isinstance(error, ResponseError)
+        assert error.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_last_answer_is_the_reason_if_the_deadline_cuts_a_request_short() -> None:
+    async with FakeBroker() as broker, admin(broker) as target:
+        broker.handlers[ApiKey.FIND_COORDINATOR] = coordinates(
+            broker, first=[ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        )
+        broker.will(ApiKey.FIND_COORDINATOR, BEHAVE, NEVER_ANSWER)
+        found = await target.describe_groups(["g"], timeout_ms=300)
+        error = found["g"].error
+        assert isinstance(error, ResponseError), error
         assert error.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
