@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Address, Cluster
@@ -54,12 +54,9 @@ async def ask_coordinators(
     problems: dict[str, ClientError] = {}
 
     def note(group: str, answer: T | ClientError, may_repeat: bool) -> None:
-        if not (
-            isinstance(answer, ClientError) and answer.retriable and (answer.definite or may_repeat)
-        ):
+        if not _may_retry(answer, may_repeat):
             final[group] = answer
-        elif group not in problems or deadline.remaining_s() > 0:
-            # The deadline cuts the last request short, so its error says less than the one before.
+        elif group not in problems or deadline.remaining_s() > 0:  # else it was cut short
             problems[group] = answer
 
     async def one(node: Node, chosen: tuple[str, ...]) -> None:
@@ -99,6 +96,11 @@ async def ask_coordinators(
         group: final[group] if group in final else problems.get(group, _TOO_LATE)
         for group in wanted
     }
+
+
+def _may_retry(answer: object, may_repeat: bool) -> TypeGuard[ClientError]:
+    """Return whether `answer` is an error after which the request may be sent again."""
+    return isinstance(answer, ClientError) and answer.retriable and (answer.definite or may_repeat)
 
 
 async def _before_retry(cluster: Cluster, pause_s: float, deadline: Deadline) -> None:

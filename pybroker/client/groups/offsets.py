@@ -122,6 +122,7 @@ class GroupOffsets:
             await self._wait(ticket, deadline)
             rest = dict(offsets)
             failures = 0
+            reason: ClientError | None = None
             while rest:
                 problem = await self._commit_once(asker, rest, deadline, automatic, gone)
                 if problem is None:
@@ -129,7 +130,10 @@ class GroupOffsets:
                 if once or not problem.retriable:
                     raise problem
                 failures += 1
-                await self._pause(failures, deadline, "the offsets were not committed", problem)
+                if reason is None or deadline.remaining_s() > 0:  # else it was cut short
+                    reason = problem
+                what = "the offsets were not committed"
+                await self._pause(failures, deadline, what, problem, reason)
         finally:
             self._turnstile.leave(ticket)
         return frozenset(gone)
@@ -206,6 +210,7 @@ class GroupOffsets:
         Raises DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
+        reason: ClientError | None = None
         while wanted:
             try:
                 found = await self._fetch_once(wanted, deadline, stable)
@@ -214,12 +219,10 @@ class GroupOffsets:
                 if not error.retriable:
                     raise
                 failures += 1
-                await self._pause(
-                    failures,
-                    deadline,
-                    "the coordinator did not return the committed offsets",
-                    error,
-                )
+                if reason is None or deadline.remaining_s() > 0:
+                    reason = error
+                what = "the coordinator did not return the committed offsets"
+                await self._pause(failures, deadline, what, error, reason)
         return {}
 
     async def _fetch_once(
@@ -257,11 +260,19 @@ class GroupOffsets:
         raise refusal(self._link.key, None, code)
 
     async def _pause(
-        self, failures: int, deadline: Deadline, what: str, problem: ClientError
+        self,
+        failures: int,
+        deadline: Deadline,
+        what: str,
+        problem: ClientError,
+        reason: ClientError,
     ) -> None:
+        """Wait before the next attempt. Raise DeadlinePassed if no time is left for one. It says
+        `reason`: the last `problem`, or the one before if the deadline cut the last attempt
+        short."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
-            text = f"group {self._link.key}: {what} in time ({problem})"
+            text = f"group {self._link.key}: {what} in time ({reason})"
             raise DeadlinePassed(text, definite=problem.definite) from problem
         await asyncio.sleep(pause)
 
