@@ -3,6 +3,10 @@
 // records are read again. It prints "COMMITTED n" with the number of records, and runs until its
 // standard input ends.
 //
+// franz-go gives a producer up for good if the broker of its coordinator leaves the metadata before
+// the client looks the coordinator up again ("unknown broker"). An application then goes on with a
+// new session of the same transactional id. The program does so, too, and prints "AGAIN error".
+//
 // usage: copier BOOTSTRAP TRANSACTIONAL_ID
 package main
 
@@ -17,8 +21,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func main() {
-	session, err := kgo.NewGroupTransactSession(
+func newSession() (*kgo.GroupTransactSession, error) {
+	return kgo.NewGroupTransactSession(
 		kgo.SeedBrokers(strings.Split(os.Args[1], ",")...),
 		kgo.TransactionalID(os.Args[2]),
 		kgo.TransactionTimeout(20*time.Second),
@@ -31,48 +35,56 @@ func main() {
 		kgo.SessionTimeout(6*time.Second),
 		kgo.HeartbeatInterval(time.Second),
 	)
-	if err != nil {
-		fmt.Println("FAILED", err)
-		os.Exit(1)
+}
+
+// Copy one poll's records in a transaction, which is aborted if `aborts`.
+func copyOnce(ctx context.Context, session *kgo.GroupTransactSession, aborts bool) error {
+	fetches := session.PollRecords(ctx, 20)
+	if ctx.Err() != nil || fetches.NumRecords() == 0 {
+		return nil
 	}
+	if err := session.Begin(); err != nil {
+		return err
+	}
+	failed := kgo.AbortingFirstErrPromise(session.Client())
+	fetches.EachRecord(func(record *kgo.Record) {
+		value := string(record.Value)
+		if aborts {
+			value = "aborted " + value
+		}
+		copied := &kgo.Record{
+			Topic: "go-output", Partition: record.Partition, Value: []byte(value)}
+		session.Produce(ctx, copied, failed.Promise())
+	})
+	wanted := kgo.TransactionEndTry(failed.Err() == nil && !aborts)
+	committed, err := session.End(context.Background(), wanted)
+	if committed && err == nil {
+		fmt.Println("COMMITTED", fetches.NumRecords())
+	}
+	return err
+}
+
+func main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	for number := 1; ctx.Err() == nil; number++ {
-		fetches := session.PollRecords(ctx, 20)
-		if ctx.Err() != nil {
-			break
-		}
-		if fetches.NumRecords() == 0 {
-			continue
-		}
-		if err := session.Begin(); err != nil {
-			fmt.Println("FAILED", err)
-			os.Exit(1)
-		}
-		aborts := number%4 == 0
-		failed := kgo.AbortingFirstErrPromise(session.Client())
-		fetches.EachRecord(func(record *kgo.Record) {
-			value := string(record.Value)
-			if aborts {
-				value = "aborted " + value
-			}
-			copied := &kgo.Record{
-				Topic: "go-output", Partition: record.Partition, Value: []byte(value)}
-			session.Produce(ctx, copied, failed.Promise())
-		})
-		wanted := kgo.TransactionEndTry(failed.Err() == nil && !aborts)
-		committed, err := session.End(context.Background(), wanted)
+	number := 0
+	for ctx.Err() == nil {
+		session, err := newSession()
 		if err != nil {
 			fmt.Println("FAILED", err)
 			os.Exit(1)
 		}
-		if committed {
-			fmt.Println("COMMITTED", fetches.NumRecords())
+		for err == nil && ctx.Err() == nil {
+			number++
+			err = copyOnce(ctx, session, number%4 == 0)
+		}
+		session.Close()
+		if err != nil {
+			fmt.Println("AGAIN", err)
 		}
 	}
-	session.Close()
 	fmt.Println("CLOSED")
 }
