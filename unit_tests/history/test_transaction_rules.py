@@ -164,6 +164,12 @@ def moves_the_last_stable_offset_back(script: TransactionScript) -> None:
     script.stable(FIRST, 0)
 
 
+def moves_the_last_stable_offset_below_a_record_that_was_read(script: TransactionScript) -> None:
+    script.history.expires = True
+    script.read(script.send(FIRST))
+    script.stable(FIRST, 0)
+
+
 def passes_an_open_transaction(script: TransactionScript) -> None:
     transaction = script.begin()
     script.send(FIRST, transaction)
@@ -222,6 +228,7 @@ BAD: dict[str, tuple[str, Story]] = {
         (READS, delivers_an_aborted_record_and_forgets_it),
         (READS, skips_a_committed_record),
         (STABLE, moves_the_last_stable_offset_back),
+        (STABLE, moves_the_last_stable_offset_below_a_record_that_was_read),
         (STABLE, passes_an_open_transaction),
         (OUTPUT, transforms_a_record_twice),
         (OUTPUT, loses_the_offsets_of_a_committed_transaction),
@@ -242,6 +249,17 @@ def test_a_bad_history_violates_its_rule_alone(name: str) -> None:
 
 
 # ---- what may be
+
+
+def deletes_the_first_record_of_an_open_transaction_on_one_replica(
+    script: TransactionScript,
+) -> None:
+    script.history.expires = True
+    transaction = script.begin()
+    script.send(FIRST, transaction)
+    script.stable(FIRST, 1)
+    script.stable(FIRST, 0)
+    script.abort(transaction)
 
 
 def ends_a_transaction_in_each_way(script: TransactionScript) -> None:
@@ -282,6 +300,7 @@ def transforms_each_record_once(script: TransactionScript) -> None:
 
 GOOD: tuple[Story, ...] = (
     ends_a_transaction_in_each_way,
+    deletes_the_first_record_of_an_open_transaction_on_one_replica,
     hides_a_transaction_whose_commit_has_no_answer,
     transforms_each_record_once,
 )

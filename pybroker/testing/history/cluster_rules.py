@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
+from typing import Final
 
 from pybroker.testing.history.model import (
     UNKNOWN,
@@ -19,14 +20,21 @@ from pybroker.testing.history.model import (
 from pybroker.testing.history.stale_leaders import StaleLeaders
 from pybroker.testing.history.values import TopicPartition
 
+WATERMARKS: Final = "monotone-watermarks"
+
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
     """Check the offsets in the answers to ListOffsets with the timestamp LATEST (-1). The offsets
     that one client gets never decrease. Each is above the offset of every record that any client
     had read, or that had been acknowledged to any client, before the request. `stale_leaders.py`
     defines the exceptions."""
-    rule = "monotone-watermarks"
     stale_leaders = StaleLeaders(history)
+    yield from decreased_offsets(history, stale_leaders)
+    yield from below_known_offsets(history, stale_leaders)
+
+
+def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
+    """Check that the latest offsets which one client gets never decrease."""
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
@@ -38,13 +46,13 @@ def monotone_watermarks(history: History) -> Iterator[Violation]:
                 continue
             ops = (str(known), str(answer))
             text = f"the latest offset decreased from {known.offset}"
-            yield Violation(rule, answer.partition, answer.offset, text, ops)
+            yield Violation(WATERMARKS, answer.partition, answer.offset, text, ops)
         if known is None or answer.offset > known.offset:
             highest[answer.client, answer.partition] = answer
-    yield from _below_known_offsets(history, stale_leaders)
 
 
-def _below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
+def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
+    """Check that each latest offset is above the offsets that were known to be committed."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -65,9 +73,8 @@ def _below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Itera
                     f"the answer to ListOffsets latest was {answer.offset}, but offset {top} was"
                     " known to be committed"
                 )
-                yield Violation(
-                    "monotone-watermarks", partition, answer.offset, text, (witness, str(answer))
-                )
+                ops = (witness, str(answer))
+                yield Violation(WATERMARKS, partition, answer.offset, text, ops)
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
