@@ -92,7 +92,7 @@ testing.simulation: disk_faults environment inodes kinds memory_tree replica_fil
     zookeeper_session | invariants network zookeeper | broker | cluster watching | simulation view |
     data_loss_budget movers operator | faults | nemesis | run | __main__
 testing.simulation.workload: options recorder | clients late_commits transaction_requests |
-    groups producers readers topics | transactions | workload
+    api_producer groups producers readers topics | transactions | workload
 tools: _cli _stop _topic_lines _verifiable _without_effect _zookeeper_commands container_environment
     start | * | _config_zookeeper _dump_indexes _election_file _group_reset consumer_perf_test
     container delete_records producer_perf_test | _group_options configs dump_log leader_election

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pybroker.client.transactions.manager import TransactionManager
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.groups import heartbeat
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
@@ -427,6 +428,11 @@ PLANTED: Final = (
         "completion-forgotten",
         "a new coordinator completes the prepared transactions",
         (Replacement(TransactionCoordinator, "loaded", of_transactions.prepared_is_complete),),
+    ),
+    Planted(
+        "commit-before-delivery",
+        "the producer of pybroker.client commits after the delivery of all records",
+        (Replacement(TransactionManager, "commit", of_transactions.commit_at_once),),
     ),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+from pybroker.client.transactions.manager import TransactionManager
 from pybroker.coordinator.offsets.nodes import commit_change
 from pybroker.coordinator.offsets.transaction_writes import TransactionWrites
 from pybroker.coordinator.offsets.zookeeper_store import ZookeeperOffsets
@@ -90,5 +91,17 @@ def prepared_is_complete(loaded: Any) -> Any:
         vars(self)["_complete"] = lambda entry, transaction: None
         await loaded(self)
         del vars(self)["_complete"]
+
+    return changed
+
+
+def commit_at_once(commit: Any) -> Any:
+    """Commit without waiting for the deliveries of the transaction's records."""
+
+    async def changed(self: TransactionManager, _deliver: Any, deadline: Any) -> None:
+        async def nothing() -> None:
+            pass
+
+        await commit(self, nothing, deadline)
 
     return changed

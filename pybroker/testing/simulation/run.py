@@ -467,6 +467,7 @@ def _load(options: Options) -> WorkloadOptions:
         late_commits=bool(options.late_commits),
         writers=options.writers,
         loops=options.loops,
+        has_api_transactions=bool(options.api_transactions),
         offsets_partitions=_OFFSETS_PARTITIONS,
         unclean_mean_s=_UNCLEAN_MEAN_S[options.lossy],
     )

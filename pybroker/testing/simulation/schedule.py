@@ -80,6 +80,9 @@ class Options:
     loops: int = 0
     """The number of transactional ids whose producers write a record for each record of the first
     topic, and commit the offsets of these records in the same transaction."""
+    api_transactions: int = 0
+    """1: the clients with transactional ids use `pybroker.client.Producer`. 0: they send each
+    request themselves."""
     offsets_in_log: int = 0
     """1: committed offsets are stored in __consumer_offsets. 0: in ZooKeeper."""
     faults_s: float = 10.0

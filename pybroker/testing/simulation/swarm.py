@@ -66,6 +66,7 @@ _TRANSACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("writers", (1, 1, 2)),
     ("loops", (1, 1, 0)),
     ("offsets_in_log", (0, 0, 1)),
+    ("api_transactions", (0, 1)),
 )
 _LATE_COMMITS: Final = 0.5
 """The share of seeds with groups in which commits arrive late and twice."""

@@ -104,6 +104,9 @@ class WorkloadOptions:
     loops: int = 0
     """The number of transactional ids whose producers write a record for each record that they
     read, and commit the offsets of these records in the same transaction."""
+    has_api_transactions: bool = False
+    """Whether the clients with transactional ids use `pybroker.client.Producer`. If not, they send
+    each request themselves."""
     fetch_wait_ms: int = 50
     fetch_bytes: int = 65_536
     crash_mean_s: float = 0.0

@@ -46,6 +46,9 @@ from pybroker.wire.messages.transactions import (
 from pybroker.wire.schema import Message
 
 AnswerT = TypeVar("AnswerT", bound=Message)
+Settled = Callable[[int, int | BaseException], None]
+"""It is called once for each value of a call of `produce`, with the value's place among them, and
+with its offset or error. The offset is negative if the response has none."""
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -83,13 +86,16 @@ class TransactionalProducer:
         client_id: str,
         clock: Clock,
         rng: random.Random,
+        codecs: Sequence[str],
     ) -> None:
-        """`timeout_ms` is the transaction timeout."""
+        """`timeout_ms` is the transaction timeout. Each batch has one of `codecs`."""
         options = parse_options(
             ClientOptions,
             {"bootstrap_servers": bootstrap, "client_id": client_id, **CLIENT_OPTIONS},
         )
         self._cluster = Cluster(options, clock=clock, rng=rng)
+        self._rng = rng
+        self._codecs = codecs
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
         self.producer_id = -1
@@ -125,6 +131,9 @@ class TransactionalProducer:
         )
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
+
+    def begin(self) -> None:
+        """Do nothing: the first partition or group begins the transaction."""
 
     async def add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """Add the partitions to the transaction, and begin one unless it is open."""
@@ -205,18 +214,35 @@ class TransactionalProducer:
             lambda answer: [row.error_code for topic in answer.topics for row in topic.partitions],
         )
 
-    def batch(self, partition: TopicPartition, values: Sequence[str], codec: str) -> bytes:
+    def _batch(self, partition: TopicPartition, values: Sequence[str]) -> bytes:
         """Return the next batch of the partition, with the next sequence numbers."""
-        builder = BatchBuilder(Codec[codec.upper()])
+        builder = BatchBuilder(Codec[self._rng.choice(self._codecs).upper()])
         for value in values:
             builder.append(self._cluster.clock.wall_ms(), None, value.encode())
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
         return builder.build(self.producer_id, self.epoch, sequence, transactional=True)
 
-    async def produce(self, partition: TopicPartition, batch: bytes, *, once: bool = False) -> int:
-        """Append the batch, and return its base offset. With `once` the request is not
-        repeated."""
+    async def produce(
+        self,
+        partition: TopicPartition,
+        values: Sequence[str],
+        settled: Settled,
+        *,
+        once: bool = False,
+    ) -> None:
+        """Append the values as one batch. With `once` the request is not repeated. Raises
+        ClientError."""
+        try:
+            offset = await self._append(partition, self._batch(partition, values), once=once)
+        except ClientError as error:
+            for place in range(len(values)):
+                settled(place, error)
+            raise
+        for place in range(len(values)):
+            settled(place, offset + place if offset >= 0 else offset)
+
+    async def _append(self, partition: TopicPartition, batch: bytes, *, once: bool) -> int:
         topic, number = partition
         data = PartitionProduceData(index=number, records=batch)
         request = ProduceRequest(

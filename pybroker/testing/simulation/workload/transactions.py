@@ -6,15 +6,21 @@ of one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
 from pybroker.client import Consumer, ConsumerRecord
-from pybroker.client.errors import ClientError, Closed, OffsetUnavailable
+from pybroker.client.errors import (
+    AbortableTransactionError,
+    ClientError,
+    Closed,
+    OffsetUnavailable,
+)
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import ProducerFacts, Send, Transaction
 from pybroker.testing.history.values import Identity
+from pybroker.testing.simulation.workload.api_producer import ApiProducer
 from pybroker.testing.simulation.workload.clients import Client, Shared
 from pybroker.testing.simulation.workload.groups import TOPIC, CommittedOffsetClient, GroupPlan
 from pybroker.testing.simulation.workload.options import (
@@ -22,7 +28,9 @@ from pybroker.testing.simulation.workload.options import (
     OUTPUT_TOPIC,
     WorkloadOptions,
 )
-from pybroker.testing.simulation.workload.transaction_requests import TransactionalProducer
+from pybroker.testing.simulation.workload.transaction_requests import Settled, TransactionalProducer
+
+AnyProducer = TransactionalProducer | ApiProducer
 
 _PARTITIONS_MAX: Final = 3
 _RECORDS_MAX: Final = 4
@@ -111,32 +119,63 @@ class _TransactionalClient(Client):
         await self._work(producer)
         await producer.close()
 
-    async def _work(self, producer: TransactionalProducer) -> None:
+    async def _work(self, producer: AnyProducer) -> None:
         while not self.is_stopping:
             partitions = self._partitions()
             if partitions:
                 transaction = self._begin(producer)
-                await self._fill(producer, transaction, partitions)
-                await self._finish(producer, transaction)
+                await self._complete(
+                    producer, transaction, self._fill(producer, transaction, partitions)
+                )
             await self.rest(_REST_MEAN_S)
 
-    def _make(self) -> TransactionalProducer:
+    async def _complete(
+        self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
+    ) -> None:
+        """Wait until the transaction is `filled`, and end it. A transaction that can only be
+        aborted is aborted."""
+        try:
+            await filled
+            await self._finish(producer, transaction)
+        except AbortableTransactionError:
+            self._note_end(transaction, "fail")
+            await producer.end(is_commit=False)
+            self._note_identity(producer)
+
+    def _make(self) -> AnyProducer:
+        timeout_ms = self.rng.choice(_TIMEOUT_MS)
+        if self.options.has_api_transactions:
+            return ApiProducer(
+                self.shared.bootstrap,
+                self.transactional_id,
+                timeout_ms=timeout_ms,
+                client_id=self.name,
+                clock=self.clock,
+                rng=self.rng,
+                codec=self.rng.choice(self.options.codecs),
+                linger_ms=self.options.linger_ms,
+            )
         return TransactionalProducer(
             self.shared.bootstrap,
             self.transactional_id,
-            timeout_ms=self.rng.choice(_TIMEOUT_MS),
+            timeout_ms=timeout_ms,
             client_id=self.name,
             clock=self.clock,
             rng=self.rng,
+            codecs=self.options.codecs,
         )
 
-    async def _identify(self, producer: TransactionalProducer, *, keep: bool = False) -> None:
+    async def _identify(self, producer: AnyProducer, *, keep: bool = False) -> None:
         await producer.identify(keep=keep)
+        self._note_identity(producer)
+
+    def _note_identity(self, producer: AnyProducer) -> None:
         self.recorder.producer_started(
             self.transactional_id, self.who, producer.producer_id, producer.epoch
         )
 
-    def _begin(self, producer: TransactionalProducer) -> Transaction:
+    def _begin(self, producer: AnyProducer) -> Transaction:
+        producer.begin()
         return self.recorder.transaction_begun(
             self.transactional_id, self.who, producer.producer_id, producer.epoch, self.group
         )
@@ -147,7 +186,7 @@ class _TransactionalClient(Client):
 
     async def _fill(
         self,
-        producer: TransactionalProducer,
+        producer: AnyProducer,
         transaction: Transaction,
         partitions: Sequence[TopicPartition],
     ) -> None:
@@ -159,10 +198,10 @@ class _TransactionalClient(Client):
             await self._send(producer, transaction, partition, self.rng.randint(1, _RECORDS_MAX))
             await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
 
-    async def _finish(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+    async def _finish(self, producer: AnyProducer, transaction: Transaction) -> None:
         """End the transaction: commit it, abort it, or leave it open and end the process. After the
-        abort of a `late` one the producer sends a further batch of it. After the abort of a `keep`
-        one it takes its next epoch."""
+        abort of a `late` one a producer that sends each request itself sends a further batch of it.
+        After the abort of a `keep` one such a producer takes its next epoch."""
         end = "commit" if self._is_calm else self.rng.choice(_ENDS)
         if end == "commit":
             await self._commit(producer, transaction)
@@ -173,12 +212,14 @@ class _TransactionalClient(Client):
         else:
             await producer.end(is_commit=False)
             self._note_end(transaction, "fail")
-            if end == "late":
+            if isinstance(producer, ApiProducer):
+                self._note_identity(producer)
+            elif end == "late":
                 await self._send_late(producer, transaction)
             elif end == "keep":
                 await self._identify(producer, keep=True)
 
-    async def _commit(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+    async def _commit(self, producer: AnyProducer, transaction: Transaction) -> None:
         transaction.commit_asked = self.recorder.now()
         try:
             await producer.end(is_commit=True)
@@ -196,19 +237,30 @@ class _TransactionalClient(Client):
         transaction of the same epoch."""
         partition = self.rng.choice(self.shared.catalog.partitions())
         await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
-        await self._send(producer, transaction, partition, 1, once=True)
+        values, settled = self._noted(transaction, partition, 1)
+        await producer.produce(partition, values, settled, once=True)
 
     async def _send(
         self,
-        producer: TransactionalProducer,
+        producer: AnyProducer,
         transaction: Transaction,
         partition: TopicPartition,
         count: int,
-        *,
         sources: Sequence[tuple[TopicPartition, int]] = (),
-        once: bool = False,
     ) -> None:
-        """Write one batch of values to the partition. Raises ClientError."""
+        """Write values to the partition. Raises ClientError."""
+        values, settled = self._noted(transaction, partition, count, sources)
+        await producer.produce(partition, values, settled)
+
+    def _noted(
+        self,
+        transaction: Transaction,
+        partition: TopicPartition,
+        count: int,
+        sources: Sequence[tuple[TopicPartition, int]] = (),
+    ) -> tuple[list[str], Settled]:
+        """Record the begin of `count` sends. Return their values, and the function that records
+        their outcomes."""
         sends = []
         for number in range(count):
             identity = Identity(self.name, self.incarnation, self._counter)
@@ -219,18 +271,19 @@ class _TransactionalClient(Client):
                 transaction.inputs[send.value] = sources[number]
             sends.append(send)
         self._open += sends
-        codec = self.rng.choice(self.options.codecs)
-        batch = producer.batch(partition, [send.value for send in sends], codec)
-        try:
-            offset = await producer.produce(partition, batch, once=once)
-        except ClientError as error:
-            for send in sends:
-                self._open.remove(send)
-                self.recorder.failed(send, error, definite=error.definite)
-            raise
-        for number, send in enumerate(sends):
+
+        def settled(place: int, result: int | BaseException) -> None:
+            send = sends[place]
+            if send not in self._open:
+                return  # the process was killed
             self._open.remove(send)
-            self.recorder.stored(send, offset + number if offset >= 0 else offset)
+            if isinstance(result, int):
+                self.recorder.stored(send, result)
+            else:
+                definite = isinstance(result, ClientError) and result.definite
+                self.recorder.failed(send, result, definite=definite)
+
+        return [send.value for send in sends], settled
 
 
 class WriterClient(_TransactionalClient):
@@ -246,7 +299,7 @@ class LoopClient(_TransactionalClient):
         self.group = transactional_id
         self._committed: dict[TopicPartition, int] = {}
 
-    async def _work(self, producer: TransactionalProducer) -> None:
+    async def _work(self, producer: AnyProducer) -> None:
         self._hold(producer)
         consumer = await self.opened(self._make_consumer)
         if consumer is None:
@@ -263,11 +316,11 @@ class LoopClient(_TransactionalClient):
     def _make_consumer(self) -> Consumer:
         return _committed_consumer(self, self.group, auto_offset_reset="none")
 
-    async def _identify(self, producer: TransactionalProducer, *, keep: bool = False) -> None:
-        await super()._identify(producer, keep=keep)
+    def _note_identity(self, producer: AnyProducer) -> None:
+        super()._note_identity(producer)
         self._hold(producer)
 
-    def _hold(self, producer: TransactionalProducer) -> None:
+    def _hold(self, producer: AnyProducer) -> None:
         """Record the producer's epoch as the generation of a group with one member."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
@@ -285,7 +338,7 @@ class LoopClient(_TransactionalClient):
             self._committed[partition] = max(offset, starts[partition])
             consumer.seek(partition, self._committed[partition])
 
-    async def _transform_some(self, producer: TransactionalProducer, consumer: Consumer) -> None:
+    async def _transform_some(self, producer: AnyProducer, consumer: Consumer) -> None:
         try:
             found = await consumer.getmany(_POLL_MS, _RECORDS_READ_MAX)
         except OffsetUnavailable:
@@ -294,8 +347,7 @@ class LoopClient(_TransactionalClient):
         if not found:
             return
         transaction = self._begin(producer)
-        await self._transform(producer, transaction, found)
-        await self._finish(producer, transaction)
+        await self._complete(producer, transaction, self._transform(producer, transaction, found))
         if transaction.outcome == "ok":
             for key, offset in transaction.offsets.items():
                 self._committed[TopicPartition(*key)] = offset
@@ -306,7 +358,7 @@ class LoopClient(_TransactionalClient):
 
     async def _transform(
         self,
-        producer: TransactionalProducer,
+        producer: AnyProducer,
         transaction: Transaction,
         found: Mapping[TopicPartition, Sequence[ConsumerRecord]],
     ) -> None:
@@ -315,7 +367,7 @@ class LoopClient(_TransactionalClient):
             target = TopicPartition(OUTPUT_TOPIC, self.rng.randrange(count))
             await producer.add_partitions([target])
             sources = [(partition, record.offset) for record in records]
-            await self._send(producer, transaction, target, len(records), sources=sources)
+            await self._send(producer, transaction, target, len(records), sources)
             await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
         offsets = {partition: records[-1].offset + 1 for partition, records in found.items()}
         for partition, offset in offsets.items():
@@ -324,7 +376,7 @@ class LoopClient(_TransactionalClient):
         await producer.commit_offsets(self.group, offsets)
         await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
 
-    async def _commit(self, producer: TransactionalProducer, transaction: Transaction) -> None:
+    async def _commit(self, producer: AnyProducer, transaction: Transaction) -> None:
         commits = [
             self.recorder.commit_begun(
                 self.group, self.who, transaction.epoch, TopicPartition(*key), offset
