@@ -11,10 +11,11 @@ from pybroker.storage.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A part of a log to clean: its first `segments`, up to the offset `end`. Below `first_dirty`
-    an earlier pass has left one record of each key. The values are those of the moment of the
-    choice: `generation` shows a later truncation, `last_batches` has the last batch of each known
-    producer (producer id -> its last offset; None: its last batch is a marker)."""
+    """The part of a log that one pass of the log cleaner cleans: the first `segments` of the log,
+    up to the offset `end`. The dirty part begins at `first_dirty`; earlier passes have cleaned the
+    records below it. `dirty_ratio` is the share of dirty bytes in `segments`. `generation` is that
+    of the log at the time of the choice: a truncation changes it. `last_batches` maps each known
+    producer id to the last offset of the producer's last batch, or to None if that is a marker."""
 
     log: Log
     segments: tuple[Segment, ...]
@@ -26,14 +27,16 @@ class Plan:
 
 
 def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> Plan | None:
-    """Return what of the log is to be cleaned; None if nothing, or if the share of bytes that are
-    not cleaned yet is at most min.cleanable.dirty.ratio and no record is older than
-    max.compaction.lag.ms.
+    """Return the part of the log that is due for cleaning, or None. A log is due if its share of
+    dirty bytes exceeds min.cleanable.dirty.ratio, or if its first dirty segment is older than
+    max.compaction.lag.ms. A log that is damaged, failed or not compacted is never due.
 
-    Only whole segments are cleaned that are closed, durable, below the high watermark and the first
-    open transaction, and at least min.compaction.lag.ms old. `cleaned_to` is the offset in
-    cleaner-offset-checkpoint. If it lies outside the log, all is dirty. The caller runs on the
-    event loop. May raise StorageError."""
+    The cleaner cleans only whole segments. Such a segment is closed and durable. It ends at or
+    below the high watermark, and at or below the first offset of every open transaction. Its
+    records are at least min.compaction.lag.ms old.
+
+    `cleaned_to` is the log's offset in cleaner-offset-checkpoint. If it lies outside the log, or is
+    None, the whole log is dirty. Must be called on the event loop. May raise StorageError."""
     config = log.config
     if not config.compacts or log.failure is not None or log.damage is not None:
         return None

@@ -1,5 +1,5 @@
-"""The log cleaner of one broker: it looks for the log with the largest share of bytes that are not
-cleaned yet, cleans it, and looks for the next one.
+"""The log cleaner of one broker. It chooses the log with the largest share of dirty bytes (bytes
+that no pass has cleaned yet), cleans this log, and chooses the next one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _STEP_BYTES: Final = 256 * 1024
-"""About how many bytes a step in a thread reads; between the steps the cleaner can be stopped."""
+"""About how many bytes each step in a thread reads. The cleaner can stop between two steps."""
 _FIRST_REST_S: Final = 15.0
 _LONGEST_REST_S: Final = 900.0
-"""How long a log that could not be cleaned is left alone: longer after each failure."""
+"""The longest pause before the cleaner tries a log again. The pause begins with `_FIRST_REST_S` and
+doubles with each further failure to clean the log."""
 _IDLE_S_MIN: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A log that could not be cleaned: the reason, how long it rests, and until when (seconds of
-    the monotonic clock)."""
+    """A log that the cleaner could not clean. `reason` is the error. The cleaner tries the log
+    again after `rest_s` seconds, at the time `until_s` (monotonic seconds)."""
 
     reason: str
     rest_s: float
@@ -42,8 +43,8 @@ class SetAside:
 
 
 class LogCleaner:
-    """Cleans the compacted logs between `start` and `stop`, with log.cleaner.threads tasks. No two
-    tasks clean the same log. `set_aside` has the logs that could not be cleaned."""
+    """Cleans the compacted logs between `start` and `stop`, in log.cleaner.threads tasks. No two
+    tasks clean the same log. `set_aside` contains the logs that the cleaner could not clean."""
 
     def __init__(
         self,
@@ -56,7 +57,8 @@ class LogCleaner:
         config: Callable[[], BrokerConfig],
         counters: CleanerCounters,
     ) -> None:
-        """`busy` returns the partitions whose logs must not be changed now."""
+        """`busy` returns the partitions whose logs the cleaner must not change now, for example
+        because they are being truncated or moved."""
         self._logs = logs
         self._high_watermark = high_watermark
         self._busy = busy
@@ -74,7 +76,7 @@ class LogCleaner:
             self._add_workers()
 
     async def stop(self) -> None:
-        """Stop cleaning. Waits for the step that runs in a thread. Idempotent."""
+        """Stop cleaning, and wait until the step that runs in a thread has ended. Idempotent."""
         await self._tasks.close()
 
     def _add_workers(self) -> None:
@@ -100,8 +102,8 @@ class LogCleaner:
                 self._under_way.discard(key)
 
     def _choose(self) -> Plan | None:
-        """Return the plan for the log with the largest share of dirty bytes; None if none is due.
-        Runs on the event loop, as appends and truncations do."""
+        """Return the plan for the due log with the largest share of dirty bytes, or None if no log
+        is due. Runs on the event loop, so no append or truncation changes a log meanwhile."""
         best: Plan | None = None
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
         busy = self._busy()
@@ -143,8 +145,8 @@ class LogCleaner:
         write = self._logs.checkpoints.write_cleaned_to
         await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to)
         if self._logs.checkpoints.cleaned_to(key) != done.cleaned_to:
-            # Without this rest the cleaner would clean the same part again and again.
-            self._rest(key, StorageError("its checkpoint could not be written"))
+            # Without this pause the cleaner would clean the same part again and again.
+            self._rest(key, StorageError("cleaner-offset-checkpoint cannot be written"))
             return
         self.set_aside.pop(key, None)
         seconds = self._clock.monotonic() - began_s
@@ -185,8 +187,8 @@ class LogCleaner:
         )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call the function in a thread. A cancelled caller waits for its end all the same, because
-        a thread cannot be stopped."""
+        """Call `function` in a thread, and return its result. A cancelled caller still waits until
+        the function has ended, because a thread cannot be stopped."""
         future = asyncio.ensure_future(self._blocking.run(function, *arguments))
         try:
             return await asyncio.shield(future)
@@ -196,7 +198,8 @@ class LogCleaner:
 
 
 def _advance(steps: Iterator[int | Result]) -> int | Result:
-    """Take steps until they have read _STEP_BYTES, or the pass is complete."""
+    """Run steps of the pass until they have read `_STEP_BYTES`, or the pass is complete. Return the
+    number of bytes read, or the result of the complete pass."""
     total = 0
     for done in steps:
         if isinstance(done, Result):

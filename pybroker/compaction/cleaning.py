@@ -1,8 +1,9 @@
 """One pass of the log cleaner over a log.
 
-The pass first collects the last offset of each key in the dirty part. Then it copies the segments
-without the records that a later one of the same key replaces, and puts each copy into the place of
-its originals. Kafka's rules decide what stays (`_Pass._fate`, `_Keeps`). Offsets never change.
+First the pass collects the last offset of each key in the dirty part of the log. Then it copies the
+segments without the records that have a later record with the same key. Each copy replaces its
+original segments. `_Pass._fate` and `_Keeps` apply Kafka's rules for the batches and records that
+the log retains. Offsets never change.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ _OFFSETS_MAX: Final = 2**31 - 1
 
 
 class CannotClean(Exception):
-    """The log cannot be cleaned as it is; the message says why, and what to change."""
+    """The log cannot be cleaned with the present options. The message says why, and which option to
+    change."""
 
 
 @dataclass(slots=True)
 class Result:
-    """The result of a pass: the offset up to which the log is clean, and bytes before and after."""
+    """The result of a pass: the offset up to which the log is clean, and the size in bytes of the
+    cleaned segments before and after the pass."""
 
     cleaned_to: int
     before_bytes: int = 0
@@ -45,13 +48,13 @@ class Result:
 def clean(
     plan: Plan, disk: Disk, memory_bytes: int, now_ms: int
 ) -> Generator[int | Result, None, None]:
-    """Clean a part of a log, step by step: yield the number of bytes read by each step, and the
-    result at the end. Each step waits for the disk; the caller runs it in a thread, one at a time.
-    `memory_bytes` limits the memory for keys.
+    """Clean the part of a log that `plan` names, step by step. Yield the number of bytes that each
+    step has read, and at the end the result. Each step waits for the disk, so the caller runs the
+    steps in threads, one after another. `memory_bytes` limits the memory for keys.
 
-    Raises CannotClean or CorruptionError if the log cannot be cleaned, DiskFull, and StorageError
-    also if the log was truncated or closed meanwhile. The log is unchanged then, or consists of
-    whole cleaned and whole original segments."""
+    Raises CannotClean, CorruptionError for a damaged batch, DiskFull, or StorageError. StorageError
+    may also mean that the log was truncated or closed during the pass. After an error each segment
+    of the log is either an original or a complete copy."""
     work = _Pass(plan, disk, OffsetMap(memory_bytes, plan.first_dirty), now_ms)
     yield from work.collect_keys()
     result = Result(work.keys.end)
@@ -65,7 +68,8 @@ def clean(
 
 
 def _groups(segments: list[Segment], plan: Plan) -> Iterator[list[Segment]]:
-    """Yield the segments in groups, of which each becomes one segment: small ones are merged."""
+    """Yield the segments in groups. The pass writes one new segment for each group, and so merges
+    small segments."""
     config = plan.log.config
     group: list[Segment] = []
     for segment in segments:
@@ -91,12 +95,13 @@ class _Pass:
         self.keys = keys
 
     def transactions(self, from_offset: int) -> SeenTransactions:
-        """Return the transactions of the batches from `from_offset` on."""
+        """Return the state of the transactions at `from_offset`, before the first batch there."""
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
     def collect_keys(self) -> Iterator[int]:
-        """Put the keys of the dirty part into the map, batch by batch until it is full."""
+        """Put the keys of the dirty part into the offset map, batch by batch, until the map is
+        full. Yield the size of each batch."""
         plan, keys = self._plan, self.keys
         seen = self.transactions(plan.first_dirty)
         for segment in plan.segments:
@@ -125,8 +130,9 @@ class _Pass:
             keys.end = segment.next_offset
 
     def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
-        """Copy a group of segments without what is not needed, and replace them by the copy. Return
-        the size of the copy in bytes."""
+        """Copy the retained batches and records of a group of segments into one new segment, and
+        replace the group by it. Yield the size of each batch read. Return the size of the new
+        segment in bytes."""
         log, base = self._plan.log, group[0].base_offset
         writer = _Writer(Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX))
         try:
@@ -146,7 +152,8 @@ class _Pass:
         return size
 
     def _fate(self, batch: Batch, seen: SeenTransactions) -> Fate:
-        """Decide about a batch by its transaction and its producer (Kafka's Cleaner.cleanInto)."""
+        """Return the decision about a batch that follows from its transaction and its producer, as
+        in Kafka's `Cleaner.cleanInto`."""
         header = batch.header
         keeps_header = header.has_producer and self._is_last_of_producer(header)
         if not header.is_control:
@@ -169,14 +176,15 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Keeps:
-    """Decides about the records of one batch (Kafka's Cleaner.shouldRetainRecord)."""
+    """Returns for each record of one batch whether the log retains it, as in Kafka's
+    `Cleaner.shouldRetainRecord`."""
 
     keys: OffsetMap
     base_offset: int
     drops_tombstones: bool
 
     def __call__(self, record: Slice) -> bool:
-        # A key without a record in the map has none behind this one that the pass has seen.
+        # If the map does not contain the key, the dirty part has no later record with this key.
         offset = self.base_offset + record.offset_delta
         if record.key is None or not self.keys.is_last(record.key, offset):
             return False
@@ -192,7 +200,7 @@ class _Writer:
         self._batches: list[Appended] = []
 
     def clear(self, disk: Disk) -> None:
-        """Remove what an earlier pass has left in the files."""
+        """Remove the data that an interrupted earlier pass has left in the files."""
         for path in self.segment.paths():
             if path != self.segment.path:
                 disk.unlink(path)
@@ -212,7 +220,8 @@ class _Writer:
             self._data, self._batches = bytearray(), []
 
     def finish(self, disk: Disk, seen: SeenTransactions, next_offset: int) -> int:
-        """Make all files of the segment durable and close them. Return the size in bytes."""
+        """Make all files of the segment durable and close them. Return the size of the segment in
+        bytes."""
         segment = self.segment
         self._flush()
         for transaction in seen.kept:
@@ -221,14 +230,14 @@ class _Writer:
         disk.open(segment.transactions.path, create=True).close()
         segment.seal()
         for table in (segment.times.table, segment.offsets.table):
-            table.spill()  # an empty segment has index files, too
+            table.spill()  # also an empty segment has index files
         segment.sync(indexes=True)
         segment.close()
         segment.end_at(segment.size, next_offset)
         return segment.size
 
     def discard(self, disk: Disk) -> None:
-        """Remove the files, unless they were renamed already."""
+        """Remove the files of the new segment, unless they have their final names already."""
         self.segment.close()
         for path in self.segment.paths():
             disk.unlink(path)

@@ -1,5 +1,5 @@
-"""The compaction of one batch: its records without those that are not needed, and its delete
-horizon (KIP-534)."""
+"""The compaction of one batch: removes records from the batch, and sets its delete horizon
+(KIP-534)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Batch(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """The decision about a batch before its records are looked at.
+    """The decision about a batch, made before its records are read.
 
-    - `drops_records`: no record stays: the records are aborted, or the marker is not needed.
-    - `keeps_header`: the batch stays even without records, because the producer's next sequence
-      depends on it.
-    - `begins_horizon`: the batch is the marker of a transaction without records. It gets a delete
-      horizon, and a later pass removes it after that time.
+    - `drops_records`: remove all records of the batch, because their transaction was aborted or
+      because the batch is a marker that is no longer needed.
+    - `keeps_header`: retain the header even if no record is left, because it has the last sequence
+      number of the producer.
+    - `begins_horizon`: the batch is the marker of a transaction that has no batches left. The batch
+      gets a delete horizon (a time), and the first pass after that time removes the batch.
     """
 
     drops_records: bool = False
@@ -46,9 +47,11 @@ class Fate(NamedTuple):
 
 
 def remains(batch: Batch, fate: Fate, keeps: Callable[[Slice], bool], horizon: int) -> Batch | None:
-    """Return the batch with the records that stay, the same object if all stay; None if nothing
-    remains. `keeps` decides about each record of a batch that is no marker. A batch that gets its
-    first tombstone as the last record of a key gets the delete `horizon` (ms since 1970).
+    """Return the batch with its retained records, or None if neither a record nor the header is
+    retained. If the batch does not change, return the same object. `keeps` returns for each record
+    whether to retain it; it is not called for a marker. A retained batch gets the delete `horizon`
+    (ms since 1970) if it has none yet, and if it has a retained tombstone or
+    `fate.begins_horizon` is True.
 
     Raises the errors of `records_payload`."""
     header = batch.header
@@ -69,7 +72,7 @@ def remains(batch: Batch, fate: Fate, keeps: Callable[[Slice], bool], horizon: i
 
 
 def _without_records(batch: Batch) -> Batch:
-    """Return the header alone, uncompressed; the same batch if it has no records already."""
+    """Return the batch without its records. A batch that has no records is returned unchanged."""
     header = batch.header
     if not header.record_count:
         return batch
@@ -84,8 +87,8 @@ def _without_records(batch: Batch) -> Batch:
 
 
 def _with(header: BatchHeader, payload: bytes, kept: Sequence[Slice], horizon: int) -> Batch:
-    """Return the batch with the records `kept` and, unless it is NO_HORIZON, this delete horizon.
-    Offsets, sequences and timestamps stay as they are."""
+    """Return the batch with only the records `kept`. If `horizon` is not NO_HORIZON, also set it as
+    the delete horizon. The offsets, sequences and timestamps of the records do not change."""
     if not header.uses_log_append_time:
         latest = max(header.base_timestamp + each.time_delta for each in kept)
         header = header._replace(max_timestamp=latest)
@@ -104,7 +107,7 @@ def _with(header: BatchHeader, payload: bytes, kept: Sequence[Slice], horizon: i
 
 
 def _shifted(payload: bytes, record: Slice, shift: int) -> bytes:
-    """Return the encoded record with a timestamp delta that is larger by `shift`."""
+    """Return the encoded record with `shift` added to its timestamp delta."""
     body = bytearray(1)
     put_varint(body, record.time_delta + shift)
     body += payload[record.after_time : record.end]

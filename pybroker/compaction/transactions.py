@@ -1,5 +1,6 @@
-"""The transactions in the batches that the log cleaner reads: which batches are aborted, and which
-markers are not needed any more. Pure; as in Kafka's CleanedTransactionMetadata."""
+"""The state of the transactions in the batches that the log cleaner reads. It shows which batches
+are aborted, and which markers are no longer needed, as Kafka's CleanedTransactionMetadata does. The
+code does no I/O."""
 
 from __future__ import annotations
 
@@ -11,23 +12,27 @@ from pybroker.storage.txn_index import AbortedTransaction
 
 
 class SeenTransactions:
-    """Follows the transactions of a log from batch to batch, in the order of the offsets."""
+    """The state of a log's transactions at the batch that the log cleaner reads. The caller passes
+    each batch once, in the order of the offsets: a marker to `is_empty`, any other batch to
+    `is_aborted`."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted` are all aborted transactions with records in the batches to come."""
+        """`aborted` are the aborted transactions of the batches that the caller will pass."""
         self._to_come = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTransaction] = {}
         """Producer id -> its aborted transaction, from its first offset to its marker."""
         self._with_records: set[int] = set()
-        """The producers of aborted transactions that still had batches."""
+        """The producer ids of the open aborted transactions of which at least one batch was
+        read."""
         self._committed: set[int] = set()
-        """The producers of committed transactions that still had batches."""
+        """The producer ids of the open committed transactions of which at least one batch was
+        read."""
         self.kept: list[AbortedTransaction] = []
-        """The aborted transactions whose batches or markers stay, for the index of the segment. The
-        caller empties the list for each segment."""
+        """The aborted transactions whose batches were read, for the transaction index of the new
+        segment. The caller empties the list after each segment."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Return whether the records of this batch, which is no marker, are aborted."""
+        """Return whether the transaction of this batch was aborted. The batch is no marker."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -38,8 +43,9 @@ class SeenTransactions:
         return False
 
     def is_empty(self, header: BatchHeader, marker: EndTransaction | None) -> bool:
-        """Return whether no batch of the transaction that this marker ends was left. `marker` None:
-        a control record of an unknown type, which is always kept."""
+        """Return whether the transaction that this marker ends has no batch left in the log. Return
+        False if `marker` is None: the batch then has a control record of an unknown type, and the
+        log always retains it."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:
