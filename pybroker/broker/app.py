@@ -181,7 +181,7 @@ class BrokerApp:
         push("registration", partial(unregister, coord, self._broker))
         join = partial(again, "registration", self._membership.join)
         await start("membership", join, self._membership.leave)
-        # After the membership, which knows whether the broker is registered.
+        # After the start of the membership, which knows whether the broker is registered.
         coord.add_listener(self.lease.session_changed)
         return existing
 
@@ -212,10 +212,11 @@ class BrokerApp:
         # only now. This stop closes them before the services that answer requests stop.
         close = partial(close_connections, self._server, self.replicas)
         await start("requests", self._gate.let_brokers_in, close)
-        # After the requests: at stop, waiting members are answered before the connections close.
+        # The groups start after the requests, so they stop first: waiting members are answered
+        # before the connections close.
         await start("groups", self.groups.start, self.groups.stop)
         await start("transactions", self._transactions.start, self._transactions.stop)
-        # Started last, so stopped first: other brokers lead before anything closes here.
+        # Started last, so stopped first: other brokers lead before any component closes here.
         push("controlled-shutdown", self._hand_over)
 
     async def _hand_over(self) -> None:

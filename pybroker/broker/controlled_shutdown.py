@@ -3,8 +3,8 @@ partitions.
 
 The cluster is correct without a controlled shutdown, since a broker may die at any time. But
 clients would have to wait until the controller notices that the broker has ended. The number of
-attempts and the time of each one are limited. The broker asks no longer if there is no other
-broker, or if the broker has no connection to ZooKeeper.
+attempts and the time of each one are limited. The broker stops asking if no other broker is live,
+or if it has no connection to ZooKeeper.
 """
 
 from __future__ import annotations

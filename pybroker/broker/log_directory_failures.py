@@ -37,9 +37,9 @@ async def read_accepted_losses(
 ) -> dict[TopicPartition, Left]:
     """The operator has accepted that some replicas of this broker lost records. Return these
     replicas: partition -> the replica's present log end offset and its checkpointed high watermark.
-    Both are 0 if the log is gone. The records were lost with a log directory, or behind a corrupt
-    range. If such a replica were elected, its followers would truncate their logs. Raise
-    CoordError."""
+    Both are 0 if the log does not exist. The lost records were in a lost log directory, or in or
+    after a corrupt range of the log. If such a replica were elected, its followers would truncate
+    their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut

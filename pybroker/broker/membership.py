@@ -65,7 +65,8 @@ class Membership:
         """Register for the first time, and follow the events of the ZooKeeper session from then on.
         Raise StartupError if the broker id is taken, CoordError if ZooKeeper does not answer."""
         generation = -1
-        while generation != self._coord.generation:  # else the session ended unnoticed
+        # If the session ends during the registration, the next session needs its own registration.
+        while generation != self._coord.generation:
             generation = self._coord.generation
             self._is_outdated = False
             broker = await self._register()

@@ -59,8 +59,8 @@ class ZooKeeperLease:
         self._changed = changed
         self._timer: asyncio.TimerHandle | None = None
         self._beat_at = math.inf
-        # The end (boottime) of a pause of the process, until ZooKeeper confirms the session; inf if
-        # there was none.
+        # The time (boottime) at which the last long pause of the process ended. It is inf if there
+        # was no such pause, or if ZooKeeper has confirmed the session since.
         self._woke_at = math.inf
         self.level = Authority.ALL
         self.is_valid = True
