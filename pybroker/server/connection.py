@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_then = 0
         self._unread_then = 0
 
-    # asyncio's side
+    # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport, but are no subclass of it.
@@ -135,7 +135,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._request is not None:
-            # Cancelled only after it has begun: else its awaitable would never be awaited.
+            # The task is cancelled only after it has begun. Otherwise the awaitable of the handler
+            # would never be awaited.
             asyncio.get_running_loop().call_soon(self._request.cancel)
         if self._next_turn is not None:
             self._next_turn.cancel()
@@ -186,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._may_serve():
             self._serve()
 
-    # the owner's side
+    # called by the connection's owner
 
     def close(self) -> None:
         """Close the connection after all responses that are ready have been sent."""
