@@ -2,11 +2,11 @@
 
 The controller may elect another leader although this broker cannot be reached. Committed records
 stay valid even then, because each ISR change is a conditional write. So the old leader may serve
-committed records, and may accept appends with acks=all, which wait for the in-sync replicas. For an
-answer that no other replica confirms, the broker must hear from ZooKeeper. The log end needs the
-highest level. After an ordinary election the new leader waits replica.lag.time.max.ms for this
-broker before it commits records without it. It does not wait if the controller counted this broker
-as failed, for example after this broker has asked for another leader.
+committed records, and may accept appends with acks=all, which wait for the in-sync replicas. An
+answer that no other replica confirms needs recent answers of ZooKeeper. An answer with the log end
+needs the highest level. After an ordinary election the new leader waits replica.lag.time.max.ms for
+this broker before it commits records without it. The new leader does not wait if the controller
+counted this broker as failed, for example after this broker has asked for another leader.
 """
 
 from __future__ import annotations

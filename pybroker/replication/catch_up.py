@@ -32,8 +32,8 @@ class CatchUp:
         """Find the incomplete replicas in `copies` (the partitions that this broker follows) that
         have caught up with their leader, and allow them to lead: remove their `incomplete` mark on
         disk. `channel` asks the leader of these partitions for its log end. A failed check is
-        logged and repeated at the next call. Return whether a replica in `copies` is incomplete
-        still."""
+        logged and repeated at the next call. Return whether `copies` still contains an incomplete
+        replica."""
         is_incomplete = False
         for key in self._health.allowing(Event.COMPLETE):
             copy = copies.get(key)

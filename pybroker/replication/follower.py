@@ -3,9 +3,9 @@
 The follower's log is the only state: its end and its last leader epoch determine the next fetch. A
 log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). The
 leader returns its largest leader epoch that is not above the follower's last one, and the end
-offset of this epoch. This epoch may end at another offset in the follower's log. The follower
-truncates to the smaller of the two offsets, and fetches again, until the leader no longer reports a
-difference.
+offset of that epoch in the leader's log. The same epoch may end at another offset in the follower's
+log. The follower truncates to the smaller of these two end offsets, and fetches again, until the
+leader no longer reports a difference.
 
 Records below the high watermark are committed, and the follower does not truncate them
 (`cuts_committed`), unless a loss receipt says that the controller elected a leader without them.

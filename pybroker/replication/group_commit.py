@@ -105,7 +105,7 @@ class GroupCommit:
                 finally:
                     directory.busy.discard(due)
         finally:
-            # Not in a done callback, which runs later: the next request must find the lane free.
+            # A done callback would run too late: the next request must find the lane free.
             directory.lanes.discard(lane)
 
     async def _sync(self, due: Flushable) -> None:

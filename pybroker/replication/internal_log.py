@@ -186,7 +186,7 @@ class InternalLog:
             missing = offset - self._require().high_watermark
             if missing <= 0:
                 return
-            # In the purgatory of produces the unit is an offset.
+            # The purgatory of produce requests counts offsets, not bytes.
             await self._replicas.produces.wait(
                 [self._key], missing_bytes=missing, timeout_s=_LOOK_AGAIN_S
             )

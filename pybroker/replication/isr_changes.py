@@ -349,7 +349,7 @@ class IsrChanges:
             begun = self._clock.monotonic()
             await asyncio.sleep(interval_s)
             if self._clock.monotonic() - begun > interval_s * 1.5:
-                continue  # the process was paused: read the fetches that have arrived first
+                continue  # after a pause of the process, first read the fetches that have arrived
             await self.review_all()
 
     async def review_all(self) -> None:

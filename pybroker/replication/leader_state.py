@@ -2,9 +2,9 @@
 
 The code does no I/O. An ISR change takes three steps. First the leader proposes the change. Until
 its result is known, the high watermark waits for the members of both the old and the new ISR. Then
-`IsrChanges` writes the change to the state node, on the condition of the node's version. Last it
-reports the result to the leader. At most one change is under way. It ends only when the write was
-applied, or can no longer be applied: a lost reply proves neither.
+`IsrChanges` writes the change to the state node, on the condition of the node's version. Last
+`IsrChanges` reports the result to the leader. At most one change is under way. A change ends only
+when its write was applied, or can no longer be applied. A lost reply proves neither.
 """
 
 from __future__ import annotations
@@ -356,8 +356,9 @@ class LeaderState:
 
     def told(self, state: PartitionState, version: int) -> None:
         """Adopt a partition state that the controller sent, with the version of its state node. If
-        a change is under way, the controller may have read the node before that change: each
-        in-sync follower then may have left the stored ISR, and the state node is checked."""
+        a change is under way, the controller may have read the node before that change. Then each
+        in-sync follower may have left the stored ISR, and the leader's next proposal is a check of
+        the state node."""
         if self.pending is not None:
             self._doubted.update(self._incarnations)
         self.adopt(state, version)
@@ -365,7 +366,8 @@ class LeaderState:
     def refused(self, change: IsrChange) -> None:
         """Note that the change can never be applied: the joining broker has registered again since
         its fetch, or is not registered. It may join after a fetch with its new incarnation. The
-        refusal proves nothing about the stored ISR, so the state node is checked next."""
+        refusal proves nothing about the stored ISR, so the next proposal is a check of the state
+        node."""
         self.pending = None
         self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation

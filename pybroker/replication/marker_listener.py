@@ -1,4 +1,4 @@
-"""The listener that learns of the markers that end transactions."""
+"""The listener for commit and abort markers of internal topics."""
 
 from __future__ import annotations
 

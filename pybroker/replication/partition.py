@@ -399,8 +399,8 @@ class Partition(Watched):
             self._move_high_watermark(max(self._high_watermark, result.last_offset + 1))
         else:
             self._uncommitted_bytes += len(data)
-            # Only if this batch is durable. Else this call could advance the high watermark after
-            # the sync of an earlier batch, and `log_synced` would not wake the waiting requests.
+            # `settle` is called only if this batch is durable. Otherwise it could advance the high
+            # watermark after the sync of an earlier batch, and `log_synced` would wake no request.
             if self._alone_up_to and self.log.durable_end > result.last_offset:
                 self.settle()
         if self._watchers:

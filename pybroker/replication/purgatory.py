@@ -89,7 +89,7 @@ class Wait:
 
     def end(self) -> None:
         """Stop waiting for the partitions, without a call of `on_over`. The caller calls this once:
-        after the call of `on_over`, or if it gives the request up."""
+        after the call of `on_over`, or when it cancels the request."""
         self._purgatory._end(self)
 
 
@@ -164,8 +164,8 @@ class Purgatory:
     ) -> Wait:
         """Wait like `wait`, but without a task: `on_over` is called once when the wait is over. It
         may be called in the middle of a change of a partition, so it must not read partitions. The
-        caller calls `end` of the result later, or to give the request up. If the wait
-        `shares_timer` and is long, it is shortened by less than SHARED_TIMER_S."""
+        caller calls `end` of the result after that, or to cancel the request. If `shares_timer` is
+        True, a long wait may end earlier, by less than SHARED_TIMER_S."""
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
         if more is not None:

@@ -89,7 +89,7 @@ class Scrubber:
 
     async def _look_at_suspects(self) -> bool:
         """Check each offset at which a read has failed. The log may be intact: a damaged index also
-        makes reads fail. Return False, as nothing has to be tried again."""
+        makes reads fail. Return False: the caller need not call again."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)

@@ -156,7 +156,7 @@ class Truncator:
                         " no loss receipt allows it",
                     )
                 if receipt is None:
-                    return None  # all elections were clean: the records were never acknowledged
+                    return None  # all elections were clean, so the records were never acknowledged
                 await self._losses.add_truncation(key, receipt.leader_epoch, start, end)
         except (CoordError, MalformedNode, TimeoutError) as error:
             is_damaged = isinstance(error, MalformedNode)

@@ -14,7 +14,7 @@ class PartitionWatcher(Protocol):
 
 
 class Watched:
-    """Tells each watcher of the next change, once. Used from the event loop only."""
+    """Notifies each watcher once, of the next change. Used from the event loop only."""
 
     def __init__(self) -> None:
         self._watchers: dict[PartitionWatcher, None] = {}
@@ -28,7 +28,7 @@ class Watched:
         self._watchers.pop(watcher, None)
 
     def changed(self) -> None:
-        """Tell all watchers of a change, and end their watches. Each method that changes a watched
+        """Notify all watchers of a change and end their watches. Each method that changes a watched
         value calls this at its end. For a method that runs in a thread, its caller calls this on
         the event loop."""
         if self._watchers:

@@ -58,8 +58,8 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Trust each suspect replica of the broker again that is in the ISR of its partition in a
-    command of the controller (`partitions`)."""
+    """Stop treating a suspect replica of the broker as suspect, if a command of the controller
+    (`partitions`) has the replica in the ISR."""
     suspects = set(health.having(Health.SUSPECT))
     for each in partitions if suspects else ():
         if broker_id in each.state.isr and each.topic_partition in suspects:
@@ -67,7 +67,8 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """Lets one broker's suspect replicas step aside, at the start of the broker."""
+    """Removes one broker's suspect replicas from the ISR and the eligible replicas, at the start of
+    the broker."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord

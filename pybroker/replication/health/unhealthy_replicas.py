@@ -162,7 +162,7 @@ class UnhealthyReplicas:
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
-            # The only replica of its partition: `LogOpener` accepted its epochs.
+            # `LogOpener` has accepted the leader epochs, as the partition has no other replica.
             return self._logs.health.move(key, Event.DISMISSED, health)
         if not live or damage is None:
             return False
