@@ -182,8 +182,9 @@ class DirectorySet:
         self.lost = {key: path for key, path in lost.items() if path not in offline}
         self._tell_lost()
         members = {**lost, **{key: path for path, key in ids.items()}}
-        # The stored list contains the accepted losses: a broker that is killed before their
-        # replicas have stepped aside finds them again at its next start.
+        # The stored list still contains the directories whose loss was accepted. If the broker is
+        # killed before the replicas of these directories have stepped aside, the next start finds
+        # the losses again.
         remembered = {**given_up, **members}
         revision = known.revision + (remembered != known.members)
         self._family = meta.Family(members, revision + bool(given_up))

@@ -60,9 +60,8 @@ class EpochFile:
 
     @property
     def changed(self) -> bool:
-        """Whether `persist` has something to do: the epochs in memory may differ from the file, or
-        the file that `comes_after` has named is not synced yet. Then `persist` comes before the
-        next batch."""
+        """Whether `persist` must be called before the next batch is written: the epochs in memory
+        may differ from the file, or the file that `comes_after` has named is not synced yet."""
         return self._precedes is not None or self._changes != self._durable_changes
 
     @property
@@ -87,9 +86,9 @@ class EpochFile:
 
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
-        """Wrap a write of batches of several leader epochs to `log`. If the write fails, the epochs
-        of unwritten batches are removed. If they stayed, no batch of a lower epoch could follow in
-        the log."""
+        """Wrap a write of batches of several leader epochs to `log`. If the write fails, remove the
+        epochs of the unwritten batches. Otherwise the log would reject later batches of a lower
+        epoch."""
         try:
             yield
         except (BrokerError, StorageError):
@@ -135,8 +134,8 @@ class EpochFile:
         self._changes += 1
 
     def release(self) -> None:
-        """Write nothing from now on. The directory of the log may be renamed after the return,
-        because no thread writes the file then."""
+        """Make later calls of `persist` write nothing. After the return no thread writes the file,
+        so the directory of the log may be renamed."""
         with self._lock:
             self._is_released = True
 

@@ -199,7 +199,7 @@ def _open(
     )
     log.topic_id = loader.topic_id()
     if log.topic_id is not None and not known.clean:
-        # The file exists, but may not be durable.
+        # The file `partition.metadata` exists, but it may not be durable.
         log.epoch_file.comes_after(f"{directory}/{PARTITION_METADATA}")
     return Opened(log, loader.recovered, loader.cut_bytes)
 
@@ -231,7 +231,8 @@ class _Loader:
         if undeleted_segments.restore(self._directory, self._disk, names, point):
             names = self._disk.list_dir(self._directory)
         if any(name.endswith(DELETED_SUFFIX) for name in names):
-            self._disk.sync_dir(self._directory)  # as in `Segments.remove_doomed`
+            # The renames are synced before the removal, as in `Segments.remove_doomed`.
+            self._disk.sync_dir(self._directory)
         parsed = {name: parse_segment_file(name) for name in names}
         bases = {found.offset for found in parsed.values() if found and found.kind is _LOG}
         snapshots = []

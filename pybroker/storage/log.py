@@ -241,7 +241,7 @@ class Log:
         try:
             self.segments.active.transactions.append(self._producers.aborted(completed))
         except StorageError as error:
-            raise self.fail(error) from error  # readers would see aborted records
+            raise self.fail(error) from error  # else readers would see aborted records
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -404,7 +404,7 @@ class Log:
 
     @contextlib.contextmanager
     def _cutting(self, offset: int) -> Iterator[None]:
-        """Wrap the removal of all records from `offset` on: no other thread flushes meanwhile."""
+        """Wrap the removal of all records from `offset` on; no other thread can flush meanwhile."""
         with self.changes.noted(self.topic_partition), self._durability.at_most(offset):
             self._owner.lower(self.topic_partition, offset)
             self._segment_roll.room = NO_ROOM

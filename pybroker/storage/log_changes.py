@@ -1,9 +1,9 @@
 """Notes which logs have changed since a periodic duty last read them.
 
 A duty reads only the noted logs, so its work is proportional to the changes, not to the number of
-logs. The order keeps a change from being lost: first the log changes, then it is noted. The duty
-first removes the note, then reads the log. So if the log changes meanwhile, the duty reads the
-change, or the log is noted again. A superfluous note only makes the duty read the log in vain.
+logs. The order of the steps ensures that no change is missed. A writer first changes the log, then
+notes it. The duty first removes the note, then reads the log. So if the log changes meanwhile, the
+duty reads the change, or the writer notes the log again. A superfluous note does no harm.
 Retention notes every log, so a missing note delays a duty by at most
 log.retention.check.interval.ms.
 """

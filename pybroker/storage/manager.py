@@ -293,7 +293,7 @@ class LogManager:
             if directory is None:
                 raise StorageError(f"{partition} has no log: all log directories have failed")
             path = f"{directory.path}/{partition_directory(partition)}"
-            if begins_anew:  # before the log exists, and before the checkpoints are removed
+            if begins_anew:  # the mark must exist before the log, and while checkpoints exist
                 self.health.mark_incomplete(path)
             directory.forget(partition)
             log = create_log(partition, path, config, self.disk, self._owner_in(directory))

@@ -174,7 +174,7 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """A kill in the middle of a move has left two logs of a partition: keep one of them, and
+        """Handle two logs of a partition that a kill during a move has left: keep one of them, and
         rename the directory of the other."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)

@@ -167,7 +167,7 @@ class ReplicaHealth:
     def _set(self, key: TopicPartition, before: Health, after: Health) -> None:
         if after is not Health.WHOLE:
             self._replicas[after].add(key)
-        if after is not before:  # last: a reader in another thread finds one or the other
+        if after is not before:  # removed last: a reader in another thread finds the replica
             self._replicas[before].discard(key)
         if after not in _HAS_DAMAGE:
             self._damage.pop(key, None)
@@ -175,7 +175,7 @@ class ReplicaHealth:
     # -- with the marks on the disk; each method waits for the disk, and raises StorageError
 
     def find(self, log: Log, *, is_suspect: bool) -> None:
-        """Find the health of a replica whose log the broker has opened at its start."""
+        """Set the health of a replica whose log the broker has opened at its start."""
         key = log.topic_partition
         if self._disk.exists(f"{log.directory}/{INCOMPLETE}"):
             self.move(key, Event.COPY_BEGUN)

@@ -1,10 +1,12 @@
 """Changes of the names of a segment's files: its deletion, and its replacement by the segment that
 the log cleaner has made.
 
-Replacing segments is Kafka's protocol, so that either broker completes what the other one has
-begun. The new segment lies in files `*.cleaned`. They are synced and renamed to `*.swap`, the file
-of batches last: with this rename the replacement is decided, and the next start completes it. Then
-the old files are removed, and the new ones get their final names.
+The steps and file names of a replacement are those of Apache Kafka. So each of the two brokers can
+complete a replacement that the other one has begun. The log cleaner writes the new segment into
+files `*.cleaned` and syncs them. The files are then renamed to `*.swap`, the file of batches last.
+From this last rename on the replacement is decided: if the broker is killed, its next start
+completes the replacement. After the renames the old files are removed, and the new files get their
+final names.
 """
 
 from __future__ import annotations
@@ -64,9 +66,10 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
     of the new segment their final names. Idempotent; the caller syncs the directory."""
     for base in replaced:
         for kind in (_LOG, *_SIDES):
-            if base != base_offset:  # the renames below replace those files
+            if base != base_offset:  # the renames below replace the files of `base_offset`
                 disk.unlink(f"{directory}/{segment_file(base, kind)}")
-    # If the old files came back after the new ones had their names, offsets would be there twice.
+    # The removal must be durable before the new files get their names. Otherwise a power loss could
+    # restore old files, and the log would contain some offsets twice.
     disk.sync_dir(directory)
     for kind in (*_SIDES, _LOG):
         path = f"{directory}/{segment_file(base_offset, kind)}"
@@ -75,11 +78,12 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete the decided replacements of an earlier run, and remove the files of undecided ones.
-    `names` are all files in the log's `directory`. Return whether any file was changed.
+    """Complete the replacements that an earlier run of the broker has decided (`decide`). Remove
+    the files of other replacements, which it had only begun. `names` are all files in the log's
+    `directory`. Return whether any file was changed.
 
-    A new segment replaces the segments that begin from its base offset on and before its last
-    record. Raises StorageError."""
+    A new segment replaces each segment whose base offset is at least that of the new segment, and
+    below the end offset of the new segment. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False
@@ -117,7 +121,8 @@ def _end(directory: str, base: int, disk: Disk) -> int:
         for _, header in segment.headers(0, size, scan_bytes=SCRUB_BYTES):
             end = header.next_offset
     except CorruptionError:
-        log.warning("new segment is corrupt path=%s", path)  # its recovery reports the damage
+        # The recovery of the log reports the damage.
+        log.warning("new segment of the log cleaner is corrupt path=%s", path)
     finally:
         segment.close()
     return end

@@ -49,8 +49,8 @@ def is_due(
 
 
 class Room(NamedTuple):
-    """Limits for a batch. Within them the log certainly need not begin a new segment. For a batch
-    beyond them `is_due` decides."""
+    """Limits for a batch. A batch within the limits certainly needs no new segment. For any other
+    batch `is_due` decides."""
 
     size_bytes: int
     last_offset: int
@@ -62,7 +62,7 @@ NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """Return limits within which the log certainly need not roll from the segment `active`.
+    """Return the limits within which a batch certainly needs no segment after `active`.
     Checking these limits is cheaper than calling `is_due` for each batch.
 
     A segment gets an index entry after more than `index_interval_bytes` of batches, so the number

@@ -149,13 +149,14 @@ class Segments:
             self.active.sync(indexes=False)
 
     def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
-        """Replace the consecutive segments `old` by `new`, which the log cleaner has made in files
-        `*.cleaned` (synced and closed). It has the base offset of the first old one, and the end
-        offset of the last one. `generation` is that of the moment when the cleaner began to read.
-        Return the segment with its final names. Waits for the disk.
+        """Replace the consecutive segments `old` by the segment `new`, whose files `*.cleaned` the
+        log cleaner has written, synced and closed. `new` has the base offset of the first old
+        segment, and the end offset of the last one. `generation` is the value of `self.generation`
+        when the cleaner began to read. Return the new segment with its final file names. Waits for
+        the disk.
 
-        Raises StorageError if the log was truncated or closed since; its files are unchanged
-        then."""
+        Raises StorageError if the log was truncated or closed since then. The log's files are then
+        unchanged."""
         with self._files:
             is_there = all(any(each is one for one in self._state) for each in old)
             if self._is_released or generation != self.generation or not is_there:
@@ -173,8 +174,8 @@ class Segments:
         return final
 
     def _put(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put `new` into the place of the consecutive segments `old`. Readers that still use an old
-        one get StorageError, and begin again with the new one."""
+        """Replace the consecutive segments `old` by `new` in `all`. Readers that still use an old
+        segment get StorageError, and begin again with the new one."""
         with self._swap:
             state = self._state
             place = state.index(old[0])

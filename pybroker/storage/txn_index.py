@@ -103,14 +103,14 @@ class TxnIndex:
             self.append(entry)
 
     def doubt(self) -> None:
-        """Note that a bit of any entry may be wrong. Entries have no checksum. A wrong one would
-        show the records of an aborted transaction to consumers, so recovery has to compare the
+        """Note that the entries may be corrupt, since they have no checksum. With a corrupt entry,
+        consumers would read the records of an aborted transaction. So recovery has to compare the
         entries with the markers in the log."""
         self.is_in_doubt = self._disk.exists(self.path)
 
     def confirm(self, expected: Sequence[AbortedTransaction]) -> None:
-        """Store exactly the `expected` entries, which were made from the markers of the segment.
-        Ends the doubt."""
+        """Store exactly the `expected` entries, which come from the markers of the segment. This
+        reverses `doubt`."""
         self.is_in_doubt = False
         if self.entries() != [*expected]:
             log.warning("transaction_index_rewritten path=%s entries=%d", self.path, len(expected))
