@@ -271,16 +271,18 @@ class InvalidSessionTimeout(JoinRefused):
 
 
 class TransactionError(ClientError):
-    """The base class of the errors of a transaction. It is never raised itself."""
+    """The base class of the errors of a transaction. It is never raised itself. `definite` is false
+    if the transaction may be committed."""
 
-    def __init__(self, transactional_id: str, text: str) -> None:
+    def __init__(self, transactional_id: str, text: str, *, definite: bool = True) -> None:
         super().__init__(f"transactional.id {transactional_id}: {text}")
         self.transactional_id = transactional_id
+        self.definite = definite
         self._text = text
 
     def again(self) -> Self:
         """Return a copy of the error for a later call, with this error as its cause."""
-        copy = type(self)(self.transactional_id, self._text)
+        copy = type(self)(self.transactional_id, self._text, definite=self.definite)
         copy.__cause__ = self
         return copy
 
@@ -300,7 +302,8 @@ class FatalTransactionError(TransactionError):
 class ProducerFenced(TransactionError):
     """Another producer was started with the same transactional id, or the coordinator has aborted a
     transaction that was open for longer than transaction.timeout.ms. Close the producer. The next
-    producer with the transactional id begins without the records of the open transaction."""
+    producer with the transactional id begins without the records of the open transaction, unless
+    `definite` is false: then a commit without a response may have been processed."""
 
 
 class TransactionConflict(ClientError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pybroker.client.errors import (
     AbortableTransactionError,
     ClientError,
@@ -13,6 +15,11 @@ from pybroker.client.options import ProducerOptions
 from pybroker.client.transactions.states import LEFT_GROUP, State
 from pybroker.errors import ErrorCode
 
+_UNKNOWN: Final = (
+    "its last transaction may be committed, because an attempt of the commit got no response:"
+    " read its records or offsets to learn the outcome"
+)
+
 
 class Failures:
     """Makes the exceptions of the producer with this transactional id."""
@@ -21,13 +28,16 @@ class Failures:
         self._id = transactional_id
         self._options = options
 
-    def fenced(self, code: ErrorCode) -> ProducerFenced:
+    def fenced(self, code: ErrorCode, *, definite: bool = True) -> ProducerFenced:
+        """Return the exception of a replaced producer. `definite` is false if a commit without an
+        answer may have been processed."""
+        outcome = "its open transaction is aborted" if definite else _UNKNOWN
         return ProducerFenced(
             self._id,
             f"this producer is fenced ({code.name}): another producer was started with the same"
             " transactional.id, or a transaction was open for longer than transaction.timeout.ms"
-            f" = {self._options.transaction_timeout_ms}. Close this producer; its open transaction"
-            " is aborted",
+            f" = {self._options.transaction_timeout_ms}. Close this producer; {outcome}",
+            definite=definite,
         )
 
     def abortable(self, text: str) -> AbortableTransactionError:
@@ -35,9 +45,12 @@ class Failures:
             self._id, f"{text}. Abort the transaction, then repeat all of it"
         )
 
-    def fatal(self, text: str) -> FatalTransactionError:
+    def fatal(self, text: str, *, definite: bool = True) -> FatalTransactionError:
+        outcome = "" if definite else f"; {_UNKNOWN}"
         return FatalTransactionError(
-            self._id, f"{text}. Close this producer, remove the cause, and start a new producer"
+            self._id,
+            f"{text}. Close this producer, remove the cause, and start a new producer{outcome}",
+            definite=definite,
         )
 
     def late(

@@ -104,6 +104,8 @@ class TransactionManager:
         self._id_lost = False
         """Whether the coordinator does not know the producer id, so that EndTxn is refused."""
         self._commit_sent = False
+        self._in_doubt = False
+        """Whether a request to end the transaction may have been processed without an answer."""
         self._link = CoordinatorLink(cluster, transactional_id, TRANSACTION_KEY)
         self._group_links: dict[str, CoordinatorLink] = {}
         self._calls = asyncio.Lock()
@@ -390,6 +392,7 @@ class TransactionManager:
                 if not error.retriable:
                     self._refuse(Reaction.FATAL, key, error)
                 in_doubt |= not error.definite
+                self._in_doubt |= in_doubt and key is ApiKey.END_TXN
                 problem = error
             else:
                 reaction, code = decide(table, codes(response))
@@ -430,7 +433,7 @@ class TransactionManager:
         self._added.clear()
         self._groups.clear()
         self._begun = self._confirmed = self._commit_sent = False
-        self._needs_epoch = self._id_lost = False
+        self._needs_epoch = self._id_lost = self._in_doubt = False
         self._become(State.READY)
 
     def _require(self, call: str, *states: State) -> None:
@@ -444,16 +447,18 @@ class TransactionManager:
     def _refuse(self, reaction: Reaction, key: ApiKey, problem: ClientError) -> NoReturn:
         """Change the state as the reaction demands, and raise its error."""
         code = problem.code if isinstance(problem, ResponseError) else None
+        # An abort cannot follow a commit that may have been processed.
+        definite = not (self._commit_sent and self._in_doubt)
         error: TransactionError
         if reaction is Reaction.FENCED and code is not None:
-            error = self._failures.fenced(code)
-        elif reaction in (Reaction.ABORT, Reaction.NEW_EPOCH):
+            error = self._failures.fenced(code, definite=definite)
+        elif reaction in (Reaction.ABORT, Reaction.NEW_EPOCH) and definite:
             self._needs_epoch |= reaction is Reaction.NEW_EPOCH
             self._id_lost |= code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
             self._commit_sent = False
             error = self._failures.abortable(f"{key.name} failed: {problem}{advice(code)}")
         else:
-            error = self._failures.fatal(f"{key.name} failed: {problem}")
+            error = self._failures.fatal(f"{key.name} failed: {problem}", definite=definite)
         if not isinstance(error, AbortableTransactionError):
             if self.state is not State.FAILED:
                 self._become(State.FAILED, error)

@@ -18,6 +18,7 @@ from pybroker.client.errors import (
     FatalTransactionError,
     ProducerFenced,
     TransactionConflict,
+    TransactionError,
 )
 from pybroker.client.producer import Producer
 from pybroker.client.transactions.states import LEFT_GROUP
@@ -305,6 +306,31 @@ async def test_a_commit_without_an_answer_may_be_repeated() -> None:
             producer.begin_transaction()
         await producer.commit_transaction()
         assert coordinator.ends == [True]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.PRODUCER_FENCED, ProducerFenced),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, FatalTransactionError),
+        (ErrorCode.INVALID_TXN_STATE, FatalTransactionError),
+    ],
+)
+async def test_a_refusal_after_a_commit_without_an_answer_leaves_the_outcome_unknown(
+    code: ErrorCode, kind: type[TransactionError]
+) -> None:
+    async with stage(max_block_ms=300) as (broker, coordinator, producer), producer:
+        producer.begin_transaction()
+        await (await producer.send("t", b"v", partition=0))
+        broker.will(ApiKey.END_TXN, NEVER_ANSWER)
+        with pytest.raises(DeadlinePassed):
+            await producer.commit_transaction()
+        coordinator.will(ApiKey.END_TXN, code)
+        with pytest.raises(kind, match="may be committed") as caught:
+            await producer.commit_transaction()
+        assert not caught.value.definite
+        with pytest.raises(kind, match="may be committed"):
+            producer.begin_transaction()
 
 
 async def test_an_abort_without_an_answer_is_completed_by_the_next_block() -> None:
