@@ -210,11 +210,11 @@ class GroupCoordinator:
         synced: Synced = await self._answer(ticket, future)
         return synced
 
-    def heartbeat(self, group_id: str, who: Identity, generation: int) -> ErrorCode:
+    def heartbeat(self, group_id: str, identity: Identity, generation: int) -> ErrorCode:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return heartbeat.heartbeat(group, who, generation, self.context.clock.monotonic())
+        return heartbeat.heartbeat(group, identity, generation, self.context.clock.monotonic())
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
         """Remove these members. Return one error code for each. Raises BrokerError if the request
@@ -230,16 +230,17 @@ class GroupCoordinator:
         return answers
 
     def may_commit(
-        self, group_id: str, who: Identity, generation: int, *, in_transaction: bool = False
+        self, group_id: str, identity: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
-        """Return NONE if `who` may commit offsets of the group in this step of the event loop, else
-        the error code. `in_transaction`: the request is a TxnOffsetCommit."""
+        """Return NONE if the member with this `identity` may commit offsets of the group in this
+        step of the event loop, else the error code. `in_transaction`: the request is a
+        TxnOffsetCommit."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)
         group = Group(group_id) if group is None else group
         now = self.context.clock.monotonic()
-        return heartbeat.commit(group, who, generation, now, in_transaction=in_transaction)
+        return heartbeat.commit(group, identity, generation, now, in_transaction=in_transaction)
 
     # called by operators
 

@@ -89,15 +89,15 @@ class Group:
             and self.generation == 0
         )
 
-    def fault_of(self, who: Identity) -> ErrorCode:
+    def fault_of(self, identity: Identity) -> ErrorCode:
         """Return NONE if the ids are those of a member of the group, else the error."""
-        if who.instance_id is not None:
-            known = self.static.get(who.instance_id)
-            if known is not None and known != who.member_id:
+        if identity.instance_id is not None:
+            known = self.static.get(identity.instance_id)
+            if known is not None and known != identity.member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
             if known is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if who.member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if identity.member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def common_protocols(self) -> set[str]:
         """Return the assignors that all members support."""

@@ -9,20 +9,20 @@ from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import ErrorCode
 
 
-def heartbeat(group: Group, who: Identity, generation: int, now: float) -> ErrorCode:
+def heartbeat(group: Group, identity: Identity, generation: int, now: float) -> ErrorCode:
     """Return the error code for a heartbeat. A valid heartbeat restarts the member's session
     timeout at `now`, in seconds of the monotonic clock."""
-    fault = _fault_of(group, who, generation)
+    fault = _fault_of(group, identity, generation)
     if fault is not ErrorCode.NONE:
         return fault
-    group.members[who.member_id].renew_session(now)
+    group.members[identity.member_id].renew_session(now)
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 
 
 def commit(
-    group: Group, who: Identity, generation: int, now: float, *, in_transaction: bool = False
+    group: Group, identity: Identity, generation: int, now: float, *, in_transaction: bool = False
 ) -> ErrorCode:
     """Return NONE if offsets may be committed now, else the error code.
 
@@ -35,16 +35,16 @@ def commit(
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
-    if generation < 0 and who.member_id == NO_MEMBER_ID and who.instance_id is None:
+    if generation < 0 and identity.member_id == NO_MEMBER_ID and identity.instance_id is None:
         return ErrorCode.NONE if in_transaction else ErrorCode.UNKNOWN_MEMBER_ID
-    fault = _fault_of(group, who, generation)
+    fault = _fault_of(group, identity, generation)
     if fault is not ErrorCode.NONE:
         return fault
     if in_transaction:
         return ErrorCode.NONE
     if group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
-    group.members[who.member_id].renew_session(now)
+    group.members[identity.member_id].renew_session(now)
     return ErrorCode.NONE
 
 
@@ -54,10 +54,10 @@ def commit_without_group(generation: int) -> ErrorCode:
     return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 
-def _fault_of(group: Group, who: Identity, generation: int) -> ErrorCode:
+def _fault_of(group: Group, identity: Identity, generation: int) -> ErrorCode:
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    fault = group.fault_of(who)
+    fault = group.fault_of(identity)
     if fault is ErrorCode.NONE and generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return fault

@@ -14,23 +14,23 @@ from pybroker.errors import ErrorCode
 def leave(group: Group, leaving: Sequence[Identity], effects: Effects) -> list[ErrorCode]:
     """Remove these members. Return one error code for each. The remaining members rebalance once.
     The group must not be Dead."""
-    answers = [_leave(group, who, effects) for who in leaving]
+    answers = [_leave(group, identity, effects) for identity in leaving]
     if ErrorCode.NONE in answers:
         rebalance.continue_without(group, effects, "members left")
     return answers
 
 
-def _leave(group: Group, who: Identity, effects: Effects) -> ErrorCode:
-    member_id: str | None = who.member_id
-    if who.member_id == NO_MEMBER_ID:
-        member_id = None if who.instance_id is None else group.static.get(who.instance_id)
+def _leave(group: Group, identity: Identity, effects: Effects) -> ErrorCode:
+    member_id: str | None = identity.member_id
+    if identity.member_id == NO_MEMBER_ID:
+        member_id = None if identity.instance_id is None else group.static.get(identity.instance_id)
         if member_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-    elif who.member_id in group.pending:
-        group.remove(who.member_id)
+    elif identity.member_id in group.pending:
+        group.remove(identity.member_id)
         return ErrorCode.NONE
     else:
-        fault = group.fault_of(who)
+        fault = group.fault_of(identity)
         if fault is not ErrorCode.NONE:
             return fault
     assert member_id is not None

@@ -72,7 +72,7 @@ class MemoryLimit:
                 )
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"all {self._what} already use {self._taken} of {bytes_max} bytes;"
-                f" there is no room for {size} more bytes",
+                f"all {self._what} use {self._taken} of at most {bytes_max} bytes, so {size} more"
+                " bytes are refused; retry later",
             )
         self._taken += size

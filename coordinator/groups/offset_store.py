@@ -84,12 +84,13 @@ class OffsetStore(Protocol):
         each partition."""
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which a transaction has an offset that is not in effect: it is
-        open, or has just been committed."""
+        """Return the partitions for which a transaction has an offset that is not in effect yet:
+        the transaction is open, or it is committed and the store has not applied its offsets."""
 
     def undecided_bytes(self) -> int:
-        """Return about how many bytes of memory the undecided offsets of all groups take."""
+        """Return about how many bytes of memory the offsets of transactions take that are not in
+        effect yet, for all groups."""
 
     async def group_ids(self) -> Collection[str]:
-        """Return the ids of the groups of this shard that have offsets in this store, or undecided
-        ones."""
+        """Return the ids of the groups of this shard that have committed offsets in this store, or
+        offsets of a transaction that are not in effect yet."""

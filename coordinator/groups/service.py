@@ -91,9 +91,9 @@ class GroupService:
                 return Synced(ErrorCode.REBALANCE_IN_PROGRESS)
             return Synced(error.code)
 
-    def heartbeat(self, group_id: str, who: Identity, generation: int) -> ErrorCode:
+    def heartbeat(self, group_id: str, identity: Identity, generation: int) -> ErrorCode:
         try:
-            return self.shard_of(group_id).heartbeat(group_id, who, generation)
+            return self.shard_of(group_id).heartbeat(group_id, identity, generation)
         except BrokerError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE

@@ -23,7 +23,7 @@ class TransactionalCommit:
     member."""
 
     group_id: str
-    who: Identity
+    identity: Identity
     generation: int
     transactional_id: str
     producer: Producer
@@ -37,7 +37,7 @@ async def commit(
     partition when the records are committed. Raises BrokerError."""
     producer = await shard.context.verified(call.transactional_id, call.producer)
     await shard.offsets.prepare(call.group_id)
-    code = shard.may_commit(call.group_id, call.who, call.generation, in_transaction=True)
+    code = shard.may_commit(call.group_id, call.identity, call.generation, in_transaction=True)
     if code is not ErrorCode.NONE:
         return dict.fromkeys(call.offsets, code)
     shard.take_memory(sum(pending_bytes(call.group_id, *each) for each in call.offsets.items()))

@@ -50,7 +50,8 @@ PER_TURN: Final = 100
 COMPLETE_AGAIN_S: Final = 1.0
 """The pause (s) before the coordinator again tries to append that a transaction is complete."""
 _OF_ANOTHER: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
-"""The answers to a producer that is not the current one of the transactional id."""
+"""The errors of a request by a producer that is not the current producer of the transactional
+id."""
 
 
 class _Entry:
@@ -159,8 +160,8 @@ class TransactionCoordinator:
         if not 0 < call.timeout_ms <= limit_ms:
             raise BrokerError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"the transaction timeout is {call.timeout_ms} ms, transaction.max.timeout.ms"
-                f" is {limit_ms}",
+                f"the transaction timeout is {call.timeout_ms} ms, expected 1 to"
+                f" transaction.max.timeout.ms = {limit_ms}",
             )
         new_id = None
         entry = self._entries.get(transactional_id)
@@ -185,7 +186,7 @@ class TransactionCoordinator:
         if isinstance(decision, Fence):
             await self._append_and_wait(decision.transaction, previous=None)
             raise BrokerError(
-                ErrorCode.CONCURRENT_TRANSACTIONS, "the open transaction is being aborted"
+                ErrorCode.CONCURRENT_TRANSACTIONS, "the open transaction is being aborted; retry"
             )
         await self._append_and_wait(decision.transaction, previous=decision.previous)
         log.debug("producer_initialized transaction=%s", decision.transaction)

@@ -49,7 +49,7 @@ class Completion:
         partitions: Collection[TopicPartition],
         done: Callable[[], None],
     ) -> None:
-        """`marker` without partitions."""
+        """`marker` has the producer and the outcome; `partitions` are those that need it."""
         self.marker = marker
         self.remaining = set(partitions)
         self.done = done
@@ -176,7 +176,7 @@ class MarkerSender:
     async def _run(self, queue: _Queue) -> None:
         """Send the work of one broker, one request at a time."""
         while queue.work:
-            await asyncio.sleep(0)  # the markers of one turn share a request
+            await asyncio.sleep(0)  # markers that are added in one turn of the loop share a request
             batch = queue.take()
             if not batch:
                 continue

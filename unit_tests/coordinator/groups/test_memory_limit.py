@@ -66,6 +66,9 @@ def test_memory_is_measured_once_in_a_pause_of_the_limit() -> None:
 def test_refusal_names_the_limit_that_was_reached(caplog: pytest.LogCaptureFixture) -> None:
     memory = Measured()
     memory.used = 650
-    with caplog.at_level(logging.WARNING), pytest.raises(BrokerError, match="650 of 700 bytes"):
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(BrokerError, match="650 of at most 700 bytes"),
+    ):
         memory.limit.take_for_new(701)
     assert "memory_limit_reached of=ids bytes_used=650 bytes_max=700" in caplog.text
