@@ -68,9 +68,9 @@ class _Link:
     failures: int = 0
     was_lost: bool = False
     """Whether the last connection was lost, and no attempt to connect has ended since."""
-    told: int = 0
-    """The number of the last metadata request that this address received (all requests are counted
-    from 1), 0 for none."""
+    last_request: int = 0
+    """The number of the last metadata request that the client sent to this address; 0 for none. The
+    client counts its metadata requests to all addresses together, from 1."""
     next_try: float = 0.0
     last_failure: Attempt | None = None
 
@@ -224,7 +224,7 @@ class Cluster:
         self._asked += 1
         for link in self._links.values():
             if link.connection is connection:
-                link.told = self._asked
+                link.last_request = self._asked
         answer = await connection.send(
             ApiKey.METADATA, request, MetadataResponse, timeout_s=timeout_s
         )
@@ -330,16 +330,16 @@ class Cluster:
 
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them. Connected brokers
-        come first, the broker with the oldest metadata request before the others, because a broker
-        that is isolated from the cluster may return outdated leaders. If the last requested refresh
-        did not change the metadata, a broker to which the client has not yet tried to connect
-        counts as connected, so that another broker is asked."""
+        come first. Among them the broker with the oldest metadata request is the first, because a
+        broker that is isolated from the cluster may return outdated leaders. If the last requested
+        refresh did not change the metadata, a broker to which the client has not yet tried to
+        connect counts as connected. So the client sends the next request to such a broker."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)
             is_new = link.opening is None and not (link.failures or link.was_lost)
             is_in_turn = link.connection is not None or (self._was_no_help and is_new)
-            return not is_in_turn, link.told
+            return not is_in_turn, link.last_request
 
         nodes = [(node.host, node.port) for node in self.view.nodes.values()]
         return sorted(dict.fromkeys([*nodes, *self.options.bootstrap_servers]), key=order)

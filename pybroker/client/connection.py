@@ -5,9 +5,9 @@ first invalid response, at the first response that is too late (all later respon
 too), and when the broker closes it. An ended connection is never reopened; the client opens a new
 one.
 
-A connection has no task: the event loop's calls for received bytes deliver the responses. It has
-one timer for the time limits of all requests in flight. So a request costs little more than its
-bytes, which is what a follower needs that waits for records of an idle leader.
+A connection has no task: when bytes arrive, the event loop calls the connection, which delivers the
+responses. One timer serves the time limits of all requests in flight. So a request needs little
+processor time, which matters for followers of idle leaders: they send fetches all the time.
 """
 
 from __future__ import annotations

@@ -496,4 +496,4 @@ class Consumer:
 
     def _check_running(self) -> None:
         if not self._running:
-            raise Closed("the consumer is not running")
+            raise Closed("the consumer is not running: use it in an async with block")

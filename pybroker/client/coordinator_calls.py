@@ -56,7 +56,8 @@ async def ask_coordinators(
     def note(group: str, answer: T | ClientError, may_repeat: bool) -> None:
         if not _may_retry(answer, may_repeat):
             final[group] = answer
-        elif group not in problems or deadline.remaining_s() > 0:  # else it was cut short
+        # If the deadline cut the attempt short, keep the error of the attempt before.
+        elif group not in problems or deadline.remaining_s() > 0:
             problems[group] = answer
 
     async def one(node: Node, chosen: tuple[str, ...]) -> None:

@@ -82,7 +82,7 @@ class Fetcher:
         self._resetting: set[TopicPartition] = set()
         self._tasks = TaskOwner(self._break)
         self._check = PositionCheck(
-            options, cluster, self._tasks, pause=self._pause, told=self._look_again
+            options, cluster, self._tasks, pause=self._pause, on_result=self._look_again
         )
         self._leaders = LeaderlessWatch(cluster.clock)
         self._told_leaderless: set[TopicPartition] = set()

@@ -62,7 +62,7 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
 
 class PositionCheck:
     """The check of a consumer's positions against their leaders' logs. `pause` makes a reader wait
-    for a backoff. `told` is called when the consumer has a new error or position."""
+    for a backoff. `on_result` is called when the consumer has a new error or position."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class PositionCheck:
         tasks: TaskOwner,
         *,
         pause: Callable[[PartitionReader], None],
-        told: Callable[[], None],
+        on_result: Callable[[], None],
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._tasks = tasks
         self._pause = pause
-        self._told = told
+        self._on_result = on_result
         self._asking: set[TopicPartition] = set()
 
     def is_done(self, reader: PartitionReader) -> bool:
@@ -124,7 +124,7 @@ class PositionCheck:
         for key, question in questions.items():
             if question.is_open:
                 self._answered(question, ends[key])
-        self._told()
+        self._on_result()
 
     def _answered(self, question: _Question, end: EpochEnd) -> None:
         reader = question.reader

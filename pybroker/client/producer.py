@@ -354,7 +354,7 @@ class Producer:
 
     def _check_running(self) -> None:
         if not self._running:
-            raise Closed("the producer is not running")
+            raise Closed("the producer is not running: use it in an async with block")
         if self._sender.broken is not None:
             raise Closed(f"the producer has failed: {self._sender.broken}")
 
@@ -455,7 +455,7 @@ def _time(timestamp_ms: int) -> int:
 def _offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
     offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     if offset.offset < 0:
-        raise ValueError(f"the offset {offset.offset} is negative")
+        raise ValueError(f"the offset to commit is {offset.offset}, expected 0 or more")
     return offset
 
 

@@ -27,8 +27,8 @@ class ResponseFrames:
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = _HEAD
-        """How many bytes, counted from the first one held, complete the length of the next frame,
-        or, once that is known, the frame."""
+        """The number of bytes that must be held before `feed` can continue: the size of the next
+        frame with its length field, or, while that length is unknown, the size of the field."""
 
     @property
     def is_partial(self) -> bool:
@@ -36,8 +36,8 @@ class ResponseFrames:
         return self._held_bytes > 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes, and deliver the frames that are complete now. Raise what `check` and
-        `deliver` raise; no later call is allowed then."""
+        """Take the next bytes, and deliver the frames that are complete now. Raises the exceptions
+        of `check` and `deliver`; after an exception `feed` must not be called again."""
         self._pieces.append(data)
         self._held_bytes += len(data)
         if self._held_bytes < self._needed_bytes:
@@ -55,8 +55,8 @@ class ResponseFrames:
                 self._needed_bytes = end - start
                 break
             frame = memoryview(held)[start + _HEAD : end]
-            # A frame that shares its piece with another one is copied: it would keep the other one
-            # in memory as long as its own records are in use.
+            # A frame that shares its piece of bytes with another frame is copied. Otherwise it
+            # would keep the other frame in memory as long as its own records are in use.
             self._deliver(frame if end - start == len(held) else memoryview(bytes(frame)))
             start = end
         rest = held[start:] if start else held
@@ -73,8 +73,8 @@ class ResponseReceiver(asyncio.StreamReaderProtocol):
         self.on_data: Callable[[bytes], None] = _ignore
         """Called with the next bytes of the broker."""
         self.on_end: Callable[[Exception | None], None] = _ignore
-        """Called at the end of the broker's bytes, perhaps more than once: with the reason if the
-        connection broke."""
+        """Called, perhaps more than once, when the broker sends no more bytes. The argument is the
+        reason if the connection broke, else None."""
 
     @property
     def unused_reader(self) -> asyncio.StreamReader:

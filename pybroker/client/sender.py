@@ -466,7 +466,7 @@ class Sender:
                 batch.last_error,
             )
             if self._transactions is not None and not record.delivery.cancelled():
-                record.delivery.exception()  # the commit raises it, so none must await the future
+                record.delivery.exception()  # retrieved: the commit reports it to the application
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:

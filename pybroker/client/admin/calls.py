@@ -142,7 +142,7 @@ class Calls:
     def check_opened(self) -> None:
         """Raise Closed before `start` and after `close` of the client."""
         if not self.opened:
-            raise Closed("the admin client is not running")
+            raise Closed("the admin client is not running: use it in an async with block")
 
     async def _ask(
         self,

@@ -54,9 +54,9 @@ class Committer:
         self._interval_s = options.auto_commit_interval_ms / 1_000
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
-        self._told: dict[TopicPartition, tuple[int, int | None]] = {}
-        """What `_places` returned at the time of the last commit that the application
-        requested."""
+        self._requested: dict[TopicPartition, tuple[int, int | None]] = {}
+        """The entry of `_places` for each partition when the application last requested a commit of
+        the partition."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -70,13 +70,13 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes: the position of each partition,
-        but for a partition in `in_hand` the offset there, because the application may not have
-        processed the records from that offset on. Omit a partition in `in_hand` that the
-        application itself has committed at its present position."""
+        """Return the offsets to commit when the consumer closes. For a partition in `in_hand` this
+        is the offset there, because the application may not have processed the records from that
+        offset on. For any other partition it is the position. Omit a partition in `in_hand` if the
+        application has committed it itself and its position has not changed since."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
-            if self._told.get(key) == places[key]:
+            if self._requested.get(key) == places[key]:
                 del handled[key]
             else:
                 handled[key] = OffsetAndMetadata(in_hand[key])
@@ -171,13 +171,14 @@ class Committer:
             if found.offset < 0:
                 raise ValueError(f"the offset of {key} is {found.offset}, expected 0 or more")
             chosen[TopicPartition(*key)] = found
-        self._told |= {key: place for key, place in self._places().items() if key in chosen}
+        self._requested |= {key: place for key, place in self._places().items() if key in chosen}
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return for each partition how often a seek or a reset changed its position, and the
-        position. If both are as at a commit, the partition has not moved since. The position alone
-        does not show that: after a seek it may return to the committed position."""
+        """Return for each partition the number of seeks and resets so far, and the position. If
+        both numbers are the same as at a commit, the position has not changed since that commit.
+        The position alone does not show this, because a seek may return to the committed
+        position."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

@@ -130,7 +130,9 @@ class GroupOffsets:
                 if once or not problem.retriable:
                     raise problem
                 failures += 1
-                if reason is None or deadline.remaining_s() > 0:  # else it was cut short
+                # An attempt that the deadline cut short fails by the deadline itself, which hides
+                # why earlier attempts failed.
+                if reason is None or deadline.remaining_s() > 0:
                     reason = problem
                 what = "the offsets were not committed"
                 await self._pause(failures, deadline, what, problem, reason)
@@ -267,9 +269,9 @@ class GroupOffsets:
         problem: ClientError,
         reason: ClientError,
     ) -> None:
-        """Wait before the next attempt. Raise DeadlinePassed if no time is left for one. It says
-        `reason`: the last `problem`, or the one before if the deadline cut the last attempt
-        short."""
+        """Wait before the next attempt, or raise DeadlinePassed if no time is left for one.
+        `problem` is the error of the last attempt. `reason` is the error that the message names:
+        that of the last attempt which the deadline did not cut short."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} in time ({reason})"

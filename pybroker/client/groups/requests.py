@@ -77,15 +77,15 @@ def join(
                 name=name,
                 metadata=encode_subscription(
                     Subscription(
-                        told.topics,
-                        told.user_data,
-                        told.owned,
-                        told.owned_in,
+                        joining.topics,
+                        joining.user_data,
+                        joining.owned,
+                        joining.owned_in,
                         options.client_rack or None,
                     )
                 ),
             )
-            for name, told in protocols
+            for name, joining in protocols
         ],
     )
 

@@ -178,9 +178,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Raise RangeFailed for parts whose records differ from their count, or, without
-        `fail_on_data_loss`, add them to `compacted`. The range is checked before, so that a more
-        serious fault is raised instead."""
+        """Report the parts whose records differ from their count: raise RangeFailed, or, without
+        `fail_on_data_loss`, add them to `compacted`. First check the validity of the range, because
+        a more serious fault has to be raised instead."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -202,9 +202,10 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end without the rest of the range, which can no longer be
-        read for this `reason`. It may if the partition no longer exists, or if the topic was
-        recreated before any batch was delivered; never with `fail_on_data_loss`."""
+        """Return whether the reading may end without an error although the rest of the range can no
+        longer be read for this `reason`. With `fail_on_data_loss` it may not. Otherwise it may if
+        the partition no longer exists, or if the topic was recreated before any batch was
+        delivered."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET

@@ -46,9 +46,9 @@ def topic_id_text(topic: TopicInfo) -> str:
 
 
 def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> CurrentPartition | None:
-    """Return the state of the partition that the metadata has, with `known` false for a partition
-    that does not exist. Return None if the metadata does not tell, because it lacks the topic or
-    has another error for it."""
+    """Return the state of the partition according to the metadata. For a partition that does not
+    exist, `known` is false. Return None if the metadata does not show whether the partition exists,
+    because the metadata lacks the topic or has another error for it."""
     topic = view.topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -71,8 +71,8 @@ async def current_partitions(
     wanted = {item.topic_partition: item for item in ranges}
     topics = sorted({key.topic for key in wanted})
     view = await cluster.metadata(topics, timeout_s=request_limit_s(cluster, deadline))
-    told = {key: from_metadata(view, key) for key in wanted}
-    present = [key for key, current in told.items() if current is None or current.known]
+    reported = {key: from_metadata(view, key) for key in wanted}
+    present = [key for key, current in reported.items() if current is None or current.known]
     epochs = {key: wanted[key].leader_epoch for key in present if wanted[key].leader_epoch >= 0}
     starts, ends = await asyncio.gather(
         list_offsets(
@@ -88,18 +88,19 @@ async def current_partitions(
         key: current
         if current is not None and not current.known
         else _put_together(current or CurrentPartition(True), starts[key], ends.get(key))
-        for key, current in told.items()
+        for key, current in reported.items()
     }
 
 
 def _put_together(
-    told: CurrentPartition, start: OffsetAnswer, end: EpochEnd | None
+    current: CurrentPartition, start: OffsetAnswer, end: EpochEnd | None
 ) -> CurrentPartition | ClientError:
     if start.error is not None:
         return start.error
     if end is not None and end.error and not isinstance(end.error, UnsupportedByBroker):
         return end.error
-    return replace(told, log_start=start.offset, epoch_end=end.end_offset if end else NO_OFFSET)
+    epoch_end = end.end_offset if end else NO_OFFSET
+    return replace(current, log_start=start.offset, epoch_end=epoch_end)
 
 
 def faults(

@@ -56,8 +56,9 @@ class Failures:
     def late(
         self, state: State, text: str, problem: ClientError | None = None, *, definite: bool = True
     ) -> DeadlinePassed:
-        """Return the exception of an operation in `state` that max.block.ms has ended. `problem` is
-        the last failure. `definite` is true if no coordinator has processed a request."""
+        """Return the exception for an operation that was not completed within max.block.ms. `state`
+        is the state of the transaction, `problem` the last failure of a request. `definite` is true
+        if certainly no coordinator has processed a request."""
         last = f"; last: {problem}" if problem else ""
         to_do = {
             State.COMMITTING: "; the outcome is unknown: call commit_transaction again",

@@ -250,7 +250,7 @@ class TransactionManager:
                 await drain()
                 await self._calls.acquire()
         except TimeoutError:
-            raise self._failures.late(self.state, "the records in flight are not settled") from None
+            raise self._failures.late(self.state, "the records in flight got no outcome") from None
         try:
             self._require("abort_transaction", State.ABORTING)
             if self._begun and not self._id_lost:

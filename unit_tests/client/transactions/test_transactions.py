@@ -288,7 +288,7 @@ async def test_a_group_is_added_once() -> None:
                 await producer.send_offsets({PARTITION: offset}, "g")
         assert len(broker.requests(AddOffsetsToTxnRequest)) == 1
         assert coordinator.offsets == {PARTITION: 6}
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="expected 0 or more"):
             await producer.send_offsets({PARTITION: -1}, "g")
 
 
