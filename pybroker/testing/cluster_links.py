@@ -64,7 +64,7 @@ class Links:
                 self._relays[broker, name] = Relay(
                     (process.place.host, process.ports[name]),
                     port=process.advertised[name],
-                    who=self._name_of if name == BROKERS else _anybody,
+                    peer_of=self._name_of if name == BROKERS else _anybody,
                 )
         self.cut_off: Collection[int] = frozenset()
         """The ids of the brokers for which `cut` was called since the last `heal`."""

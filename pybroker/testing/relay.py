@@ -73,10 +73,10 @@ class Relay:
     """A proxy that listens from `start` to `close` and forwards all data between a peer and the
     target.
 
-    `who` gets the port of a peer that connects, and returns the name of the peer, so that a fault
-    can affect one peer only. `who` may be slow, because the kernel lists all connections of the
-    machine. The relay calls it at most once for each connection, and only if a fault affects a
-    single peer.
+    The function `peer_of` gets the port from which a peer connects, and returns the name of the
+    peer, so that a fault can affect one peer only. The function may be slow, because the kernel
+    lists all connections of the machine. The relay calls it at most once for each connection, and
+    only if a fault affects a single peer.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Relay:
         target: tuple[str, int],
         *,
         port: int = 0,
-        who: Callable[[int], str] = lambda port: ANYBODY,
+        peer_of: Callable[[int], str] = lambda port: ANYBODY,
     ) -> None:
         self.port = port
         self._target = target
-        self._who = who
+        self._peer_of = peer_of
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,7 +167,7 @@ class Relay:
         if not peers or ANYBODY in peers:
             return bool(peers)
         if connection.peer is None:
-            connection.peer = self._who(connection.port)
+            connection.peer = self._peer_of(connection.port)
         return connection.peer in peers
 
     async def _passable(self, connection: _Connection, direction: Direction) -> None:

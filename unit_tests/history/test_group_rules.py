@@ -55,7 +55,7 @@ class GroupScript(Script):
         self.add("asker", "committed", "ok", group="g", tp=T0, off=offset, asked=question)
 
     def coordinator_term(self, broker: int) -> int:
-        return self.add("zookeeper", "reign", "ok", partition=3, broker=broker)
+        return self.add("zookeeper", "coordinator", "ok", partition=3, broker=broker)
 
     def steady(self, count: int = 4) -> list[str]:
         """Store so many records and let a member in its first generation process them."""

@@ -29,7 +29,7 @@ class Site:
         """The ports that the relay requested a name for."""
         self.names: dict[int, str] = {}
         target = server.sockets[0].getsockname()
-        self.relay = Relay(target, who=self._name)
+        self.relay = Relay(target, peer_of=self._name)
         self._streams: list[Stream] = []
 
     def _name(self, port: int) -> str:

@@ -257,5 +257,5 @@ _READERS: Final[dict[str, Callable[[History, Op], None]]] = {
     "processed": _processed,
     "commit": _commit,
     "committed": _committed,
-    "reign": _coordinator_term,
+    "coordinator": _coordinator_term,
 }

@@ -9,7 +9,7 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     info     unknown: it may have succeeded, or may succeed later
 
     f          type            further keys
-    producer   info            acks, idempotent, keeps_order, starts_anew
+    producer   info            acks, idempotent, keeps_order, starts_anew (see ProducerFacts)
     send       invoke          tp, v
     send       ok              v, off (-1: the client does not know it)
     send       fail, info      v, err
@@ -23,12 +23,14 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
                                epochs [[epoch, offset]...],
                                batches [[first, last, epoch, digest, producer]...]
     state      ok              tp, leader, epoch, isr, eligible, version, controller_epoch, and
-                               perhaps written (ns): it is seen later
+                               perhaps written (ns): when the node was written; `t` is when it
+                               was read
     controller ok              epoch, broker
     fault      invoke, ok      what, target
-    topic      ok              name, min_isr, replicas {partition: [broker...]}   it was created
-    topic      info            name, replicas      it has more partitions
-    topic      invoke          name                its deletion was decided
+    topic      ok              name, min_isr, replicas {partition: [broker...]}
+                                                   the topic was created
+    topic      info            name, replicas      partitions were added to the topic
+    topic      invoke          name                the deletion of the topic was requested
     loss       ok              tp, reason          a loss receipt was written
     calm       ok              limit               the faults are over; the cluster must be
                                                        healthy after `limit` ns
@@ -36,12 +38,12 @@ clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) 
     holds      ok              group, member, generation, tps    the member's partitions
     processed  ok              group, tp, offs [offset...]
     commit     invoke          group, generation, tp, off
-    commit     ok, fail, info  group, tp, off, err, and perhaps generation: a later one, in
-                               which it may have been sent
+    commit     ok, fail, info  group, tp, off, err, and perhaps generation: a later generation in
+                               which the commit may have been sent
     committed  ok              group, tp, off (-1: nothing), asked
     committed  info            group, tp, err
-    reign      ok              partition, broker    the broker starts to coordinate the partition's
-                                                groups
+    coordinator ok             partition, broker    the broker starts to coordinate the groups of
+                                                    the partition of __consumer_offsets
 
 The leader epoch is -1 if the client library does not return it.
 """

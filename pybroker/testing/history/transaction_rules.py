@@ -1,8 +1,9 @@
 """The rules for transactions. Each function takes a history and yields violations.
 
-As for groups, only topics that were never recreated and lost no records are judged. A transaction
-without an answer to its request to commit may be committed or aborted. `Transactions.reads` has the
-reads of `read_committed` consumers; the rules for reads of all records are applied to them as well.
+As for groups, only topics that were never recreated and lost no records are checked. If a producer
+got no answer to its request to commit, the transaction may be committed or aborted.
+`Transactions.reads` has the reads of `read_committed` consumers. The rules of `client_rules` for
+reads are applied to them as well (`_READ_RULES`).
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def stable_offset(history: History) -> Iterator[Violation]:
     for answer in view.latest:
         answers[answer.partition].append(answer)
     for transaction in history.transactions.all:
-        # Only a committed transaction was certainly open until its producer asked to commit: a
-        # time-out or the next producer may have aborted any other earlier.
+        # Only a committed transaction was certainly open until its producer asked to commit. Any
+        # other transaction may have been aborted earlier, by its timeout or by the next producer.
         if transaction.outcome != "ok":
             continue
         for send in _stored(history, transaction):
@@ -173,8 +174,9 @@ def fenced_writes_nothing(history: History) -> Iterator[Violation]:
 
 
 def _view(history: History) -> History | None:
-    """Return the reads with read_committed as a history of their own. In it the outcome of a send
-    of a transaction is also that of the transaction."""
+    """Return a history with the reads of read_committed consumers only. In this history a send of
+    an aborted transaction has failed, and a send of a transaction with an unknown outcome has an
+    unknown outcome."""
     reads = history.transactions.reads
     if reads is None:
         return None
@@ -206,7 +208,8 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
 
 
 def _within(send: Send, transaction: Transaction | None) -> Send:
-    """Return the send as a read_committed consumer sees it."""
+    """Return the send with the outcome that it has for a read_committed consumer: if its
+    transaction is not committed, the outcome is that of the transaction."""
     if transaction is None:
         return send
     if transaction.is_aborted:
@@ -227,8 +230,9 @@ def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
 
 
 def _visibility(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
-    """Yield each transaction with the sends that the final reads with read_committed have, and the
-    acknowledged ones that they lack without retention."""
+    """Yield each transaction, its sends whose values are in the final reads with read_committed,
+    and its acknowledged sends whose values are missing there although retention has not deleted
+    them."""
     reads = history.transactions.reads
     if reads is None:
         return

@@ -109,10 +109,10 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR since and has rejoined it. A
-        replica on a stopped broker does not count as having left, because a write under way may
-        still add it to the ISR, for what it had before the stop. `running` has the replicas on
-        running brokers."""
+        """End the doubt about each replica that has left the ISR since the doubt began and has
+        rejoined it. `running` has the replicas on running brokers. If a replica leaves the ISR
+        while its broker is stopped, this does not count: a write under way may still add the
+        replica to the ISR because of fetches before the stop."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:

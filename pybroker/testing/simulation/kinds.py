@@ -86,14 +86,14 @@ _OVER: Final = (0.0, 0.0)
 
 KINDS: Final = (
     # processes and machines
-    Kind("kill", Target.BROKER, (0.05, 5.0), "SIGKILL; started again", stops=True),
+    Kind("kill", Target.BROKER, (0.05, 5.0), "the process is killed (SIGKILL)", stops=True),
     Kind(
-        *("crash", Target.BROKER, (0.5, 5.0), "killed during a write, a sync or a rename"),
+        *("crash", Target.BROKER, (0.5, 5.0), "the process is killed at a disk operation"),
         parameters=(Parameter("operations", 3, 1, 40, whole=True),),
         stops=True,
     ),
-    Kind("stop", Target.BROKER, (0.5, 4.0), "stopped properly; started again", stops=True),
-    Kind("pause", Target.BROKER, (0.2, 8.0), "SIGSTOP, then SIGCONT"),
+    Kind("stop", Target.BROKER, (0.5, 4.0), "the process is stopped (SIGTERM)", stops=True),
+    Kind("pause", Target.BROKER, (0.2, 8.0), "the process is paused (SIGSTOP, then SIGCONT)"),
     Kind(
         *("power", Target.BROKER, (0.2, 4.0), "the machine loses power"),
         harm=Harm.UNSYNCED,
@@ -104,18 +104,18 @@ KINDS: Final = (
         harm=Harm.UNSYNCED,
         stops=True,
     ),
-    Kind("kill-all", Target.ALL, (0.1, 3.0), "SIGKILL to all at once", stops=True),
+    Kind("kill-all", Target.ALL, (0.1, 3.0), "all processes are killed at once", stops=True),
     Kind(
-        *("wipe", Target.BROKER, (0.5, 4.0), "killed; started with an empty disk"),
+        *("wipe", Target.BROKER, (0.5, 4.0), "the process is killed, and its disk is emptied"),
         harm=Harm.DISK,
         stops=True,
     ),
     Kind(
-        *("clock", Target.BROKER, _OVER, "the wall clock jumps"),
+        *("clock", Target.BROKER, _OVER, "the machine's wall clock jumps"),
         parameters=(Parameter("jump_s", 3600, -3600, 3600, whole=True),),
     ),
     Kind(
-        *("hiccups", Target.BROKER, (1.0, 6.0), "short stops of the process, one after another"),
+        *("hiccups", Target.BROKER, (1.0, 6.0), "the process is paused briefly, again and again"),
         parameters=(Parameter("most_s", 0.2, 0.05, 0.5), Parameter("each_s", 0.5, 0.2, 1.0)),
     ),
     # links
@@ -138,26 +138,27 @@ KINDS: Final = (
     ),
     Kind("reset", Target.BROKER, _OVER, "all connections of a broker are reset"),
     Kind(
-        *("lose-answers", Target.BROKER, _OVER, "connections end after so many bytes"),
+        *("lose-answers", Target.BROKER, _OVER, "connections break after a number of bytes"),
         parameters=(Parameter("bytes", 200, 1, 3000, whole=True),),
     ),
-    Kind("half-open", Target.BROKER, _OVER, "a reset does not reach the other ends"),
+    Kind("half-open", Target.BROKER, _OVER, "the broker's connections end without notice to peers"),
     Kind("double-connect", Target.BROKER, _OVER, "the next connections are accepted twice"),
     # ZooKeeper
-    Kind("expire", Target.BROKER, _OVER, "the session expires"),
+    Kind("expire", Target.BROKER, _OVER, "the broker's ZooKeeper session expires"),
     Kind("zk-lose-answer", Target.BROKER, _OVER, "the connection is lost after the next write"),
     Kind("zk-lose-request", Target.BROKER, _OVER, "the connection is lost before the next write"),
     Kind("zk-expire-write", Target.BROKER, _OVER, "the session expires at the next write"),
     Kind(
-        *("expire-offsets", Target.BROKER, _OVER, "the session for offsets expires"),
+        *("expire-offsets", Target.BROKER, _OVER, "the broker's session for offsets expires"),
         needs_groups=True,
     ),
     Kind(
-        *("offsets-lose-answer", Target.BROKER, _OVER, "as zk-lose-answer, in that session"),
+        *("offsets-lose-answer", Target.BROKER, _OVER, "zk-lose-answer in the session for offsets"),
         needs_groups=True,
     ),
     Kind(
-        *("offsets-expire-write", Target.BROKER, _OVER, "as zk-expire-write, in that session"),
+        *("offsets-expire-write", Target.BROKER, _OVER),
+        "zk-expire-write in the session for offsets",
         needs_groups=True,
     ),
     Kind("zk-down", Target.ZOOKEEPER, (0.5, 6.0), "a ZooKeeper member is down"),
@@ -169,7 +170,7 @@ KINDS: Final = (
     # disks
     Kind("disk-full", Target.BROKER, (0.5, 4.0), "the disk is full"),
     Kind(
-        *("sync-error", Target.BROKER, (0.5, 4.0), "the next sync fails; then started again"),
+        *("sync-error", Target.BROKER, (0.5, 4.0), "the next sync of the disk fails"),
         harm=Harm.UNSYNCED,
     ),
     Kind(
@@ -177,20 +178,20 @@ KINDS: Final = (
         parameters=(Parameter("most_s", 0.5, 0.05, 3.0),),
     ),
     Kind(
-        *("flip", Target.BROKER, (0.5, 4.0), "stopped; one bit of its logs is flipped; started"),
+        *("flip", Target.BROKER, (0.5, 4.0), "the process is stopped; a bit of a log is flipped"),
         parameters=(Parameter("draw", 0.5, 0.0, 1.0),),
         harm=Harm.DISK,
         stops=True,
     ),
     # log directories
     Kind(
-        *("lose-directory", Target.BROKER, (0.5, 4.0), "killed; one of its directories is emptied"),
+        *("lose-directory", Target.BROKER, (0.5, 4.0), "killed; a log directory is emptied"),
         harm=Harm.DISK,
         stops=True,
         needs_directories=True,
     ),
     Kind(
-        *("moves", Target.BROKER, (0.5, 8.0), "replicas are moved between its log directories"),
+        *("moves", Target.BROKER, (0.5, 8.0), "replicas move between log directories"),
         parameters=(Parameter("each_s", 0.2, 0.02, 0.5),),
         needs_directories=True,
     ),

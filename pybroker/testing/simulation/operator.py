@@ -1,7 +1,8 @@
 """The operator of a simulated cluster, a person in a real one. The operator restarts brokers that
 have ended by themselves, or that found a full disk at their start. The operator also accepts the
-loss of data that cannot come back: the content of a lost disk, or the part of a log after a damaged
-range. Until then a partition that may need the data has no leader, as it must."""
+loss of data that cannot come back: the content of a lost disk, or the part of a log after a corrupt
+range. Until the operator has accepted the loss, a partition that may need the data must have no
+leader."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def repair(cluster: SimCluster) -> None:
 
 
 def _was_full_at_its_start(broker: SimBroker) -> bool:
-    """Return whether a log directory is offline because its disk was full. Only at its start a
-    broker takes such a directory offline; then it asks for a restart, once the disk has room."""
+    """Return whether a log directory is offline because its disk was full. A broker takes a full
+    directory offline only at its start; the operator must restart it when the disk has space."""
     if not broker.serves or broker.rooms is None:
         return False
     reasons = map(str, broker.rooms.logs.failed_directories.values())
@@ -71,9 +72,10 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names of a broker's losses in the partition. Return no names if the broker has its
-    replica, or if it does not serve and may have the replica later. A replica whose copying is
-    incomplete counts as lost. A leader with a damaged range stays leader."""
+    """Return the names of a broker's losses in the partition: the names of lost log directories, or
+    of the partition. Return no names if the broker has its replica, or if the broker does not serve
+    now and may have the replica later. A replica whose copying is incomplete counts as lost, and a
+    leader with a corrupt range does not."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

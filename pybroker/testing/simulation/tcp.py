@@ -420,7 +420,7 @@ class ConnectedSocket(SocketBase):
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             self.established.set_exception(refused)
         if self._listening is not None:
-            self._go()  # no application has seen this socket, and none will
+            self._go()  # the handshake was not complete, so no application uses this socket
         self._call_reader()
         self._call_writer()
 

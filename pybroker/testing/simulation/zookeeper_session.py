@@ -140,7 +140,7 @@ class ZooKeeperSession:
             self._is_closed = True
             asked = self._asked
             self._fail_asked()
-            self._asked = asked  # answers still arrive before that to the close request
+            self._asked = asked  # their answers arrive before the answer to the close request
             self._watches.clear()
             goodbye = self._ask(CloseSession())
             self._key = None

@@ -50,8 +50,9 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. The spare one of the two clients with the same id stops
-    once `shared.is_even` is set, and from then on every transaction is ended."""
+    """A producer with a transactional id. One of the two clients with the same id is the spare
+    client, which stops once `shared.is_even` is set. From then on the other client leaves no
+    transaction open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -199,9 +200,10 @@ class _TransactionalClient(Client):
             await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
 
     async def _finish(self, producer: AnyProducer, transaction: Transaction) -> None:
-        """End the transaction: commit it, abort it, or leave it open and end the process. After the
-        abort of a `late` one a producer that sends each request itself sends a further batch of it.
-        After the abort of a `keep` one such a producer takes its next epoch."""
+        """End the transaction in one of the ways in `_ENDS`. `commit`: commit it. `leave`: leave it
+        open and end the process. `late` and `keep`: abort it; a producer that sends each request
+        itself then sends one more batch of it (`late`), or keeps its producer id and takes the next
+        epoch (`keep`). `abort`: only abort it."""
         end = "commit" if self._is_calm else self.rng.choice(_ENDS)
         if end == "commit":
             await self._commit(producer, transaction)
@@ -232,9 +234,9 @@ class _TransactionalClient(Client):
         self.recorder.transaction_ended(transaction, outcome)
 
     async def _send_late(self, producer: TransactionalProducer, transaction: Transaction) -> None:
-        """Send a batch after the transaction has ended. Raises ClientError if it is refused or the
-        answer is lost: the process then ends, so that the batch cannot arrive in a later
-        transaction of the same epoch."""
+        """Send a batch of the transaction after the transaction has ended. Raises ClientError if
+        the batch is refused or the answer is lost. The process then ends, so that the batch cannot
+        arrive in a later transaction of the same epoch."""
         partition = self.rng.choice(self.shared.catalog.partitions())
         await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
         values, settled = self._noted(transaction, partition, 1)
