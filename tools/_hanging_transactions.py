@@ -32,9 +32,10 @@ class OpenProducer:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The partitions to search: those of a topic, or one of its partitions, and only those with a
-    replica on the broker with the id `broker`, unless it is None. `duration_ms` is the time since
-    the producer's last batch, above which a transaction is suspected."""
+    """The partitions to search, and the minimum age of a transaction. `topic` and `partition` limit
+    the search to a topic or to one of its partitions. `broker` limits it to partitions with a
+    replica on this broker. None means no limit. The search considers a transaction only if its
+    producer has sent no batch for `duration_ms`."""
 
     topic: str | None
     partition: int | None
@@ -75,9 +76,10 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return the open transactions that no coordinator will end, sorted by partition. `names` has
-    the transactional ids of producer ids, `descriptions` the states of transactional ids. A
-    coordinator still writes markers to the partitions of a description."""
+    """Return those of the `suspected` transactions that no coordinator will end, sorted by
+    partition. `names` maps producer ids to transactional ids, `descriptions` maps transactional ids
+    to their states. A coordinator will end a transaction in the partitions that the description of
+    its transactional id lists."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))

@@ -6,8 +6,8 @@ neither Spark nor a client; callbacks propose the ranges to read and write the f
    stored, because it would block its run number forever.
 2. An attempt writes into its own folders. No file is overwritten.
 3. The attempt's files are synced. The process then stores a commit that names them, only if the run
-   has no commit yet. Offsets and output become visible in this one step. A process that loses this
-   race removes its files.
+   has no commit yet. Offsets and output become visible in this one step. If another process has
+   stored a commit of the run first, the process removes its own files.
 
 The commit contains the offsets that were read, and the next plan begins at their end. A plan only
 makes a repeated run read the same offsets; the commit says which offsets were read.

@@ -169,7 +169,7 @@ class Job:
 
     def _check_plan_continues(self, plan: Plan) -> None:
         """Raise OutputError if a plan does not begin at the end of the last commit. This happens
-        only if someone has removed commits by hand."""
+        only if commits were removed by hand."""
         last = self.store.last_commit()
         if last is None or plan.seq <= last.seq:
             return
