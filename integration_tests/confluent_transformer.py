@@ -3,9 +3,9 @@
 offsets, with the metadata of the group (KIP-447). Some transactions are aborted, and their records
 are read again. After an error the program continues with a new consumer and producer.
 
-Calls of librdkafka may ignore their timeout: send_offsets_to_transaction does if the group's
-coordinator is down (its issues 5456 and 5511). The program ends if it waits for WATCHDOG_S, and has
-to be started again.
+A call of librdkafka may ignore its timeout: send_offsets_to_transaction does if the group's
+coordinator is down (librdkafka's issues 5456 and 5511). So the program ends if a call takes longer
+than WATCHDOG_S, and the test starts it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import confluent_kafka
 
 ABORTED: Final = b"aborted "
 WATCHDOG_S: Final = 10.0
-"""How long the program may wait in one call. librdkafka's own timeouts are shorter."""
+"""How long one call of the program may take, in seconds. librdkafka's own timeouts are shorter."""
 _CALL_S: Final = 8.0
 
 
@@ -100,7 +100,7 @@ def _place(message: confluent_kafka.Message) -> tuple[int, int]:
 
 
 def _watch() -> None:
-    """Start the time of the watchdog anew."""
+    """Restart the time limit of the watchdog."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
 
 

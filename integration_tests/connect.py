@@ -75,7 +75,7 @@ class Worker:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return json.load(answer)
         except (OSError, urllib.error.URLError):
-            # It starts, or a rebalance is under way (409).
+            # The worker is starting, or a rebalance is under way (409).
             assert self.process.running, self.process.output
             return None
 

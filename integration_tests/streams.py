@@ -28,7 +28,7 @@ CHANGELOGS: Final = {
     "counts": f"{APPLICATION}-word-counts-changelog",
     "label-counts": f"{APPLICATION}-label-counts-changelog",
 }
-"""The changelog topic of the state behind each output topic."""
+"""Output topic -> the changelog topic of the state store from which it is written."""
 _SOURCE: Final = Path(__file__).parent / "java" / "WordCount.java"
 _WORD: Final = re.compile(rb"[a-z0-9_]+")
 _LABELLED: Final = 500
@@ -64,14 +64,15 @@ class Instance:
 
 @dataclass
 class Text:
-    """The input of the application, and the counts that it must arrive at."""
+    """The input of the application, and the final counts that its output must have."""
 
     lines: list[bytes] = field(default_factory=list)
     words: Counter[bytes] = field(default_factory=Counter)
 
     @classmethod
     def of_size(cls, size: int) -> Text:
-        """Return `size` bytes or a little more of source lines, in a fixed order."""
+        """Return lines of source code with `size` bytes or a little more. The order of the lines is
+        always the same."""
         made, total = cls(), 0
         for line in _source_lines():
             made.lines.append(line)
@@ -83,20 +84,21 @@ class Text:
 
     @property
     def labels(self) -> dict[bytes, bytes]:
-        """The table: a label for each of the most frequent words."""
+        """The rows of the joined table: a label for each of the most frequent words."""
         frequent = self.words.most_common(_LABELLED)
         return {word: b"label %d" % (n % _LABELS) for n, (word, _) in enumerate(frequent)}
 
     @property
     def expected(self) -> dict[str, Counter[bytes]]:
-        """The last count of each key, by output topic."""
+        """The expected last count of each key, by output topic."""
         by_label: Counter[bytes] = Counter()
         for word, label in self.labels.items():
             by_label[label] += self.words[word]
         return {"counts": self.words, "label-counts": by_label}
 
     def produce_labels(self, bootstrap: str) -> None:
-        """Write the table. Its records are older than all text, so Streams reads them first."""
+        """Write the joined table to its topic. The timestamps of these records are below those of
+        the text, so Streams reads them first."""
         producer = _producer(bootstrap)
         for word, label in self.labels.items():
             producer.produce("labels", label, key=word, timestamp=1)
@@ -116,8 +118,9 @@ class Text:
 
 
 def _source_lines() -> Iterator[bytes]:
-    """Yield the lines of the standard library's sources again and again, without empty lines and
-    without letters that Java and Python may take for different words."""
+    """Yield the lines of the standard library's sources again and again, without empty lines. All
+    characters other than ASCII are removed, because Java and Python might split them into different
+    words."""
     folder = Path(sysconfig.get_path("stdlib"))
     files = sorted(path for path in folder.rglob("*.py") if "site-packages" not in path.parts)
     while True:
@@ -127,7 +130,7 @@ def _source_lines() -> Iterator[bytes]:
 
 
 def _producer(bootstrap: str) -> confluent_kafka.Producer:
-    # Java's partitioner: the table must lie in the same partitions as the words.
+    # Java's partitioner: a label must be in the same partition number as its word.
     return confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -139,7 +142,7 @@ def _producer(bootstrap: str) -> confluent_kafka.Producer:
 
 
 class Counts:
-    """The counts of one topic as a read_committed consumer of librdkafka sees them."""
+    """The counts of one topic as a read_committed consumer of librdkafka receives them."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.last: dict[bytes, int] = {}
@@ -160,8 +163,9 @@ class Counts:
         )
 
     def poll(self) -> None:
-        """Read what there is. The counts of a word must grow from record to record: a count that
-        repeats or goes back belongs to a transaction that was aborted or written twice."""
+        """Read all records that are available now. The counts of a word must grow from record to
+        record: a count that is not larger than the previous count belongs to a transaction that was
+        aborted or written twice."""
         for message in self._consumer.consume(5000, 0.2):
             error, partition = message.error(), message.partition()
             if error is not None:
@@ -177,7 +181,7 @@ class Counts:
             self.last[key] = count
 
     def wait_for(self, expected: Mapping[bytes, int], seconds: float) -> None:
-        """Read until all counts are the expected ones.
+        """Read until all counts equal the expected counts.
 
         Raises AssertionError after `seconds`, with some of the counts that differ.
         """

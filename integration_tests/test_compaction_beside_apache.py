@@ -1,5 +1,5 @@
-"""Two copies of a stopped data directory, of which one is cleaned by Apache Kafka and one by
-pybroker, and a directory whose cleaning one broker continues where the other one has stopped.
+"""Tests of the log cleaner beside Apache Kafka's: each broker cleans its copy of the same data
+directory, and one broker continues the cleaning of a directory where the other one has stopped.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ours
 TOPIC: Final = "lines"
 CONNECTOR: Final = "file"
 PART: Final = 500
-"""Lines that are appended to the file at a time."""
+"""The number of lines that the test appends to the file at a time."""
 
 
 @pytest.fixture

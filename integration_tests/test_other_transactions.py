@@ -78,8 +78,8 @@ class Kafkajs:
 
 
 def test_kafkajs_zombie_is_fenced_by_the_id_of_its_input_partition(cluster: Cluster) -> None:
-    """kafkajs sends TxnOffsetCommit without the metadata of the group, so that only the
-    transactional id, which the successor takes over, can fence a zombie."""
+    """kafkajs sends TxnOffsetCommit without the metadata of the group. So a zombie is fenced only
+    if the next program takes over its transactional id."""
     bootstrap, values = cluster.bootstrap, [b"%d" % number for number in range(20)]
     for topic in ("js-input", "js-output"):
         make_topic(bootstrap, topic, replicas=3)
@@ -120,7 +120,7 @@ class Copier:
 
     @property
     def committed(self) -> int:
-        """How many records belong to transactions whose commit the program has reported."""
+        """The number of records in transactions whose commit the program has reported."""
         output = self._process.output
         assert "FAILED" not in output, output
         return self._earlier + sum(

@@ -35,7 +35,7 @@ def producer(broker: Broker, name: str, **options: Any) -> Producer:
 
 
 async def values(broker: Broker, topic: str, count: int, level: str) -> list[bytes]:
-    """Return the topic's values in their order, after reading `count` records and the rest."""
+    """Read the topic until `count` records have arrived, and return their values, sorted."""
     found = await read(broker.bootstrap, topic, count, isolation_level=level)
     return sorted(value for value in found if value is not None)
 

@@ -56,8 +56,8 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 
 
 class Scene:
-    """A cluster, two topics, and a producer in each state. Between `reach` and `recover` the gate,
-    the only replica of the second topic, is paused or dead.
+    """A cluster, two topics, and a producer in each transaction state. The *gate* is the broker
+    with the only replica of the second topic. From `reach` to `recover` it is paused or dead.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -98,7 +98,7 @@ class Scene:
         return find_coordinator(bootstrap or self.bootstrap, "any")[0]
 
     def reach(self, client: ChildProcess | None = None) -> None:
-        """Bring a producer into each state; in the process `client`, if one is given."""
+        """Bring a producer into each state. With `client` the producers run in that process."""
         if client is None:
             self.states.open()
         else:
@@ -110,7 +110,8 @@ class Scene:
             client.ask("decide", "^done")
 
     def recover(self) -> None:
-        """Start all brokers, and wait until the decided transactions have ended as decided."""
+        """Start all brokers, and wait until each prepared transaction is complete, with the outcome
+        that was decided."""
         if self.gate in self.cluster.running:
             self.cluster.resume(self.gate)
         for broker in set(self.cluster.ids) - set(self.cluster.running):
@@ -119,8 +120,8 @@ class Scene:
             self.states.wait_for(state, COMPLETE[is_commit])
 
     def continue_all(self) -> None:
-        """Let the producers continue: each gets the answer of its state, and the current producers
-        commit one more record."""
+        """Let the producers continue. Check that each gets the answer that belongs to its state.
+        Each transactional id then commits one more transaction."""
         for state, producer in self.states.producers.items():
             values = self.states.values(state, "second")
             if state is TransactionState.PREPARE_EPOCH_FENCE:
@@ -143,8 +144,8 @@ class Scene:
         assert producer.refusal(lambda: producer.try_end(is_commit=True)) in FENCED
 
     def check_read(self, first_turns: set[TransactionState]) -> None:
-        """Check that exactly these producers' first transactions are committed, and the second
-        transactions of all. No record is in the log twice."""
+        """Check that the first transactions of exactly these producers are committed, and that the
+        second transaction of each producer is committed. No record may be in the log twice."""
         committed = {
             *(
                 self.states.values(state, "first")[TopicPartition(self.data, 0)]
@@ -172,8 +173,8 @@ COMMITTED = {state for state, is_commit in OUTCOME.items() if is_commit}
 
 
 def finish_and_check(scene: Scene) -> None:
-    """Start the dead brokers, let the producers continue, and check the ends of all transactions.
-    A continued transaction is committed."""
+    """Start the dead brokers, let the producers continue, and check the outcomes of all
+    transactions. A transaction that was open is committed by its producer."""
     scene.recover()
     scene.continue_all()
     scene.check_read(COMMITTED | {TransactionState.ONGOING})
@@ -191,7 +192,7 @@ def test_coordinator_killed_in_each_state(cluster: Cluster) -> None:
 
 
 def test_leader_of_written_partitions_killed_in_each_state(cluster: Cluster) -> None:
-    """The leader has its markers already, and the next leader continues with what it has."""
+    """The killed leader has written its markers already. The next leader has copied them."""
     scene = Scene(cluster, "leader")
     scene.reach()
     cluster.kill(cluster.leader(scene.data, 1))
@@ -199,7 +200,8 @@ def test_leader_of_written_partitions_killed_in_each_state(cluster: Cluster) -> 
 
 
 def test_leader_that_lacks_markers_killed_in_each_state(cluster: Cluster) -> None:
-    """The paused leader is killed, so the markers reach its next process only."""
+    """The paused leader is killed. The coordinator repeats the markers until the leader's next
+    process writes them."""
     scene = Scene(cluster, "gate")
     scene.reach()
     cluster.kill(scene.gate)
@@ -224,8 +226,8 @@ def test_client_killed_in_each_state(cluster: Cluster) -> None:
 
 
 def test_session_of_coordinator_ends_in_each_state(cluster: Cluster) -> None:
-    """The coordinator lives on, but another broker may coordinate: markers of the earlier
-    coordinator must not contradict those of the later one."""
+    """The coordinator's process continues, but another broker may become the coordinator. The
+    markers of the earlier coordinator must not contradict those of the later one."""
     scene = Scene(cluster, "session")
     scene.reach()
     before = cluster.partition(*STATE_PARTITION)

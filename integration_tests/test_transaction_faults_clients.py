@@ -44,7 +44,8 @@ class Writer:
         self.process = ChildProcess([sys.executable, "-m", module, *words])
 
     def numbers(self, event: str) -> list[int]:
-        """Return the transactions that are `begun` or `committed`."""
+        """Return the numbers of the transactions that the process has reported as `begun` or
+        `committed`."""
         return [int(each) for each in re.findall(rf"^{event} (\d+)$", self.process.output, re.M)]
 
     def pause(self, event: str) -> None:

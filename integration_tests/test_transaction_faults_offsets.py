@@ -43,7 +43,8 @@ GROUPS = tuple(f"g{number}" for number in range(10))
 OFFSETS = PARTITIONS * len(GROUPS)
 """The offsets of the transaction: so many that they need several multis."""
 EARLIER, LATER = 5, 8
-"""The committed offset of each partition before the transaction, and that of the transaction."""
+"""The offset that is committed in each partition before the transaction, and the offset that the
+transaction commits."""
 CONFIG = {
     **CLUSTER,
     "offsets.storage": "zookeeper",
@@ -56,8 +57,8 @@ Found = tuple[ErrorCode, Counter[tuple[ErrorCode, int]]]
 
 
 def fetched(bootstrap: str, group: str) -> Found:
-    """Fetch the stable offsets of the group. Return the error of the whole request, and how many
-    partitions have which error and offset."""
+    """Fetch the stable offsets of the group. Return the error of the whole request, and a count of
+    the partitions by error and offset."""
     found: list[Found] = []
     topics = [OffsetFetchRequestTopic(name=TOPIC, partition_indexes=list(range(PARTITIONS)))]
     request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
@@ -80,7 +81,7 @@ def fetched(bootstrap: str, group: str) -> Found:
 
 
 def stored(connect: str) -> Counter[int]:
-    """Return how many nodes have which offset."""
+    """Return a count of the offset nodes by offset."""
     found: Counter[int] = Counter()
     with session_at(connect) as client:
         for group in GROUPS:

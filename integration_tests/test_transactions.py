@@ -37,8 +37,8 @@ CLUSTER: Final = {
 
 
 def new_producer(bootstrap: str, transactional_id: str) -> confluent_kafka.Producer:
-    """Return a producer that has ended the open transaction of the earlier producers with this
-    id."""
+    """Return a new producer with this transactional id. Its start aborts the open transaction of
+    the earlier producer."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -142,8 +142,8 @@ def test_java_producer_commits_its_transactions(cluster: Cluster, jars: str) -> 
 
 
 def test_successor_takes_over_the_transactional_id_of_an_input_partition(cluster: Cluster) -> None:
-    """aiokafka sends TxnOffsetCommit without the metadata of the group, so that only the
-    transactional id can fence a zombie."""
+    """aiokafka sends TxnOffsetCommit without the metadata of the group. So a zombie is fenced only
+    if the next program takes over its transactional id."""
     bootstrap, count = cluster.bootstrap, 20
     for topic in ("aio-input", "aio-output"):
         make_topic(bootstrap, topic, replicas=3)
@@ -157,8 +157,9 @@ def test_successor_takes_over_the_transactional_id_of_an_input_partition(cluster
 
 
 async def _take_over(bootstrap: str, values: Sequence[bytes]) -> None:
-    """Copy five records, leave a transaction with five more open, and let a successor with the same
-    transactional id copy all that is not committed. Its predecessor is then a zombie."""
+    """Copy five records, and leave a transaction with five more open. Then let a second producer
+    with the same transactional id copy all records that are not committed. The first producer is
+    then a zombie."""
     place = aiokafka.TopicPartition("aio-input", 0)
 
     async def copy(producer: aiokafka.AIOKafkaProducer, first: int, beyond: int) -> None:

@@ -1,6 +1,7 @@
-"""Two data directories and their ZooKeeper, used by Apache Kafka and by pybroker in turn, with an
-open and a prepared transaction at each change. The other kind of broker completes both. The
-producer of the open transaction lives on, so its sequence continues.
+"""Tests with two data directories and their ZooKeeper, which Apache Kafka's brokers and pybroker's
+use in turn. At each change from one kind of broker to the other, one transaction is open and one is
+prepared. The brokers of the other kind complete both. The producer of the open transaction keeps
+running, so its sequence numbers continue.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class History:
 
     @property
     def expected(self) -> dict[int, list[bytes]]:
-        """The records of a `read_committed` reader after the end of all transactions."""
+        """The expected records of a `read_committed` consumer after the end of all transactions."""
         return {n: [v for v in some if v in self.committed] for n, some in self.order.items()}
 
 
@@ -88,7 +89,8 @@ class Stage:
         return producer
 
     def put(self, producer: confluent_kafka.Producer, value: str, *, commits: bool) -> None:
-        """Write three records to each partition. `commits` is the outcome that follows."""
+        """Write three records to each partition. `commits` says whether the caller later commits
+        or aborts the transaction."""
         for number in range(PARTITIONS):
             for each in range(3):
                 data = f"{value} {each}".encode()
@@ -99,7 +101,7 @@ class Stage:
             assert producer.flush(PATIENCE_S) == 0
 
     def write_ended(self, tag: str) -> None:
-        """Write transactions over several segments. Every other one is aborted."""
+        """Write transactions that fill several segments. Every second transaction is aborted."""
         producer = self.producer("ended")
         for number in range(40):
             commits = number % 2 == 0

@@ -46,8 +46,8 @@ CONFIG: Final = CLUSTER | {
 
 
 class Run:
-    """Programs at work on a cluster. Their input comes in slices: a kill hits the programs while
-    they copy a slice."""
+    """Running programs and their cluster. The test writes the input in slices, and kills a process
+    while the programs copy a slice."""
 
     def __init__(self, cluster: Cluster, programs: Sequence[Transformer], output: Output) -> None:
         self.cluster = cluster
@@ -169,7 +169,7 @@ def running(
 
 
 def name_at(bootstrap: str, prefix: str, kind: int, coordinator: int | None) -> str:
-    """Return a name with this coordinator."""
+    """Return a name of a group or a transactional id that this broker coordinates."""
     names = (f"{prefix}-{number}" for number in itertools.count())
     return next(
         each for each in names if coordinator in (None, coordinator_of(bootstrap, each, kind))

@@ -1,4 +1,4 @@
-"""Producers of which each is in another state of the table in `docs/transactions.rst`.
+"""Transactional producers, one for each state of the table in `docs/transactions.rst`.
 
     python -m integration_tests.transaction_states BOOTSTRAP PREFIX DATA GATE
 
@@ -30,7 +30,7 @@ from pybroker.model import TopicPartition
 from unit_tests.patience import wait_until
 
 STATES: Final = tuple(each for each in TransactionState if each is not TransactionState.DEAD)
-"""All states that a transactional id may be found in. A dead id is removed."""
+"""All states in which DescribeTransactions may show a transactional id. A dead id is removed."""
 SHOWN: Final = {TransactionState.PREPARE_EPOCH_FENCE: TransactionState.PREPARE_ABORT}
 """State -> the state that is stored instead."""
 OUTCOME: Final[Mapping[TransactionState, bool]] = {
@@ -71,7 +71,7 @@ class AllStates:
         return dict.fromkeys(self.partitions, f"{state.value} {turn}".encode())
 
     def open(self) -> None:
-        """Begin the transactions, and end those that shall be complete."""
+        """Begin the transactions, and complete those whose state is complete."""
         for state, producer in self.producers.items():
             producer.init()
             if state is not TransactionState.EMPTY:
@@ -83,7 +83,7 @@ class AllStates:
             self.wait_for(complete, complete)
 
     def decide(self) -> None:
-        """Bring the rest into their states, while GATE takes no marker."""
+        """Bring the other producers into their states, while the replica of GATE is paused."""
         for state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
             self._prepare(state, partial(self.producers[state].try_end, is_commit=OUTCOME[state]))
         fenced = TransactionState.PREPARE_EPOCH_FENCE

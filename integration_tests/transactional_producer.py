@@ -1,5 +1,6 @@
-"""A transactional producer of raw requests, for tests that need each step of a transaction alone.
-Each step is repeated while the answer is one that Kafka's clients retry, also at another broker.
+"""A transactional producer that sends raw requests, for tests that need each step of a transaction
+alone. A step repeats its request, also at another broker, as long as the answer is an error that
+Kafka's clients retry.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def find_coordinator(bootstrap: str, key: str, key_type: int = TRANSACTION_KEY) 
 
 
 def described(bootstrap: str, transactional_id: str) -> DescribedTransaction:
-    """Return the state of a transactional id, which exists, as its coordinator describes it."""
+    """Return the state of an existing transactional id, which its coordinator describes."""
     found: list[DescribedTransaction] = []
 
     def ask(connection: Connection) -> ErrorCode:

@@ -40,7 +40,7 @@ class Transactions:
     _sequences: dict[int, int] = field(default_factory=dict)
 
     def put(self, connection: Connection, producer: int, *values: bytes) -> None:
-        """Write a batch of a producer's transaction; producer 0 has no transactions."""
+        """Write a batch of the producer's transaction. Producer 0 writes without transactions."""
         sequence = self._sequences.get(producer, 0)
         batch = bytearray(
             batch_of(*values, producer=(producer, 0), sequence=sequence)
@@ -89,8 +89,8 @@ class Transactions:
 
     @property
     def committed(self) -> list[bytes]:
-        """The values that a read_committed consumer reads: those of committed transactions before
-        the first open one."""
+        """The values that a read_committed consumer reads: the values of committed transactions
+        before the first value of an open transaction."""
         found = []
         for value in self.order:
             if value not in self.outcome:

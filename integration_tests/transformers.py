@@ -49,11 +49,12 @@ COMMANDS: Final = {"java": java_command, "confluent": confluent_command}
 
 
 class Transformer:
-    """A member of `group` that copies the topic "input" to the topic "output-CLIENT". After the end
-    of its process a next process takes its place.
+    """A program that copies the topic "input" to the topic "output-CLIENT" as a member of `group`.
+    It runs in one process at a time; `revive` starts the next process after the end of a process.
 
-    `name` is the transactional id. With `is_renamed`, each process has an id of its own, so that no
-    later process ends the transactions of a dead one before their timeout. Owns one process.
+    `name` is the transactional id. With `is_renamed`, each process has its own transactional id. So
+    the open transaction of a dead process ends by its timeout, and not by the start of the next
+    process.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ def input_value(partition: int, number: int) -> bytes:
 
 
 class Output:
-    """The committed records of the output topics, compared with the input as they come."""
+    """The committed records of the output topics. Each record that is read is compared with the
+    input."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str], partitions: int) -> None:
         self._counts = {(topic, number): 0 for topic in topics for number in range(partitions)}
@@ -119,11 +121,11 @@ class Output:
 
     @property
     def count(self) -> int:
-        """The number of records that every partition has."""
+        """The number of records that each partition has at least."""
         return min(self._counts.values())
 
     def poll(self) -> None:
-        """Read what there is.
+        """Read all records that are available now.
 
         Raises AssertionError if a record is not the next one of the input: it is missing, comes
         twice, or belongs to an aborted transaction.

@@ -2,10 +2,10 @@
 turn, at a limited rate, and records the outcome of each value. All producers use acks=all, except
 `hasty`, with which a leader may have records that no follower has.
 
-The meaning of a failure depends on the client. librdkafka reports the last attempt only, so after a
-retry an error does not prove that the record was not appended. The producer without retries
-(`prober`) proves that records with NOT_ENOUGH_REPLICAS were not appended. Our client reports
-whether a failure is definite.
+The meaning of a failure depends on the client. librdkafka reports the error of the last attempt
+only. An earlier attempt may have appended the record, so the error does not prove that the record
+was not appended. The producer `prober` does not retry, so its error NOT_ENOUGH_REPLICAS proves
+this. Our client reports whether a failure is definite.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class ConfluentProducer:
         rate = settings.rate // PROBER_RATE_PARTS if name == "prober" else settings.rate
         self._per_tick = max(1, round(rate * TICK_S))
         self._believes_refusals = name == "prober"
-        # Not "one-in-flight": that is one per connection, and while a leader moves there are two.
+        # Without retries even one request in flight does not keep the order: the limit applies to
+        # each connection, and after a change of leader the producer has two connections.
         self._values = _Values(name, settings, log, keeps_order=name == "idempotent")
         self.acked, self.failed = self._values.acked, self._values.failed
         self._stopping = threading.Event()
