@@ -56,8 +56,7 @@ async def ask_coordinators(
     def note(group: str, answer: T | ClientError, may_repeat: bool) -> None:
         if not _may_retry(answer, may_repeat):
             final[group] = answer
-        # If the deadline cut the attempt short, keep the error of the attempt before.
-        elif group not in problems or deadline.remaining_s() > 0:
+        elif group not in problems or deadline.remaining_s() > 0:  # else the deadline cut it short
             problems[group] = answer
 
     async def one(node: Node, chosen: tuple[str, ...]) -> None:

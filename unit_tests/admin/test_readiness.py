@@ -47,7 +47,8 @@ def _fill(shown: Shown) -> None:
 
 
 def _bend(shown: Shown) -> None:
-    """Add damage that is found while the log is in use, before the log is marked as damaged."""
+    """Report a corrupt range that was found while the log is in use. The log itself is not marked
+    as damaged yet."""
     damage = Damage(7, "/d/t-0/00.log", 99, "wrong checksum")
     shown.replicas.logs.health.move(T0, Event.CORRUPT, damage=damage)
 
@@ -150,8 +151,8 @@ async def test_starting_broker_is_not_ready(tmp_path: Path, phase: Phase) -> Non
 
 
 async def test_partition_whose_last_stable_offset_stands_still_is_named(shown: Shown) -> None:
-    """For longer than transaction.max.timeout.ms: its coordinator would have aborted the
-    transaction before."""
+    """The last stable offset has not moved for longer than transaction.max.timeout.ms. By then a
+    coordinator would have aborted the transaction."""
     await shown.hosts(facts())
     clock, partition = shown.replicas.clock, shown.replicas.partition()
     data = batch(producer=7, sequence=0, transactional=True)

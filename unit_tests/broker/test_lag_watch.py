@@ -30,8 +30,8 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 @dataclass(slots=True)
 class Coordinated:
-    """Groups and their committed offsets, the one shard of all groups, and the leaders, whose logs
-    end at 10."""
+    """Groups with their committed offsets, the only shard, which coordinates them, and the leaders,
+    whose logs end at 10."""
 
     committed: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ async def test_committed_offsets_are_read_before_log_ends() -> None:
 
 
 async def test_the_offsets_of_some_groups_are_read_at_once() -> None:
-    """One group after the other would cost a round trip to ZooKeeper for each of their nodes."""
+    """Reading one group after the other would cost a round trip to ZooKeeper for each node."""
     names = [f"g{number}" for number in range(3 * GROUPS_AT_ONCE)]
     groups = Coordinated({name: {A0: number % 10} for number, name in enumerate(names)})
     lags = known(await watch(groups).report())

@@ -157,7 +157,7 @@ async def test_an_answer_without_a_later_leader_changes_nothing(
 
 
 async def test_a_leader_of_a_later_epoch_ignores_the_answer(neighbours: Neighbours) -> None:
-    """The neighbour's answer is older than the command."""
+    """The neighbour's answer has an older leader epoch than the controller's command."""
     later = neighbours.epoch + 2
     await neighbours.lead(later)
     neighbours.leader_epoch = later - 1
@@ -169,7 +169,8 @@ async def test_a_leader_of_a_later_epoch_ignores_the_answer(neighbours: Neighbou
 async def test_an_answer_about_a_topic_does_not_apply_to_its_recreation(
     neighbours: Neighbours,
 ) -> None:
-    """LeaderAndIsr comes before UpdateMetadata, and the neighbour's answer is older than both."""
+    """The broker has received LeaderAndIsr of the recreated topic, but not UpdateMetadata yet. The
+    neighbour's answer is older than both commands."""
     bench = neighbours.bench
     view, controller_epoch = bench.app.metadata, bench.app.controller.epoch
     state = PartitionState(OTHER, neighbours.epoch, (OTHER,), controller_epoch)
@@ -198,7 +199,8 @@ async def test_neighbours_are_asked_in_turn_and_a_silent_one_is_skipped(
 async def test_a_silent_neighbour_does_not_lengthen_the_pause(
     neighbours: Neighbours,
 ) -> None:
-    """The pause grows with the time of the answers, not with the wait for a silent neighbour."""
+    """The pause between two requests grows with the duration of answered requests. The wait for a
+    silent neighbour does not count."""
     neighbours.silent, neighbours.patience_s = {OTHER}, 60.0
     await neighbours.rounds(5)
     assert [who for who, _ in neighbours.asked[:5]] == [OTHER, THIRD, THIRD, OTHER, THIRD]
@@ -228,7 +230,7 @@ async def test_an_unknown_leader_of_a_later_epoch_replaces_this_one(
 async def test_a_late_command_of_an_earlier_epoch_does_not_restore_the_leader(
     neighbours: Neighbours,
 ) -> None:
-    """The command was under way when the session ended."""
+    """The controller had sent the command before the session ended."""
     epoch = neighbours.epoch
     neighbours.leader_epoch = epoch + 2
     await neighbours.rounds()
@@ -300,7 +302,8 @@ async def controller_of(bench: Bench) -> int:
 async def test_a_controller_that_is_cut_off_names_its_successor(
     neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a client that knows only this broker would send CreateTopics to it forever."""
+    """Otherwise a client that knows only this broker would send CreateTopics to it again and
+    again."""
     bench = neighbours.bench
     assert bench.app.controller.controller_id == BROKER_ID
     await neighbours.rounds()

@@ -237,8 +237,9 @@ async def test_a_registration_whose_session_has_expired_does_not_count(bench: Be
 
 
 async def test_a_follower_counts_for_nothing_until_it_knows_its_roles_again(bench: Bench) -> None:
-    """A topic may be recreated while the broker is away. Until the broker has received its roles,
-    it fetches for the deleted topic, and its fetches must not count for the recreated one."""
+    """A topic may be recreated while the broker has no session. Until the broker has received its
+    roles, it still fetches for the deleted topic. These fetches must not count for the recreated
+    topic."""
     follower = bench.app._incarnation
     before = follower()
     assert before >= 0

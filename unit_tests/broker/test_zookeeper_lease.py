@@ -207,8 +207,8 @@ def advance(bench: Bench, seconds: float) -> None:
 
 
 def cut(bench: Bench) -> None:
-    """Cut the broker off for more than two thirds of a session, while the loop runs. Another broker
-    may lead the topic."""
+    """Cut the broker off from ZooKeeper for more than two thirds of a session timeout, while its
+    event loop runs. Another broker may lead the topic by then."""
     bench.app.replicas.partition(TopicPartition("t", 0)).is_replicated = True
     bench.coord.suspend()
     for _ in range(13):
@@ -320,7 +320,7 @@ async def test_the_lease_is_checked_at_a_session_event(bench: Bench) -> None:
 async def test_a_leader_that_reads_its_successor_in_zookeeper_acknowledges_nothing_alone(
     bench: Bench,
 ) -> None:
-    """The controller may not reach the leader for a long time."""
+    """The controller may be unable to reach the leader for a long time."""
     partition = bench.app.replicas.partition(TopicPartition("t", 0))
     partition.superseded(is_replaced=False)
     assert (await bench.produce("t", batch(b"b"), acks=1)).base_offset == 1
@@ -363,9 +363,9 @@ async def test_no_end_is_returned_while_an_in_sync_follower_may_lead(bench: Benc
 async def test_a_leader_that_asked_to_be_replaced_asks_zookeeper_before_it_returns_an_end(
     bench: Bench,
 ) -> None:
-    """The controller counts this leader as lost, so its successor waits for nothing, while the
-    leader itself goes on until the command arrives. A sole replica, or a leader that ZooKeeper
-    confirms, returns its end."""
+    """The controller counts this leader as failed, so the next leader does not wait for it. This
+    leader continues until the controller's command arrives. It still returns its log end if it is
+    the only replica, or if ZooKeeper confirms that it leads."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     replicas.lag_max_s = 5
     partition = replicas.partition(key)
@@ -401,7 +401,8 @@ async def test_a_leader_that_asked_to_be_replaced_asks_zookeeper_before_it_retur
 async def test_a_leader_that_received_its_successor_returns_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader may still wait for a slow disk before it becomes a follower."""
+    """The leader has received the command that names the next leader. It may still wait for a slow
+    disk before it becomes a follower."""
     replicas, key = bench.app.replicas, TopicPartition("t", 0)
     partition, turn = replicas.partition(key), asyncio.Event()
     obey = replicas.leader_and_isr

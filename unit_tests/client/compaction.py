@@ -34,6 +34,6 @@ def compacted(batch: bytes, keeps: Callable[[int], bool], codec: Codec = Codec.N
 
 
 def compact(log: Partition, keeps: Callable[[int], bool]) -> None:
-    """Compact all batches of a log; empty ones are removed."""
+    """Compact all batches of a log, and remove the empty ones."""
     left = [compacted(batch, keeps) for batch in log.batches]
     log.batches = [batch for batch in left if read_header(batch).record_count]

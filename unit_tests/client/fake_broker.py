@@ -1,8 +1,9 @@
-"""A broker in the test's own event loop, at the level of messages: keeps batches in lists, and
-fails on demand.
+"""A fake broker in the test's own event loop. It handles whole messages, keeps batches in lists,
+and fails on demand.
 
-`FakeBroker` speaks the real protocol over a real socket with the project's codec. Faults for the
-next requests of an API are queued in `faults`; without one it behaves.
+`FakeBroker` speaks the real protocol over a real socket with the project's codec. A test puts
+faults for the next requests of an API into `faults`. A request without a fault is answered as by a
+real broker.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ Handler = Callable[[Message], Message | Awaitable[Message]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The fault of one request: whether it is carried out, the error in place of success, and
-    whether an answer is sent at all ("drop" closes the connection)."""
+    """The fault of one request: whether the request is carried out, the error that replaces
+    success, and whether the broker answers ("drop" closes the connection instead)."""
 
     carried_out: bool = False
     code: ErrorCode = ErrorCode.NONE
@@ -87,7 +88,7 @@ BEHAVE = Fault(carried_out=True)
 
 @dataclass(slots=True)
 class Partition:
-    """A log, and the state of its producers: id -> (epoch, next sequence)."""
+    """A log, and the state of its producers: producer id -> (epoch, next sequence)."""
 
     batches: list[bytes] = field(default_factory=list)
     start: int = 0
@@ -103,7 +104,7 @@ class Partition:
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def append(self, data: bytes, epoch: int = 7) -> int:
-        """Store without checks, in that leader epoch. Return the base offset."""
+        """Store the batch without checks, in this leader epoch. Return its base offset."""
         batch = bytearray(data)
         header = read_header(batch)
         base = self.end
@@ -113,7 +114,7 @@ class Partition:
         return base
 
     def read(self, offset: int) -> bytes:
-        """Return the batches from that offset on; at least one, if there is any."""
+        """Return the batches from that offset on: at least one, if there is any."""
         data = b""
         for batch in self.batches:
             if read_header(batch).next_offset > offset:
@@ -123,7 +124,7 @@ class Partition:
         return data
 
     def aborted_since(self, offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions whose markers are not before that offset."""
+        """Return the aborted transactions whose markers are at or after that offset."""
         headers = [read_header(batch) for batch in self.batches]
         return [
             row
@@ -144,7 +145,7 @@ class Partition:
 
 
 class FakeBroker:
-    """An async context manager. `seen` has the requests, in order of arrival."""
+    """A fake broker, as an async context manager. `seen` has the received requests in order."""
 
     def __init__(self, topics: dict[str, int] | None = None) -> None:
         self.port = 0
@@ -204,7 +205,8 @@ class FakeBroker:
         self.drop_connections()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once the condition holds; it is checked after every request."""
+        """Return once the condition is true. The broker checks the condition after every
+        request."""
         async with self.changed:
             await self.changed.wait_for(condition)
 
@@ -351,7 +353,8 @@ class FakeBroker:
     async def _fetch_in_session(
         self, request: FetchRequest, sessions: dict[int, dict[TopicPartition, int]]
     ) -> FetchResponse:
-        """Each id is the number of earlier sessions. No epoch is checked."""
+        """Answer a fetch in a session. The id of a new session is the number of earlier sessions.
+        Epochs are not checked."""
         full = request.session_epoch <= 0
         session_id = request.session_id
         if full:
@@ -460,7 +463,7 @@ def versions(without: Iterable[ApiKey] = (), error: ErrorCode = ErrorCode.NONE) 
 
 
 def refused(request: ProduceRequest, code: ErrorCode) -> Message:
-    """Return the same error for everything in the request."""
+    """Return a response with this error for each item of the request."""
     return ProduceResponse(
         responses=[
             TopicProduceResponse(

@@ -1,7 +1,7 @@
-"""A coordinator for `FakeBroker`: one group, with refusals on demand.
+"""A fake coordinator for `FakeBroker` with one group, which refuses requests on demand.
 
-It keeps the rules that a member can see: a rebalance begins with a JoinGroup or a departure, and is
-complete once every member has joined again; requests of an older generation are refused.
+It follows the rules that a member can observe. A rebalance begins when a member joins or leaves. It
+is complete when every member has joined again. Requests of an older generation are refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class _Member:
 
 @dataclass(slots=True)
 class FakeGroup:
-    """Attach to a broker with `attach`. Refusals are queued by API and used up one a request."""
+    """A coordinator of one group; `attach` adds it to a broker. A test queues refusals for each
+    API. Each request uses up one of them."""
 
     broker: FakeBroker
     refusals: dict[ApiKey, deque[ErrorCode]] = field(default_factory=lambda: defaultdict(deque))
@@ -92,7 +93,7 @@ class FakeGroup:
         self._begin()
 
     def subscriptions(self) -> list[Subscription]:
-        """Return the subscriptions of all JoinGroup requests that named a member, in order of
+        """Return the subscriptions in all JoinGroup requests with a member id, in order of
         arrival."""
         return [
             decode_subscription(request.protocols[0].metadata)
@@ -150,7 +151,7 @@ class FakeGroup:
         return ""
 
     def _begin(self) -> None:
-        """Begin a rebalance; it ends at once if all members are there."""
+        """Begin a rebalance. The rebalance ends at once if all members have joined already."""
         self.rebalancing = True
         for member in self.members.values():
             if member.synced is not None and not member.synced.done():

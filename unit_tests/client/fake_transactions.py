@@ -1,7 +1,8 @@
-"""A transaction coordinator for `FakeBroker`: one transactional id, with refusals on demand.
+"""A fake transaction coordinator for `FakeBroker` with one transactional id, which refuses requests
+on demand.
 
-It keeps the rules that a producer can see: epochs, and the answers of each state. It writes no
-markers; `ends` has the outcomes.
+It follows the rules that a producer can observe: the epochs, and the answers in each state. It
+writes no markers. `ends` has the outcomes of the transactions.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ PRODUCER_ID = 9
 
 @dataclass(slots=True)
 class FakeCoordinator:
-    """Attach to a broker with `attach`. Refusals are queued by API and used up one a request."""
+    """A coordinator of one transactional id; `attach` adds it to a broker. A test queues refusals
+    for each API. Each request uses up one of them."""
 
     broker: FakeBroker
     refusals: dict[ApiKey, deque[ErrorCode]] = field(default_factory=lambda: defaultdict(deque))

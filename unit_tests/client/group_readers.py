@@ -1,4 +1,4 @@
-"""Members for the tests of groups, with waits for their state."""
+"""Group members for tests, and waits for their state."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ async def a_group(**topics: int) -> AsyncIterator[FakeGroup]:
 
 
 class Reader:
-    """A member that reads all the time, in a task of its own, until the context ends. `calls` are
-    the callbacks in order."""
+    """A member that reads in its own task until the context ends. `calls` has the calls of its
+    callbacks in order."""
 
     def __init__(
         self, group: FakeGroup, *topics: str, pattern: str | None = None, **options: Any
@@ -72,7 +72,7 @@ class Reader:
         await self.consumer.close()
 
     async def give_up(self) -> None:
-        """Cancel the call that reads, and read on."""
+        """Cancel the call that reads, and continue to read."""
         await self._cancel()
         self._task = asyncio.create_task(self._read())
 

@@ -32,7 +32,8 @@ def consumer(broker: FakeBroker, **options: Any) -> Consumer:
 
 
 def batch(*values: bytes, producer: int = -1, codec: Codec = Codec.NONE) -> bytes:
-    """Return a batch; in a transaction if it has a producer. Timestamps count from 1000."""
+    """Return a batch, which belongs to a transaction if it has a producer. Timestamps begin at
+    1000."""
     builder = BatchBuilder(codec)
     for index, value in enumerate(values):
         builder.append(1_000 + index, b"k", value, (("h", b"1"),))
@@ -53,7 +54,8 @@ def holding(log: Partition, *batches: bytes) -> None:
 
 
 def holding_transactions(log: Partition) -> None:
-    """One transaction is aborted, two are committed, and some records have none; see `SEEN`."""
+    """Fill the log with one aborted transaction, two committed ones, and records without a
+    transaction; see `SEEN`."""
     holding(
         log,
         batch(b"p"),

@@ -1,4 +1,5 @@
-"""Collecting records into batches, the order of batches, and their memory."""
+"""Tests of the accumulator: records are collected into batches, which have an order and use
+memory."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ SIZE = 50
 
 
 class Gatherer:
-    """An accumulator with a settable time; records are identified by their value."""
+    """An accumulator with a clock that the test sets. A test identifies records by their values."""
 
     def __init__(
         self, *, batch_size: int = 10_000, linger_s: float = 0.0, idempotent: bool = True
@@ -42,7 +43,7 @@ class Gatherer:
         return [queue.topic_partition for queue in self.inner.ready(self.now)]
 
     def take(self, key: TopicPartition = T0) -> list[bytes | None]:
-        """Take the first batch and give it sequences, as sending does."""
+        """Take the first batch, and assign sequence numbers to it, as the sender does."""
         queue = self.inner.queues[key]
         batch = self.inner.take(queue)
         if not batch.has_sequence:
@@ -51,7 +52,7 @@ class Gatherer:
         return [record.value for record in batch.records]
 
     def give_back(self, *places: int) -> None:
-        """Return the batches in flight at these places to the queue."""
+        """Put the batches in flight with these indexes back into the queue."""
         queue = self.inner.queues[T0]
         for batch in [queue.in_flight[place] for place in places]:
             queue.put_back(batch)
@@ -94,7 +95,7 @@ async def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
 
 
 async def test_the_second_batch_waits_until_the_first_is_confirmed() -> None:
-    """A broker that does not know the producer would accept the second without the first."""
+    """A broker that does not know the producer would accept the second batch without the first."""
     gatherer = Gatherer(batch_size=10)
     gatherer.add(b"a", b"b")
     assert gatherer.take() == [b"a"]
@@ -104,8 +105,8 @@ async def test_the_second_batch_waits_until_the_first_is_confirmed() -> None:
 
 
 async def test_no_batch_goes_that_makes_the_broker_forget_an_unanswered_one() -> None:
-    """The first was sent to a leader that does not answer; the next leader recognises it, but only
-    as one of the last five."""
+    """The first batch was sent to a leader that does not answer. The next leader recognises the
+    batch only if it is one of the producer's last five."""
     gatherer = Gatherer(batch_size=10)
     gatherer.add(*(b"%d" % number for number in range(7)))
     queue = gatherer.inner.queues[T0]
@@ -251,7 +252,7 @@ async def test_a_cancelled_wait_for_memory_takes_nothing_and_blocks_no_other() -
 def test_an_older_answer_that_comes_late_does_not_lower_the_acknowledged_sequence(
     base: int,
 ) -> None:
-    """As from an earlier leader, after the next one has accepted later batches."""
+    """An earlier leader may answer after the next leader has accepted later batches."""
     state = SequenceState()
     state.start(9, 0)
     state.next_sequence = base

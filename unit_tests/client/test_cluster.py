@@ -1,5 +1,5 @@
-"""The broker for a client's metadata requests: not always the same one, which may be out of
-date."""
+"""Tests of the choice of a broker for metadata requests: a client asks other brokers from time to
+time, because one broker's metadata may be outdated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T0 = TopicPartition("t", 0)
 
 
 def tells(brokers: Sequence[FakeBroker], leader: int, epoch: int) -> Any:
-    """Return metadata of brokers 1, 2, ... with the leader of the one partition."""
+    """Return metadata of the brokers 1, 2, ... in which this broker leads the only partition."""
 
     def answer(_: Message) -> Message:
         return MetadataResponse(
@@ -85,7 +85,8 @@ async def three_brokers() -> AsyncIterator[list[FakeBroker]]:
 
 
 async def test_a_broker_that_is_cut_off_is_not_believed_for_ever() -> None:
-    """The broker led the partition, refuses fetches, and still names itself."""
+    """The isolated broker led the partition. It refuses fetches, and its metadata still names
+    itself as the leader."""
     async with three_brokers() as brokers:
         cut_off, successor, _ = brokers
         async with Consumer(cut_off.address, **QUICK, auto_offset_reset="earliest") as consumer:
@@ -121,7 +122,7 @@ async def test_all_brokers_are_asked_in_turn(is_connected: bool) -> None:
 
 
 async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh() -> None:
-    """Each attempt to reach a machine without power takes long."""
+    """An attempt to connect to a machine without power takes long."""
     async with FakeBroker() as gone:
         pass
     attempts: list[int] = []
@@ -146,8 +147,7 @@ async def test_a_broker_that_cannot_be_reached_is_not_tried_with_every_refresh()
 
 
 async def test_closing_ends_a_wait_for_metadata() -> None:
-    """Whether a request was sent already or not; and a task that was not cancelled is not
-    cancelled."""
+    """The wait ends whether or not a request was sent already. No other task is cancelled."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()
@@ -175,7 +175,8 @@ async def test_closing_ends_a_wait_for_metadata() -> None:
 
 
 async def test_closing_ends_a_wait_for_a_leader() -> None:
-    """At once, not at the call's own time limit: no request for a leader is sent any more."""
+    """The wait ends at once, not at its time limit, because the closed client sends no more
+    requests for a leader."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = Cluster(options_for(broker), clock=LoopClock(), rng=random.Random(0))
         await cluster.start()

@@ -1,4 +1,4 @@
-"""A connection against a server that answers in pieces, wrongly, or not at all."""
+"""Tests of a connection to a server that answers in pieces, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SOON_S = 1.0
 
 
 class Wire:
-    """The server's end: requests arrive as (api key, version, correlation id)."""
+    """The server's end. It receives requests as (api key, version, correlation id)."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -112,7 +112,7 @@ async def ask(connection: Connection, timeout_s: float = PATIENCE_S) -> Metadata
 async def hear_after_handshake(
     peer: Peer, timeout_s: float = PATIENCE_S, **limits: int
 ) -> BaseException | None:
-    """Return the error of one request to such a server."""
+    """Send one request to such a server after the handshake. Return the error."""
 
     async def whole(wire: Wire) -> None:
         await wire.handshake()
@@ -282,8 +282,8 @@ def test_nothing_is_written_to_a_connection_that_broke_a_moment_ago(
 def test_an_abandoned_request_does_not_arrive_later(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], times_out: bool
 ) -> None:
-    """The system would deliver the bytes later by itself, and a command of the controller, or a
-    batch, would arrive after its replacement."""
+    """Otherwise the operating system would still deliver the bytes, and a command of the
+    controller, or a batch, would arrive after the request that replaced it."""
 
     async def play() -> str:
         given_up = asyncio.Event()
@@ -342,7 +342,7 @@ async def test_an_answer_to_a_cancelled_request_is_skipped() -> None:
 
 
 async def test_a_dead_connection_ends_although_its_callers_give_up_early() -> None:
-    """Otherwise a caller that gives up early gets the same dead connection for ever."""
+    """Otherwise a caller that gives up early would get the same dead connection again and again."""
 
     async def peer(wire: Wire) -> None:
         await wire.handshake()

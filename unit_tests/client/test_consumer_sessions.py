@@ -1,4 +1,5 @@
-"""The consumer in a fetch session: the partitions that it names and forgets, and new sessions."""
+"""Tests of a consumer's fetch sessions: the partitions that a request adds and forgets, and new
+sessions."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def named(request: FetchRequest) -> list[int]:
 
 
 async def incremental(broker: FakeBroker, since: int = 0) -> None:
-    """Return after a request that names no partition."""
+    """Wait for a request that names no partition."""
     await broker.until(
         lambda: any(
             request.session_epoch > 0 and not named(request) for request in fetches(broker)[since:]
@@ -150,7 +151,7 @@ async def test_a_consumer_that_is_closed_ends_its_session() -> None:
 
 
 async def test_a_cancelled_close_that_waits_for_a_broker_has_closed() -> None:
-    """So have all other tasks that wait for the same end."""
+    """All other tasks that wait for the close also end."""
     async with with_sessions() as broker:
         tasks, is_asked = asyncio.all_tasks(), asyncio.Event()
         target = consumer(broker)

@@ -41,7 +41,8 @@ def answer(*keys: TopicPartition, session_id: int = 7, error: int = 0) -> FetchR
 
 
 def said(request: SessionRequest) -> tuple[tuple[int, int], list[object], list[object]]:
-    """Return session id and epoch, the requested and the forgotten partitions."""
+    """Return the session id, the epoch, the requested partitions and the forgotten partitions of a
+    request."""
     return (
         (request.session_id, request.session_epoch),
         [
@@ -54,7 +55,7 @@ def said(request: SessionRequest) -> tuple[tuple[int, int], list[object], list[o
 
 
 def begun(*keys: TopicPartition) -> FetchSession[int]:
-    """Return a session that holds these partitions at offset 0."""
+    """Return a session that has these partitions at offset 0."""
     one = session()
     one.next(dict.fromkeys(keys, 0))
     assert one.handle(answer(*keys))

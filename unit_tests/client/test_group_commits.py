@@ -1,4 +1,5 @@
-"""Committed offsets: which are stored, in which order, and the effect of a refusal."""
+"""Tests of committed offsets: which offsets are stored, in which order, and the effect of a
+refusal."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ MANUAL: dict[str, Any] = {"enable_auto_commit": False}
 
 
 async def a_member_with_records(group: FakeGroup, consumer: Consumer) -> None:
-    """The member has read `a` of `a`, `b`, `c`."""
+    """Let the consumer join, and read record `a` of the records `a`, `b` and `c`."""
     holding(group.broker.partition(), batch(b"a", b"b", b"c"))
     consumer.subscribe(["t"])
     assert await first(consumer) == b"a"
@@ -294,7 +295,8 @@ async def test_an_exception_does_not_take_back_a_commit_of_the_user(
 
 
 async def test_records_returned_again_after_a_commit_count_as_not_handled() -> None:
-    """The position is the same as at the commit, but those records were returned after it."""
+    """The position equals the committed one, but the consumer has returned the same records again
+    after the commit."""
     async with a_group(t=1) as group:
         with pytest.raises(LookupError):
             async with member(group) as consumer:
@@ -317,7 +319,8 @@ async def test_automatic_commits_survive_refusals() -> None:
 
 
 async def test_a_partition_that_is_gone_holds_up_no_rebalance() -> None:
-    """Its offset cannot be committed any more; those of other partitions can."""
+    """The offset of the deleted partition cannot be committed. The offsets of the other partitions
+    are committed."""
     async with a_group(t=1) as group, member(group) as consumer:
         await a_member_with_records(group, consumer)
         del group.broker.topics["t"]

@@ -193,7 +193,8 @@ async def test_a_temporary_refusal_is_retried(key: ApiKey, code: ErrorCode) -> N
 async def test_a_member_survives_any_failure_while_it_joins(
     key: ApiKey, code: ErrorCode, strategy: str
 ) -> None:
-    """Also at the second join, when the member has partitions to lose."""
+    """Failures are injected into the first join and into the second, at which the member has
+    partitions to lose."""
     async with a_group(t=1) as group, Reader(group, partition_assignment_strategy=strategy) as one:
         group.will(key, code)
         await one.until(0)
@@ -217,7 +218,7 @@ async def test_a_coordinator_that_moves_is_found_again() -> None:
 
 
 async def test_a_lost_coordinator_is_not_asked_for_its_successor() -> None:
-    """Cut off from the cluster it would name itself for ever."""
+    """An isolated coordinator would name itself again and again."""
     async with a_group(t=1) as group, FakeBroker({"t": 1}) as other:
         other.handlers[ApiKey.FIND_COORDINATOR] = group.broker.handlers[ApiKey.FIND_COORDINATOR]
         both = f"{group.broker.address},{other.address}"
@@ -307,7 +308,8 @@ async def test_new_partitions_make_the_leader_divide_anew() -> None:
 
 
 async def test_a_broker_that_does_not_know_new_partitions_causes_no_rebalance() -> None:
-    """Its answer would hide the new partitions from the group until the next full refresh."""
+    """Otherwise its outdated answer would hide the new partitions from the group until the next
+    refresh."""
     async with a_group(t=3) as group:
         group.broker.topic_ids["t"] = uuid.UUID(int=1)
         async with Reader(group, metadata_max_age_ms=1) as one:
@@ -339,7 +341,8 @@ async def test_brokers_that_know_no_topics_for_a_moment_cause_no_rebalance(
 
 
 async def test_partitions_of_a_vanished_owner_are_assigned_again() -> None:
-    """As when a static member dies before it joins again, and its successor replaces it."""
+    """An owner vanishes, for example, if a static member dies before it rejoins, and its next
+    process replaces it."""
     async with a_group() as group:
         told = Subscription(("t",), owned_partitions=tuple(map(tp, range(4))), generation_id=1)
         group.phantoms.append(
@@ -451,7 +454,7 @@ async def test_a_callback_may_leave_the_group() -> None:
 
 
 async def test_a_call_that_is_given_up_leaves_the_group_whole() -> None:
-    """At whatever moment a reading task is cancelled."""
+    """A reading task is cancelled at every possible moment."""
     async with a_group(t=1) as group, member(group) as consumer:
         holding(group.broker.partition(), batch(b"a"))
         consumer.subscribe(["t"])

@@ -1,4 +1,4 @@
-"""Commits that wait for earlier ones when their membership ends."""
+"""Tests of commits that still wait for earlier commits when their member leaves its generation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from unit_tests.patience import PATIENCE_S
 
 @dataclass(slots=True)
 class Stage:
-    """A member in its first generation with two commits. The coordinator answers the first once
-    `go_on` is set, so the second is not sent yet."""
+    """A member in its first generation with two commits. The coordinator answers the first commit
+    only when `go_on` is set, and the second commit is sent after that answer."""
 
     group: FakeGroup
     consumer: Consumer
@@ -69,7 +69,7 @@ async def test_a_member_leaves_when_its_commits_have_arrived() -> None:
 
 
 async def test_a_commit_of_a_member_outside_the_generation_is_not_sent() -> None:
-    """A group that has lost all its members would accept a commit of a non-member."""
+    """A group without members accepts a commit of a consumer that is not a member."""
     async with a_stage() as stage:
         (member_id,) = stage.group.members
         stage.group.expel(member_id)
@@ -82,7 +82,7 @@ async def test_a_commit_of_a_member_outside_the_generation_is_not_sent() -> None
 
 
 async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
-    """Another member may hold the partition by then, and have committed a later offset."""
+    """By then another member may own the partition, and may have committed a later offset."""
     async with a_stage() as stage:
         async with Reader(stage.group, enable_auto_commit=False) as other:
             async with asyncio.timeout(PATIENCE_S):
@@ -95,8 +95,8 @@ async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
 
 
 async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -> None:
-    """Otherwise no member reads them: they are assigned to none, and their owner has released
-    them."""
+    """Otherwise no member would read these partitions: their owner has released them, and no member
+    has been assigned them."""
     options: dict[str, Any] = {
         "partition_assignment_strategy": "cooperative-sticky",
         "session_timeout_ms": 60_000,
@@ -125,7 +125,8 @@ async def test_a_call_that_is_given_up_while_partitions_move_gives_them_back() -
 
 
 async def test_a_cancelled_unsubscribe_leaves_a_member_that_can_join_again() -> None:
-    """At whatever moment that is cancelled: above all, the member sends heartbeats."""
+    """The call is cancelled at every possible moment. Afterwards the member must send
+    heartbeats."""
     async with a_group(t=1) as group, member(group, enable_auto_commit=False) as consumer:
         for turns in range(1, 7):
             consumer.subscribe(["t"])

@@ -56,8 +56,8 @@ def test_time_and_answers_tell_a_missing_leader_from_an_election() -> None:
 
 @asynccontextmanager
 async def leaderless(clock: ManualClock) -> AsyncIterator[FakeBroker]:
-    """Yield a broker that knows no leaders. The clock moves on once it has answered often
-    enough."""
+    """Yield a broker whose metadata has no leaders. The test's clock advances after a number of
+    answers."""
     async with FakeBroker({"t": 1}) as broker:
         broker.without_leader = True
 

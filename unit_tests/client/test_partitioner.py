@@ -1,4 +1,5 @@
-"""Where records go: the same place as with every client of the Java family."""
+"""Tests of the partitioner: a record with a key goes to the same partition as with the Java
+client."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def test_max_bytes_ends_an_answer_after_a_whole_batch() -> None:
 
 
 async def test_records_without_content_count_too() -> None:
-    """Otherwise keys and values that are null would never fill an answer."""
+    """Otherwise records without keys and values would never reach the size limit of an answer."""
     async with FakeBroker({"t": 1}) as broker, consumer(broker) as target:
         for _ in range(4):
             holding(broker.partition(), batch(*[b""] * 10))
@@ -154,7 +154,7 @@ async def test_aborted_records_and_markers_are_left_out(level: str, expected: li
 
 @pytest.mark.parametrize("checked", [True, False])
 async def test_damage_is_reported_with_its_offset_after_the_valid_records(checked: bool) -> None:
-    """A wrong checksum, or invalid records if checksums are not checked."""
+    """The damage is a wrong checksum or, if checksums are not checked, an invalid record."""
     options = {"check_crcs": checked}
     async with FakeBroker({"t": 1}) as broker, consumer(broker, **options) as target:
         log = broker.partition()

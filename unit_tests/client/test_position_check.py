@@ -45,8 +45,8 @@ def batch(value: bytes, *, epoch: int = 7, base: int = 0) -> bytes:
 
 
 def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> None:
-    """Let the leader epoch be 9. The broker gives these answers one after the other to questions
-    about earlier epochs, and repeats the last one. Epoch 9 ends at the end of its log."""
+    """Set the leader epoch to 9. For requests about earlier epochs the broker gives these answers
+    one after the other, and then repeats the last one. Epoch 9 ends at the broker's log end."""
     broker.leader_epoch = 9
     rest = list(answers)
 
@@ -71,7 +71,8 @@ def is_led_anew(broker: FakeBroker, *answers: tuple[int, int] | ErrorCode) -> No
 
 
 def cut(broker: FakeBroker, offset: int, *values: bytes) -> None:
-    """Keep that many records of one batch each, and append others in the present leader epoch."""
+    """Truncate the log to that number of records, each in its own batch, and append other records
+    in the present leader epoch."""
     log = broker.partition()
     log.batches, log.end = log.batches[:offset], offset
     for value in values:
@@ -99,7 +100,7 @@ async def having_read(broker: FakeBroker, target: Consumer) -> None:
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 async def test_records_that_replace_lost_ones_are_read(policy: str) -> None:
-    """The policy only decides whether an error is raised."""
+    """The option auto.offset.reset decides only whether an error is raised."""
     async with FakeBroker({"t": 1}) as broker, consumer(broker, auto_offset_reset=policy) as target:
         await having_read(broker, target)
         is_led_anew(broker, (7, 4))

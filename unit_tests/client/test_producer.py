@@ -1,4 +1,5 @@
-"""The producer against a broker that loses requests, refuses them and forgets producers."""
+"""Tests of the producer with a broker that loses requests, refuses requests, and forgets
+producers."""
 
 from __future__ import annotations
 
@@ -176,8 +177,8 @@ async def test_a_batch_that_is_too_large_is_split() -> None:
 async def test_a_batch_that_is_too_large_stays_behind_one_that_is_sent_again(
     first: Fault, times: int
 ) -> None:
-    """Both batches were in flight, and the first keeps its sequence, by which the broker recognises
-    it."""
+    """Both batches were in flight. The first batch keeps its sequence numbers, so that the broker
+    recognises it."""
     options = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 50}
     async with FakeBroker({"t": 1}) as broker:
         async with producer(broker, **{**options, "batch_size": 250}) as target:
@@ -190,7 +191,7 @@ async def test_a_batch_that_is_too_large_stays_behind_one_that_is_sent_again(
 
 
 async def test_a_batch_that_may_be_stored_is_not_split() -> None:
-    """Its halves would have other sequences, so the broker would not recognise their records."""
+    """The halves would have other sequence numbers, so the broker would not recognise them."""
     async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=20) as target:
         broker.will(ApiKey.PRODUCE, LOSE_ANSWER, refuse(ErrorCode.MESSAGE_TOO_LARGE))
         for delivery in [await target.send("t", value) for value in numbered(2)]:
@@ -233,7 +234,8 @@ async def test_acks_0_is_not_answered() -> None:
 
 @pytest.mark.parametrize("breaks", [False, True])
 async def test_acks_0_counts_when_the_system_has_taken_the_record(breaks: bool) -> None:
-    """As in Apache's client. A connection that breaks before loses no record."""
+    """As in Apache's client, the record counts as delivered. If the connection breaks before that
+    moment, the record is sent again."""
     large = bytes(LARGER_THAN_SOCKETS)
     limits = {"max_request_size": 2 * len(large), "buffer_memory": 2 * len(large)}
     async with FakeBroker({"t": 1}) as broker, producer(broker, acks=0, **limits) as target:
@@ -398,7 +400,8 @@ async def test_a_leader_that_moves_is_found_again() -> None:
 
 
 async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
-    """Brokers create requested topics: a deleted one would come back."""
+    """Brokers create a topic whose metadata a producer requests, so a deleted topic would be
+    created again."""
     async with FakeBroker({"t": 1, "u": 1}) as broker:
         clock = ManualClock()
         target = Producer(broker.address, clock=clock, **QUICK, metadata_max_age_ms=5)
@@ -423,7 +426,7 @@ async def test_a_topic_that_is_not_written_to_is_let_go_in_time() -> None:
 
 
 async def test_a_topic_is_not_let_go_while_a_record_waits_for_its_leader() -> None:
-    """Otherwise no request would find the leader."""
+    """Otherwise no metadata request would find the leader."""
     async with FakeBroker({"t": 1}) as broker:
         clock = ManualClock()
         options = {**QUICK, "delivery_timeout_ms": 600_000, "metadata_max_age_ms": 5}

@@ -111,7 +111,8 @@ async def test_every_record_has_its_outcome_whenever_close_is_cancelled() -> Non
 async def test_an_exception_leaves_at_once_although_the_broker_is_silent(
     kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its limits are a fortnight, so a producer that waited for one would never end."""
+    """All time limits of the producer are two weeks here, so a producer that waits for one of them
+    never ends."""
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     limits = {"request_timeout_ms": 1 << 30, "delivery_timeout_ms": (1 << 31) - 1}

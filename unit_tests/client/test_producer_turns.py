@@ -1,4 +1,4 @@
-"""`send` gives way to other tasks of the event loop, and loses no record by it."""
+"""Tests that `send` yields to other tasks of the event loop, and loses no record by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unit_tests.idle_loop import loop_turns
 
 
 class Turns:
-    """Counts the turns of the loop while it is entered."""
+    """Counts the turns of the event loop while the context is open."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""The frames of responses, cut out of pieces of bytes."""
+"""Tests of splitting received bytes into the frames of responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.errors import MalformedInput
 
 
 class Receiving:
-    """Frames with what they check and deliver."""
+    """Frames that record the checked lengths and the delivered frames."""
 
     def __init__(self, longest: int = 1_000) -> None:
         self.checked: list[int] = []

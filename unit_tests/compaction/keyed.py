@@ -31,9 +31,9 @@ Pair = tuple[bytes, bytes | None]
 
 @dataclass
 class Keyed:
-    """A log, and all records that were ever put into it: `history` has (offset, key, value,
-    transaction or None). `outcomes` has the ended transactions and whether they were committed,
-    `open` the open ones by producer."""
+    """A log, and all records that were ever appended to it. `history` has (offset, key, value,
+    transaction or None). `outcomes` says of each ended transaction whether it was committed. `open`
+    has the open transaction of each producer."""
 
     home: Path
     config: LogConfig = COMPACTED
@@ -79,7 +79,7 @@ class Keyed:
 
     @property
     def table(self) -> dict[bytes, bytes]:
-        """The last value of each key up to the last stable offset, if nothing was ever cleaned."""
+        """The last value of each key up to the last stable offset, computed from `history`."""
         log = self.bench.log
         log.producers.decide(log.log_end_offset)
         unstable = log.producers.first_unstable

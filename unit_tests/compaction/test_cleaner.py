@@ -37,7 +37,8 @@ def logs(tmp_path: Path) -> Iterator[LogManager]:
 
 
 def filled(logs: LogManager, partition: TopicPartition, batches: int) -> Log:
-    """Return a durable log with so many batches of one key, all but the last in closed segments."""
+    """Return a durable log with this number of batches of one key. All batches but the last are in
+    closed segments."""
     log = logs.create(partition, COMPACTED, TOPIC_ID)
     for number in range(batches):
         builder = BatchBuilder()

@@ -71,7 +71,8 @@ def test_no_interruption_changes_the_table(seed: int, power: bool) -> None:
 
 @pytest.mark.parametrize("operation", ["append", "open", "rename", "sync", "sync_dir", "unlink"])
 def test_failed_operation_ends_the_pass_and_loses_nothing(operation: str) -> None:
-    """The pass fails at its first, second or third such operation, or not at all."""
+    """The first one, two or three operations of this kind fail. If the pass has fewer of them, it
+    succeeds."""
     disk, keyed = prepared(7)
     expected = keyed.table
     for times in (1, 2, 3):

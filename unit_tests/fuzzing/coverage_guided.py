@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _functions_of_package() -> Iterator[Any]:
-    """All that is loaded of pybroker, methods included."""
+    """Yield all functions and methods of pybroker's loaded modules."""
     for name, module in list(sys.modules.items()):
         if not name.startswith("pybroker."):
             continue
@@ -72,7 +72,8 @@ def _functions_of_package() -> Iterator[Any]:
 
 
 def _functions_of_codec() -> Iterator[Any]:
-    """The decoders and encoders, which are made when they are first asked for."""
+    """Yield the decoders and encoders of all APIs and versions. The codec makes each at its first
+    use."""
     for api in APIS.values():
         for version in range(api.min_version, api.max_version + 1):
             yield decoder(api.request, version, api.is_flexible(version))

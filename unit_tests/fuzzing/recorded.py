@@ -1,6 +1,6 @@
-"""The requests that real clients sent, kept in `recorded_requests.txt`: one of each client, API and
-version, without its size. They are seeds for mutations, and the codec must bring each through
-unchanged.
+"""Recorded requests of real clients, in the file `recorded_requests.txt`: one request of each
+client, API and version, without its size. The fuzzers mutate them, and a test checks that the codec
+decodes and encodes each request without a change.
 
 A line is `CLIENT KEY VERSION BASE64`.
 """
@@ -27,12 +27,12 @@ class Recorded:
 
 
 def recorded_requests() -> list[Recorded]:
-    """All that the file holds."""
+    """Return all requests in the file."""
     return [_parse(line) for line in FILE.read_text("ascii").splitlines() if line]
 
 
 def keep(requests: Iterable[Recorded]) -> int:
-    """Write the file anew with these; gives the number of lines."""
+    """Replace the content of the file by these requests. Return the number of lines."""
     lines = [
         f"{one.client} {one.key} {one.version} {base64.b64encode(one.frame).decode()}\n"
         for one in sorted(requests)

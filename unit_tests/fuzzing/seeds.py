@@ -1,4 +1,5 @@
-"""Where the fuzzers begin: requests of real clients, batches and compressed data of each codec."""
+"""The valid inputs with which the fuzzers begin: requests of real clients, batches, and compressed
+data of each codec."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from unit_tests.records.vocabulary import LIMIT, TRICKY, batch_of
 
 
 def seeds(target: str) -> list[bytes]:
-    """Inputs of a target (see `targets.TARGETS`) that are as they should be."""
+    """Return valid inputs of a target (see `targets.TARGETS`). Raises ValueError for an unknown
+    target."""
     match target:
         case "requests":
             return [one.frame for one in recorded_requests()]

@@ -1,9 +1,11 @@
-"""Fuzz targets: functions that take any bytes and raise when a promise is broken.
+"""Fuzz targets: functions that take any bytes, and raise an exception if the code breaks a rule:
 
-The promises: the codec gives a message or MalformedInput, and says again what it understood; the
-readers of records give records or CorruptionError or BrokerError, the compiled ones and those of
-columns what the pure ones give; what decompresses stays within its limit; what a coordinator stored
-is understood, or MalformedInput, and said again.
+- The codec returns a message that can be encoded again, or raises MalformedInput.
+- The readers of records return records, or raise CorruptionError or BrokerError. The compiled
+  readers, and the readers that return columns, give the same result as the pure Python readers.
+- Decompressed data is not larger than its limit.
+- The decoder of a coordinator's records returns a value that can be encoded again, or raises
+  MalformedInput.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _KEYS: Final = {int(key): api for key, api in APIS.items()}
 
 
 def requests(data: bytes) -> None:
-    """A frame without its size, as the broker reads it."""
+    """Decode a request frame (without its size) as the broker does. Encoding and decoding the
+    message again must give the same bytes."""
     with contextlib.suppress(MalformedInput):
         header, body_start = parse_request_header(memoryview(data))
         api = _KEYS.get(header.api_key)
@@ -60,7 +63,7 @@ def requests(data: bytes) -> None:
 
 
 def batches(data: bytes) -> None:
-    """The records of a log, or of a producer."""
+    """Decode the record batches of a log, or of a producer's request."""
     with contextlib.suppress(CorruptionError):
         for position, header in iter_headers(data):
             batch = data[position : position + header.size]
@@ -76,7 +79,8 @@ def batches(data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """The inside of a batch: one byte of record count, then the records. Both implementations."""
+    """Decode the records inside a batch by both implementations. The first byte of `data` is the
+    record count; the records follow."""
     if not data:
         return
     count, payload = data[0], data[1:]
@@ -93,7 +97,8 @@ def records(data: bytes) -> None:
 
 
 def columns(data: bytes) -> None:
-    """The same bytes, as columns: with NumPy, and compiled where that is there."""
+    """Decode the records inside a batch to columns, with NumPy and, if it is compiled, with the
+    compiled module. The input is that of `records`."""
     if not data:
         return
     count, payload = data[0], data[1:]
@@ -106,7 +111,7 @@ def columns(data: bytes) -> None:
 
 
 def compressed(data: bytes) -> None:
-    """One byte for the codec, then what it should unpack."""
+    """Decompress `data`: the first byte is the codec, the compressed bytes follow."""
     if not data:
         return
     codec, payload = data[0] % (max(Codec) + 2), data[1:]
@@ -116,7 +121,7 @@ def compressed(data: bytes) -> None:
 
 
 def group_keys(data: bytes) -> None:
-    """A key in the topic of consumer groups."""
+    """Decode a record key of __consumer_offsets, and encode it again."""
     with contextlib.suppress(MalformedInput):
         match group_records.decode_key(data):
             case group_records.OffsetKey() as key:
@@ -126,7 +131,8 @@ def group_keys(data: bytes) -> None:
 
 
 def group_values(data: bytes) -> None:
-    """A value in the topic of consumer groups, of an offset and of a group."""
+    """Decode a record value of __consumer_offsets as an offset and as a group, and encode it
+    again."""
     with contextlib.suppress(MalformedInput):
         committed = group_records.decode_offset_value(data)
         said = group_records.encode_offset_value(committed)
@@ -144,7 +150,7 @@ def _read(loops: ModuleType, payload: bytes, count: int) -> list[Record]:
 
 
 def _rows(store: Store | None, payload: bytes, count: int) -> list[Row]:
-    """By the store that is chosen unless one is given."""
+    """Return the rows that the column store returns. With None the builder chooses the store."""
     builder = ColumnBuilder(headers=True)
     if store is not None:
         builder._store = store
@@ -155,7 +161,7 @@ def _rows(store: Store | None, payload: bytes, count: int) -> list[Row]:
 
 
 def _outcome(call: Callable[[], object]) -> object:
-    """The value, or the name of the error that bad input may give."""
+    """Return the result of the call, or the name of the error that invalid input may cause."""
     try:
         return call()
     except (BrokerError, CorruptionError) as error:

@@ -1,4 +1,5 @@
-"""Inputs that once broke a promise, the recorded requests, and a short blind run of each target."""
+"""Tests of inputs for which a fuzz target once failed, of the recorded requests, and of a few
+random inputs for each target."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def test_inputs_that_once_failed_pass() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_mutated_seeds_keep_the_promises(target: str) -> None:
-    """A short run without a guide; `coverage_guided` goes further."""
+    """A short run with random inputs. `coverage_guided` runs longer and is guided by coverage."""
     source = random.Random(target)
     run, known = TARGETS[target], seeds(target)
     for data in known:

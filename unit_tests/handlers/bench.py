@@ -1,5 +1,5 @@
-"""A whole broker for tests: real logs in a temporary directory, coordination in memory, no sockets
-and no threads. Frames go in through the dispatcher, as a connection would pass them."""
+"""A whole broker for tests, with real logs in a temporary directory and a ZooKeeper in memory,
+without sockets and threads. A test passes frames to the dispatcher, as a connection does."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ImmediateBlocking:
         self._held: list[Gate] = []
 
     def hold(self) -> Gate:
-        """Return a gate before the next piece of work."""
+        """Return a gate at which the next piece of work waits."""
         gate = Gate()
         self._gates.append(gate)
         self._held.append(gate)
@@ -96,7 +96,7 @@ class ImmediateBlocking:
             gate.open.set()
 
     async def hold_and_pass(self) -> None:
-        """Wait until the next piece of work begins."""
+        """Wait until the next piece of work begins, and let it continue."""
         gate = self.hold()
         gate.open.set()
         await gate.reached.wait()
@@ -129,8 +129,8 @@ class FixedProc:
 
 
 class Bench:
-    """A broker between `start` and `stop`. A second Bench on the same `home` and `tree` has the
-    data of the first."""
+    """A broker, from `start` to `stop`. A second Bench with the same `home` and `tree` has the data
+    of the first."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Bench:
         self.logs.unlock()
 
     def again(self) -> Bench:
-        """Return the next broker on this data and cluster, not yet started."""
+        """Return the next broker with this data in this cluster. The caller has to start it."""
         return Bench(
             self.home,
             properties=self.properties,
@@ -348,7 +348,7 @@ class Bench:
         return the_only(the_only(answer.responses).partitions)
 
     async def tell(self, *facts: Any) -> None:
-        """Apply these PartitionFacts as a controller's UpdateMetadata."""
+        """Apply UpdateMetadata with these PartitionFacts, as the controller sends it."""
         view = self.app.metadata
         view.apply(
             UpdateMetadata(
@@ -362,7 +362,8 @@ class Bench:
 
     @staticmethod
     async def waits(purgatory: Purgatory, *requests: asyncio.Future[Any]) -> None:
-        """Wait until each of these requests waits there (one partition each) or is answered."""
+        """Wait until each of these requests is answered or waits in the purgatory. Each request
+        must have one partition."""
         for _ in range(10_000):
             if len(purgatory) + sum(each.done() for each in requests) >= len(requests):
                 return
@@ -431,7 +432,8 @@ def fetch_request(
     incarnation: int = -1,
     log_start_offset: int = -1,
 ) -> FetchRequest:
-    """`wanted` are topic, partition and offset, one topic entry each."""
+    """Return a Fetch request. `wanted` are (topic, partition, offset); each gets its own topic
+    entry."""
     return FetchRequest(
         replica_id=replica_id,
         replica_incarnation=incarnation,
@@ -477,7 +479,7 @@ def values_of(answer: PartitionData) -> list[bytes | None]:
 
 
 def code(answer: Any) -> ErrorCode:
-    """Return the error of an item by name, so that a failure is readable."""
+    """Return the item's error as an ErrorCode, so that a failed assertion shows its name."""
     return _CODES[answer.error_code]
 
 

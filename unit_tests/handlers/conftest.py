@@ -1,4 +1,4 @@
-"""The broker that most tests of the handlers talk to."""
+"""The fixture with the broker to which most tests of the handlers send requests."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ HIGH_WATERMARK = -1
 async def delete(
     bench: Bench, *wanted: tuple[str, int, int], version: int = 2, timeout_ms: int = 10_000
 ) -> list[DeleteRecordsPartitionResult]:
-    """`wanted` are topic, partition and offset, one topic entry each."""
+    """Return the results of a DeleteRecords request. `wanted` are (topic, partition, offset); each
+    gets its own topic entry."""
     request = DeleteRecordsRequest(
         topics=[
             DeleteRecordsTopic(
@@ -143,7 +144,8 @@ async def test_the_last_stable_offset_is_not_below_the_log_start(bench: Bench) -
 
 
 async def share(bench: Bench, *, alive: bool = True, leader: int = BROKER_ID) -> None:
-    """Give t-0 a second replica, on broker 2. Another leader gets another leader epoch."""
+    """Give t-0 a second replica, on broker 2. If another broker becomes the leader, the leader
+    epoch rises."""
     view = bench.app.metadata
     known = view.topics["t"].topic_id
     state = PartitionState(leader, 1 + (leader != BROKER_ID), (BROKER_ID, 2), 1)

@@ -94,7 +94,7 @@ async def register(coord: MemoryCoord) -> None:
 
 
 async def displaced(bench: Bench, other: MemoryCoord) -> None:
-    """Let broker 1 lead t-0 while broker 2, the preferred leader, is back and in sync."""
+    """Let broker 1 lead t-0. Broker 2, the preferred leader, has returned and is in sync."""
     topic = TopicAssignment({0: (2, BROKER_ID)})
     await bench.coord.create(paths.topic("t"), schemas.encode_topic(topic))
     await led_by(bench, BROKER_ID)

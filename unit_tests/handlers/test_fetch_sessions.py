@@ -33,7 +33,7 @@ TWO_MINUTES_S = 120.0
 
 
 class Rng(random.Random):
-    """Returns the given numbers first, then random ones."""
+    """An `Rng` that returns the given numbers first, and then random ones."""
 
     def __init__(self, *first: int) -> None:
         super().__init__(7)

@@ -52,8 +52,8 @@ async def survive(bench: Bench, frame: bytes) -> None:
 
 
 def aim(message: Message, version: int, source: random.Random) -> None:
-    """Change most names to the existing topic and partition, and most offsets and times to near
-    values."""
+    """Replace most names by those of the existing topic and partition, and most offsets and times
+    by values near the real ones."""
     for field in wire_fields(type(message)):
         value = getattr(message, field.name)
         if not field.wire.exists_in(version):

@@ -30,7 +30,8 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture
 async def disks(tmp_path: Path) -> AsyncIterator[Bench]:
-    """A broker with three directories and a topic with a partition in each."""
+    """Return a broker with three log directories, and a topic that has a partition in each of
+    them."""
     paths = ",".join(str(tmp_path / name) for name in "abc")
     async with Bench(tmp_path, properties={"log.dirs": paths}) as bench:
         await bench.create("t", 3)
@@ -101,7 +102,7 @@ async def test_a_replica_moves_and_is_served(disks: Bench, version: int) -> None
 async def test_a_replica_can_move_again_while_its_move_is_being_finished(
     disks: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old directory still exists then, at the path of the new one."""
+    """At that time the old directory still exists, and the second move leads back to its path."""
     run, gate = disks.blocking.run, Gate()
 
     def held(function: Callable[..., Any], *args: object) -> Awaitable[Any]:

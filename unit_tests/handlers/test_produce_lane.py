@@ -1,6 +1,7 @@
-"""The answers and appends of the fast lane equal those of the general path, byte for byte.
+"""Tests that the fast lane (the fast path for common Produce requests) gives the same answers and
+appends as the general path, byte for byte.
 
-Two brokers receive the same frames; the lane of one of them is disabled.
+Two brokers receive the same frames. The fast lane of one of them is disabled.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def frame(
 
 
 class Twins:
-    """Two equal brokers, one of them without the lane."""
+    """Two equal brokers, of which one has its fast lane disabled."""
 
     def __init__(self, home: Path) -> None:
         clock = ManualClock(NOW_MS)
@@ -80,7 +81,7 @@ class Twins:
         await self.general.stop()
 
     async def agree(self, data: bytes) -> Outcome:
-        """Send the frame to both brokers; return both answers."""
+        """Send the frame to both brokers, and return both answers."""
         outcomes = [await outcome(bench, data) for bench in (self.laned, self.general)]
         assert outcomes[0] == outcomes[1]
         assert contents(self.laned) == contents(self.general)

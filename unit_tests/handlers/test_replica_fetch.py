@@ -85,7 +85,7 @@ def partition(bench: Bench) -> Partition:
 
 @pytest.fixture
 def noted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[FollowerFetch]:
-    """The fetches of followers that the leader has noted."""
+    """Return the fetches of followers that the leader has noted."""
     found: list[FollowerFetch] = []
     note = bench.app.replicas.follower_fetched
 
@@ -298,7 +298,7 @@ async def test_followers_are_accepted_on_the_inter_broker_listener_only(
 
 
 class MovableClock(SystemClock):
-    """The system clock, `later_s` ahead."""
+    """The system clock, moved ahead by `later_s`."""
 
     later_s = 0.0
 
@@ -348,8 +348,9 @@ async def test_a_caught_up_follower_is_noted_once_in_a_session(
 async def test_each_request_of_a_session_proves_that_an_idle_follower_follows(
     tmp_path: Path,
 ) -> None:
-    """A request counts when it arrives, although it waits. The proof is as old as the request
-    before, and it ends with the first record that the follower lacks."""
+    """A request counts from its arrival, even while it waits. It proves that the follower had every
+    record at the time of its previous request. The proof ends with the first record that the
+    follower lacks."""
     clock = MovableClock()
     async with Bench(tmp_path / "own", clock=clock) as bench:
         await bench.create("t", 2)
@@ -387,8 +388,9 @@ async def test_each_request_of_a_session_proves_that_an_idle_follower_follows(
 async def test_requests_of_a_session_do_not_count_for_a_partition_that_it_forgot(
     bench: Bench,
 ) -> None:
-    """A follower that follows another leader forgets the partition. The old leader must not count
-    the session's further requests as fetches: it would be sure that it still leads."""
+    """A follower that gets another leader for a partition removes the partition from its session
+    with the old leader. The old leader must not count further requests of the session as fetches of
+    this partition: it would wrongly be sure that it still leads."""
     answer = await bench.ask(
         ApiKey.FETCH, 12, fetch_request(
             ("t", 0, 0), ("t", 1, 0),

@@ -1,4 +1,5 @@
-"""The answers of a session together give a client the same values as full fetches."""
+"""Tests that the answers of a fetch session together give a client the same values as full
+fetches."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ REPLICAS = (BROKER_ID, FOLLOWER, 3)
 
 
 def fetched_to_the_end(bench: Bench, partition: Partition) -> None:
-    """Each follower reports the log end: the high watermark moves there."""
+    """Let each follower fetch at the log end, so that the high watermark moves there."""
     log = partition.log
     for follower in REPLICAS[1:]:
         fetch = FollowerFetch(follower, log.log_end_offset, log.log_start_offset)

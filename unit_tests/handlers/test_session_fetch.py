@@ -255,7 +255,8 @@ async def test_very_many_partitions_in_a_session_yield_to_other_tasks(bench: Ben
 
 
 async def wait_of(bench: Bench, session: int, epoch: int, max_wait_ms: int) -> float:
-    """Fetch in this session of the follower. Return how long (s) the leader waits."""
+    """Fetch in this session of the follower. Return the time (s) for which the leader lets the
+    fetch wait."""
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     await send(bench, session=(session, epoch), replica_id=FOLLOWER, max_wait_ms=max_wait_ms)

@@ -56,7 +56,7 @@ def only_part(answer: FetchResponse) -> PartitionData:
 
 
 async def plain(bench: Bench, value: bytes) -> None:
-    """Send a batch without a transaction. Do not wait for its commit."""
+    """Send a batch without a transaction, and do not wait for its commit."""
     await bench.produce("t", batch(value, timestamp=bench.clock.wall_ms()), acks=1)
 
 
@@ -122,7 +122,8 @@ async def test_last_stable_offset_is_in_the_answers_of_all_isolation_levels(benc
 
 
 async def test_session_sends_a_moved_last_stable_offset(bench: Bench) -> None:
-    """Also without records: it moves only with the high watermark, which is sent when it moves."""
+    """The session sends it also if the partition has no new records. The last stable offset moves
+    only with the high watermark, and the session sends each change of the high watermark."""
     assert await put(bench) is NONE
     await share(bench)
     first = await ask(bench, committed(1, session=(0, 0)))

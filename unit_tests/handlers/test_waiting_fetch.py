@@ -1,4 +1,5 @@
-"""Fetches that wait cost no task, and end in every way in which a request can end."""
+"""Tests of fetches that wait: they need no task, and they end in every way in which a request can
+end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Words for the tests of transactions: a fake coordinator, and the requests of a producer and of a
-coordinator."""
+"""Shared functions of the tests of transactions: a fake coordinator, and the requests of producers
+and coordinators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLLOWER = 2
 
 class FakeCoordinator:
     """A `TransactionVerifier`. `answer` is the code of every partition, or an error of the whole
-    request. If `held` is set, questions wait for it."""
+    request. If `held` is set, each verification waits for it."""
 
     def __init__(self) -> None:
         self.answer: ErrorCode | BrokerError = ErrorCode.NONE
@@ -82,8 +82,8 @@ async def produce_in(
 def of(
     bench: Bench, *values: bytes, sequence: int = 0, producer: int = PRODUCER, epoch: int = 0
 ) -> bytes:
-    """Return a transactional batch of this moment: a marker that is far later would begin a new
-    segment."""
+    """Return a transactional batch with the present time as its timestamp. A marker with a much
+    later timestamp would begin a new segment."""
     now_ms = bench.clock.wall_ms()
     return batch(
         *values, timestamp=now_ms, producer=(producer, epoch, sequence), transactional=True
@@ -154,7 +154,7 @@ async def end(
 
 
 async def share(bench: Bench, epoch: int = 1, *, leader: int = BROKER_ID) -> None:
-    """Give t-0 a follower in the ISR, and this leader."""
+    """Make this broker the leader of t-0, with a follower in the ISR."""
     key = TopicPartition("t", 0)
     facts = PartitionFacts(
         key,
@@ -168,7 +168,8 @@ async def share(bench: Bench, epoch: int = 1, *, leader: int = BROKER_ID) -> Non
 
 
 def replicate(bench: Bench, offset: int) -> None:
-    """Note a fetch of the follower at `offset` of t-0: it has all records before."""
+    """Note a fetch of the follower at `offset` of t-0, which shows that it has all earlier
+    records."""
     partition = bench.app.replicas.partition(TopicPartition("t", 0))
     fetch = FollowerFetch(FOLLOWER, offset, 0, -1)
     bench.app.replicas.follower_fetched(partition, fetch, bench.clock.monotonic())

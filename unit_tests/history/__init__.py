@@ -1,1 +1,1 @@
-"""Tests of the checker of histories."""
+"""Tests of the checker of histories (`pybroker.testing.history`)."""

@@ -1,4 +1,5 @@
-"""Histories written by hand: every call adds one operation, one millisecond after the last."""
+"""A history written by hand. Each call adds one operation, one millisecond after the previous
+one."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ def value(counter: int, producer: str = "a", partition: TopicPartition = T0) -> 
 
 
 class Script:
-    """Producers: `a` is idempotent, and so is `anew`, which starts anew after errors; `b` has one
-    request in flight, `c` has five, `leader-only` uses acks=1.
-    """
+    """A history of these producers: `a` is idempotent. `anew` is idempotent, too, and begins a new
+    producer epoch after an error. `b` has one request in flight, `c` has five, and `leader-only`
+    uses acks=1."""
 
     def __init__(self, partition: TopicPartition = T0) -> None:
         self.ops: list[Op] = []
@@ -39,14 +40,15 @@ class Script:
             )  # fmt: skip
 
     def add(self, client: str, function: str, kind: str, **more: Any) -> int:
-        """Return the operation's time."""
+        """Add an operation, and return its time."""
         at = (len(self.ops) + 1) * 1_000_000
         at += self.waited * 1_000_000
         self.ops.append({"t": at, "w": 0, "p": client, "i": 1, "f": function, "type": kind, **more})
         return at
 
     def silence(self, one: int, other: int, kind: str = "invoke") -> None:
-        """A silence begins; it ends with "ok"."""
+        """Record that two brokers may not receive each other's messages from now on, or with "ok"
+        that they receive them again."""
         self.add("nemesis", "silence", kind, between=[one, other])
 
     def invoke(self, counter: int, producer: str = "a") -> str:
@@ -55,7 +57,7 @@ class Script:
         return text
 
     def send(self, counter: int, outcome: str | int, producer: str = "a") -> str:
-        """`outcome` is the offset of the acknowledgement, "fail" or "info"."""
+        """Send a value. `outcome` is the offset of the acknowledgement, "fail" or "info"."""
         text = self.invoke(counter, producer)
         if isinstance(outcome, int):
             self.add(producer, "send", "ok", v=text, off=outcome)
@@ -64,7 +66,7 @@ class Script:
         return text
 
     def sent(self, count: int, producer: str = "a") -> list[str]:
-        """Send values 0 to `count` - 1, acknowledged at the offsets of the same numbers."""
+        """Send the values 0 to `count` - 1. Value N is acknowledged at offset N."""
         return [self.send(number, number, producer) for number in range(count)]
 
     def assign(self, offset: int = 0, client: str = "reader") -> None:
@@ -75,7 +77,7 @@ class Script:
         self.add(client, "poll", "ok", tp=self.partition, recs=recs, hw=-1)
 
     def latest(self, offset: int, asked: int | None = None, client: str = "asker") -> int:
-        """Return the time of the answer."""
+        """Answer a request for the log end offset, and return the time of the answer."""
         now = len(self.ops) * 1_000_000 + self.waited * 1_000_000
         question = now + 500_000 if asked is None else asked
         return self.add(client, "latest", "ok", tp=self.partition, off=offset, asked=question)
@@ -87,7 +89,8 @@ class Script:
         epochs: Sequence[int] | None = None,
         source: str = "leader",
     ) -> None:
-        """Read the values from `start` on; None stands for an offset that does not exist."""
+        """Record the final read of the values from `start` on. None stands for an offset without a
+        record."""
         numbers = epochs or [0] * len(values)
         recs = [
             [start + place, text, epoch]
@@ -139,14 +142,15 @@ class Script:
         self.add("watch", "topic", "invoke", name=self.partition[0])
 
     def loss(self, *given_up: tuple[int, int], reason: str = "unclean-election") -> None:
-        """Admit a loss at the time of the last operation; replicas give these offsets up."""
+        """Record a loss receipt at the time of the last operation. `given_up` are the offset ranges
+        that replicas have truncated."""
         before = self.ops[-1]["t"]
         ranges = [[*each] for each in given_up]
         self.add("watch", "loss", "ok", tp=self.partition, reason=reason, given_up=ranges)
         self.ops[-1]["t"] = before
 
     def calm(self, limit_ms: int) -> int:
-        """End all faults."""
+        """Record the end of all faults."""
         return self.add("watch", "calm", "ok", limit=limit_ms * 1_000_000)
 
     def wait(self, milliseconds: int) -> None:

@@ -1,6 +1,5 @@
-"""Random histories: the rules find the same violations as a slow and obvious reference
-implementation.
-"""
+"""Tests with random histories: the rules find the same violations as a slow and simple reference
+implementation."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ FAULTS = ("none", "none", "lose", "swap", "repeat", "replace")
 
 @st.composite
 def stories(draw: st.DrawFn) -> History:
-    """A log that grows while it is read, and may be changed before the end."""
+    """Generate histories of a log that grows while clients read it, and that may be changed before
+    the final read."""
     script = Script()
     log: list[str] = []
     counters = dict.fromkeys(PRODUCERS, 0)
@@ -68,7 +68,8 @@ def _changed(draw: st.DrawFn, log: list[str]) -> list[str | None]:
 
 
 def obvious(history: History) -> dict[str, bool]:
-    """Return whether each rule of clients is violated, by comparing everything with everything."""
+    """Return for each rule of clients whether it is violated, by comparing each operation with
+    every other one."""
     final = [(r.offset, r.value) for read in history.finals for r in read.records]
     sends = list(history.sends.values())
     delivered = [record for poll in history.polls for record in poll.records]

@@ -1,6 +1,5 @@
-"""The rules of consumer groups: a history that violates one is reported by that rule alone, and one
-that keeps all is not reported.
-"""
+"""Tests of the rules for consumer groups. If a history violates one rule, only this rule reports
+it. If it violates none, no rule reports it."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ T1 = ("t", 1)
 
 
 class GroupScript(Script):
-    """Group `g` reads topic `t`; any client name may be a member."""
+    """A history of the group `g`, which reads topic `t`. Each client name may be a member."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +35,12 @@ class GroupScript(Script):
         self.add(client, "processed", "ok", group="g", tp=self.partition, offs=offsets)
 
     def ask(self, client: str, offset: int, generation: int = 1) -> None:
-        """A commit begins."""
+        """Record the begin of a commit."""
         where: dict[str, Any] = {"group": "g", "tp": self.partition, "off": offset}
         self.add(client, "commit", "invoke", generation=generation, **where)
 
     def told(self, client: str, offset: int, outcome: str = "ok") -> None:
-        """The commit's outcome."""
+        """Record the outcome of a commit."""
         self.add(client, "commit", outcome, group="g", tp=self.partition, off=offset, err="")
 
     def commit(self, client: str, offset: int, outcome: str = "ok", *, generation: int = 1) -> None:
@@ -49,7 +48,8 @@ class GroupScript(Script):
         self.told(client, offset, outcome)
 
     def committed(self, offset: int, asked: int | None = None) -> None:
-        """The answer to a request made now, or at `asked`."""
+        """Record the answer to a request for the committed offset. The request was sent now, or at
+        `asked`."""
         now = (len(self.ops) + self.waited) * 1_000_000 + 500_000
         question = now if asked is None else asked
         self.add("asker", "committed", "ok", group="g", tp=T0, off=offset, asked=question)
@@ -58,7 +58,7 @@ class GroupScript(Script):
         return self.add("zookeeper", "coordinator", "ok", partition=3, broker=broker)
 
     def steady(self, count: int = 4) -> list[str]:
-        """Store so many records and let a member in its first generation process them."""
+        """Store this number of records, and let a member in its first generation process them."""
         texts = self.sent(count)
         self.final(*texts)
         self.holds("one", T0)

@@ -1,6 +1,5 @@
-"""The promises of a cluster as a whole, and the effect of recreated topics and admitted losses on
-all rules.
-"""
+"""Tests of the rules for a cluster as a whole, and of the effect of recreated topics and loss
+receipts on all rules."""
 
 from __future__ import annotations
 
@@ -212,7 +211,7 @@ def names_what_was_lost_in_several_elections(script: Script) -> None:
 
 
 def loses_what_the_power_took_along(script: Script) -> None:
-    """The log ends earlier, and its former end is unknown."""
+    """After the power loss the log ends earlier. Its former end is unknown."""
     script.sent(2)
     script.loss((1, 2))
     script.loss(reason="power-loss")
@@ -259,9 +258,9 @@ def admits_a_loss_of_a_topic_that_is_made_anew(script: Script) -> None:
 
 
 def forgets_a_producer_with_the_topic(script: Script) -> None:
-    """The new topic learns of the producer by a late request. The number before that is never
-    accepted, and both values are sent again.
-    """
+    """The producer sends two values while its topic is recreated. The second request reaches the
+    recreated topic first, so its leader rejects the sequence number of the first request. The
+    producer then sends both values again."""
     script.topic()
     text = script.invoke(0)
     script.deletion()
@@ -293,13 +292,13 @@ def forgets_what_is_old(script: Script) -> None:
 
 
 def forgets_what_is_old_and_is_not_read_at_the_end(script: Script) -> None:
-    """The begin of the log is unknown then, and so whether the reader was only late."""
+    """Without a final read the log start is unknown, so the reader may only have been too late."""
     script.assign()
     script.add("reader", "poll", "fail", err="out of range", tp=script.partition, off=0)
 
 
 def keeps_the_second_try_of_what_is_old(script: Script) -> None:
-    """The first attempt, on an abandoned connection, arrived last."""
+    """The first attempt to send the old value was on an abandoned connection and arrived last."""
     old, new = script.sent(2, "b")
     script.final(new, old, start=1)
 

@@ -1,6 +1,5 @@
-"""Each rule: a history that violates it is reported with its position and operations, and one that
-keeps it is not reported.
-"""
+"""Tests of each rule: a history that violates the rule is reported with its position and
+operations, and a history that follows the rule is not reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Replaced leaders that cannot know of their replacement: which of their answers are allowed."""
+"""Tests of replaced leaders that cannot know yet that another broker leads: which of their answers
+the checker allows."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ from unit_tests.history.script import Script
 
 
 def replaced_in_silence(script: Script, **more: int) -> list[str]:
-    """Broker 1 led while two values were stored. The controller, 3, which it cannot hear, makes 2
-    the leader, and a third value is sent to that one.
-    """
+    """Let broker 1 lead while two values are stored. Controller 3, whose messages broker 1 does not
+    receive, then elects broker 2. A third value is sent to broker 2."""
     script.controller_term(1, 3)
     script.state(version=0, leader=1, epoch=0)
     texts = script.sent(2)
@@ -46,7 +46,7 @@ def test_a_leader_replaced_while_isolated_may_answer_with_its_known_end() -> Non
 def test_a_broker_that_could_not_know_of_its_ended_session_may_answer_too(
     broker: int, before_s: int, after_s: int, is_explained: bool
 ) -> None:
-    """This holds from then until it learns of it."""
+    """The exception applies from the end of the session until the broker learns of it."""
     script = Script()
     replaced_in_silence(script, silent=2)
     script.latest(2)
@@ -61,7 +61,8 @@ def test_a_broker_that_could_not_know_of_its_ended_session_may_answer_too(
 def test_an_explanation_still_holds_after_the_topic_is_deleted(
     is_explained: bool,
 ) -> None:
-    """Earlier lives of a topic have separate names, which differ between states and answers."""
+    """In the split history the topic has another name in each era. The name in a state may differ
+    from the name in an answer."""
     script = Script()
     script.topic()
     replaced_in_silence(script, silent=1 if is_explained else 2)

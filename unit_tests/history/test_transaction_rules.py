@@ -1,6 +1,5 @@
-"""The rules of transactions: a history that violates one is reported by that rule alone, and one
-that keeps all is not reported.
-"""
+"""Tests of the rules for transactions. If a history violates one rule, only this rule reports it.
+If it violates none, no rule reports it."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ SECOND = ("out", 1)
 
 class TransactionScript:
     """A history of the transactional id `id`. Each step takes one second. `finish` adds the final
-    reads, which are those that the outcomes of the transactions require."""
+    reads that belong to the outcomes of the transactions."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -60,7 +59,7 @@ class TransactionScript:
         )
 
     def send(self, partition: tuple[str, int], transaction: Transaction | None = None) -> Send:
-        """Write a value, in the transaction or outside of any."""
+        """Write a value, in the transaction if one is given."""
         identity = Identity("p", 1, len(self.history.sends))
         send = Send(identity, partition, make_value(identity, partition), self.now())
         send.outcome, send.offset, send.ended = "ok", self._ends[partition], self.now()
@@ -83,7 +82,8 @@ class TransactionScript:
         self._ends = {key: end + 1 for key, end in self._ends.items()}
 
     def read(self, *sends: Send) -> None:
-        """A read_committed consumer gets these values of one partition, from their beginning."""
+        """Let a read_committed consumer read these values of one partition, from the first one
+        on."""
         key, offset = sends[0].partition, sends[0].offset
         records = tuple(Record(each.offset, each.value, 0) for each in sends)
         self.reads.assignments.append(Assignment("reader", key, self.now(), offset))

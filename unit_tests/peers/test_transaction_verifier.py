@@ -1,4 +1,5 @@
-"""The verification of transactions between brokers: what is asked in one request, and the codes."""
+"""Tests of the verification of transactions between brokers: which partitions share a request, and
+the codes."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ class FakeChannel:
 
 
 class Asking:
-    """A verifier, and a channel to each broker. The coordinator of "tx-N" is broker N."""
+    """A verifier, with a fake channel to each broker. Broker N is the coordinator of the
+    transactional id "tx-N"."""
 
     def __init__(self) -> None:
         self.channels: dict[int, FakeChannel] = {}
@@ -258,7 +260,7 @@ async def test_stop_answers_the_waiting_questions() -> None:
 
 
 async def test_request_to_another_broker_goes_over_a_connection(tmp_path: Path) -> None:
-    """The broker of the test has no topic."""
+    """The other broker of this test has no topic."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with Bench(tmp_path) as bench:
         port = LeaderPort(bench)

@@ -142,8 +142,8 @@ def test_one_byte_over_the_limit_is_rejected(codec: Codec) -> None:
 
 
 def zstd_rle_bomb(blocks: int) -> bytes:
-    """Return a frame without size and checksum. Each four bytes of it expand to 128 KiB of
-    zeros."""
+    """Return a zstd frame without content size and checksum. Each four bytes of the frame
+    decompress to 128 KiB of zeros."""
     block = struct.pack("<I", (128 * 1024) << 3 | 1 << 1)[:3] + b"\0"
     last = struct.pack("<I", 1 << 3 | 1 << 1 | 1)[:3] + b"\0"
     return b"\x28\xb5\x2f\xfd\x00\x60" + block * blocks + last
@@ -172,7 +172,7 @@ def test_decompression_bomb_reaches_the_limit_with_little_memory(bomb: str) -> N
 
 
 def lying_zstd(size: int) -> bytes:
-    """Return a frame that declares `size` bytes of content, but has one byte."""
+    """Return a frame whose header declares `size` bytes of content, but which has one byte."""
     return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", size) + b"\x09\x00\x00x"
 
 
@@ -256,7 +256,8 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[Codec, bytes]:
-    """Random bytes, or compressed text with a few changed bytes, which reaches later checks."""
+    """Generate random bytes, and compressed text with a few changed bytes, which passes the first
+    checks."""
     codec = draw(st.sampled_from(COMPRESSED))
     if draw(st.booleans()):
         return codec, draw(st.binary(max_size=60))

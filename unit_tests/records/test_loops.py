@@ -303,7 +303,8 @@ def outcome(call: Callable[..., object], *args: object) -> object:
 
 @st.composite
 def damaged_payloads(draw: st.DrawFn) -> bytes:
-    """Random bytes, or valid records with a few changed bytes, which reach later checks."""
+    """Generate random bytes, and valid records with a few changed bytes, which pass the first
+    checks."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=80))
     batch = batch_of(*draw(st.lists(st.sampled_from(TRICKY[:6]), min_size=1, max_size=3)))

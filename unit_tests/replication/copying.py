@@ -92,8 +92,8 @@ class Receipts:
 
 
 class Link(MemoryLeaderChannel):
-    """A channel that notifies the group of every fetch: a follower that fetches has applied the
-    previous answer."""
+    """A channel that notifies the group of every fetch. A fetch of a follower shows that the
+    follower has applied the previous answer."""
 
     def __init__(self, group: Group, follower: int, leader: int) -> None:
         super().__init__(follower, lambda: group.reached(follower, leader), group.clock)
@@ -270,17 +270,19 @@ class Group:
         return self.held[follower]
 
     def questions(self, follower: int, key: TopicPartition) -> int:
-        """Return how often the follower has fetched the partition."""
+        """Return the number of fetches of the partition that the follower has sent."""
         return sum(ends[0] == follower and key in asked for ends, asked in self.asked)
 
     def refused(self, follower: int) -> bool:
-        """Return whether a fetch of the follower did not reach its leader."""
+        """Return whether a fetch of the follower has failed because it could not reach the
+        leader."""
         if not self.asked or self.asked[-1][0][0] != follower:
             return False
         return self.reached(*self.asked[-1][0]) is None
 
     def forget_high_watermarks(self) -> None:
-        """Set each high watermark to 1. All brokers have the record at offset 0."""
+        """Set each high watermark to 1. This is valid because all brokers have the record at offset
+        0."""
         for member in self.members.values():
             member.partition()._high_watermark = 1
 

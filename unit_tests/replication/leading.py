@@ -89,7 +89,7 @@ class Leading:
         await self.replicas.told(*facts)
 
     async def tell_again(self, broker_epoch: int = -1) -> None:
-        """Send LeaderAndIsr with the current state of the node, in the same leader epoch."""
+        """Send LeaderAndIsr again, with the current state of the node and the same leader epoch."""
         path = paths.partition_state(T0)
         data, stat = await self.coord.get(path)
         state = decode_state(path, data)
@@ -97,7 +97,7 @@ class Leading:
         assert await self.replicas.told(facts, broker_epoch=broker_epoch) == [0]
 
     async def meddle(self, key: TopicPartition = T0, **changes: object) -> None:
-        """Change the state node as another process does."""
+        """Change the state node as another process would do."""
         path = paths.partition_state(key)
         data, _ = await self.coord.get(path)
         state = decode_state(path, data)
@@ -126,7 +126,8 @@ class Leading:
         await self.changes.review_all()
 
     async def look(self) -> None:
-        """Let the leader check the state node, as it does after first fetches."""
+        """Let the leader check the version of its state node, as after the first fetch of a
+        follower."""
         await self.changes.review_all()
         change = self.replicas.manager.isr_changes[T0]
         assert change.only_looks
@@ -156,7 +157,7 @@ class Leading:
 
     @property
     def believed(self) -> tuple[int, ...]:
-        """Return the ISR that the leader knows to be stored."""
+        """Return the stored ISR as the leader knows it."""
         state = self.partition().state
         assert state is not None
         return state.isr
@@ -175,7 +176,7 @@ class Leading:
             )
 
     def told(self) -> list[set[TopicPartition]]:
-        """Return the ISR change notifications to the controller."""
+        """Return the notifications of ISR changes for the controller."""
         found = []
         for path in self.tree.paths():
             if path.startswith(paths.ISR_CHANGE_PREFIX):

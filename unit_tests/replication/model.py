@@ -309,7 +309,7 @@ class Model:
         return self._adopt(world, change, state, world.version)
 
     def _give_up(self, world: World, change: Change) -> World:
-        """Return the world after the leader has dropped its pending change."""
+        """Return the world in which the leader has discarded its pending change of the ISR."""
         replica = world.replicas[change.state.leader]
         if replica.leading is None or replica.leading.pending != change:
             return world
@@ -326,7 +326,8 @@ class Model:
     # the high watermark
 
     def _settled(self, world: World, leader: int, replica: Replica) -> World:
-        """Return the world with this replica, and advance its high watermark as far as allowed."""
+        """Return the world in which this replica has its new values, and its high watermark is as
+        high as allowed."""
         before = replica.high_watermark
         end = self._committed_end(world, leader, replica)
         if end == before:
@@ -362,8 +363,8 @@ class Model:
 
     @staticmethod
     def _with(world: World, broker: int, replica: Replica) -> World:
-        """Return the world with this replica, and without commands that no broker can execute any
-        more, since equal worlds would differ by them."""
+        """Return the world in which this replica has its new values. Commands that no broker can
+        execute any more are removed, because otherwise equal worlds would count as different."""
         replicas = (*world.replicas[:broker], replica, *world.replicas[broker + 1 :])
         oldest = min(each.epoch for each in replicas)
         orders = frozenset(order for order in world.orders if order[0].leader_epoch > oldest)

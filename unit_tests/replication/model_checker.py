@@ -10,7 +10,8 @@ from unit_tests.replication.model_worlds import Violation, World
 
 
 class Found(NamedTuple):
-    """`trace` leads to a violation, one step a line; empty if there is none in any world."""
+    """The result of a search. `trace` is the shortest sequence of events that leads to a violation,
+    one event a line. It is empty if no reachable world has a violation."""
 
     worlds: int
     trace: list[str]

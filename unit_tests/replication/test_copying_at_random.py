@@ -29,7 +29,7 @@ SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_bytes
 
 
 class Story:
-    """Plays controller, producers and faults. Invariant: the leader is in the ISR."""
+    """Acts as the controller, the producers and the faults. Invariant: the leader is in the ISR."""
 
     def __init__(self, group: Group, seed: int) -> None:
         self.group = group
@@ -56,7 +56,7 @@ class Story:
         self._write(self.leader)
 
     async def append_in_vain(self) -> None:
-        """Append to a deposed leader that does not know of its successor yet."""
+        """Append to a replaced leader that does not know yet that another broker leads."""
         for each in self.zombies:
             if self.group[each].partition().is_leader:
                 self._write(each)

@@ -1,4 +1,5 @@
-"""The duties of the logs repeat, survive a failing disk, and end with the broker."""
+"""Tests of the periodic duties of the logs: they repeat, they continue after a disk failure, and
+they end with the broker."""
 
 from __future__ import annotations
 

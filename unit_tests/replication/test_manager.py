@@ -260,7 +260,7 @@ async def test_changes_of_a_role_wake_waiting_requests(replicas: Replicas, what:
 
 
 async def test_a_new_leader_waits_for_no_write_of_its_epoch(replicas: Replicas) -> None:
-    """The first append writes the epoch: `test_an_epoch_is_durable_before_its_first_append`."""
+    """The first append writes the epoch; see `test_an_epoch_is_durable_before_its_first_append`."""
     await replicas.told(facts(epoch=0))
     replicas.append()
     await replicas.told(facts(epoch=6))

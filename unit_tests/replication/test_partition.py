@@ -199,7 +199,8 @@ async def test_a_fetch_of_a_broker_without_a_replica_is_refused(replicas: Replic
 
 
 async def test_each_move_of_the_high_watermark_reaches_the_checkpoint(replicas: Replicas) -> None:
-    """A checkpoint reads only the high watermarks that moved since the one before."""
+    """A checkpoint reads only the high watermarks that have changed since the previous
+    checkpoint."""
 
     def saved() -> int:
         replicas.logs.write_checkpoints(replicas.manager.high_watermarks())
@@ -238,7 +239,8 @@ async def test_each_move_of_the_high_watermark_reaches_the_checkpoint(replicas: 
 async def test_the_high_watermark_of_a_replica_that_returns_reaches_the_checkpoint(
     replicas: Replicas,
 ) -> None:
-    """A checkpoint written while no replica is served keeps the offset of the file."""
+    """While the replica is not served, a checkpoint repeats the offset that the file has. The next
+    checkpoint after the replica's return must have its high watermark."""
     await replicas.told(facts())
     replicas.append()
     await replicas.stopped()

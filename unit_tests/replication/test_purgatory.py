@@ -1,4 +1,5 @@
-"""A waiting request completes by bytes, by a disturbance, or by its deadline; never twice."""
+"""Tests of waiting requests: each is completed once, when enough bytes have arrived, when its
+partition changes its leader, or at its deadline."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ async def test_a_change_of_another_partition_completes_no_request() -> None:
 
 
 class Counted:
-    """A wait without a task. `calls` counts how often it was over."""
+    """A waiting request without a task. `calls` counts its completions."""
 
     def __init__(self, purgatory: Purgatory, *keys: TopicPartition, timeout_s: float) -> None:
         self.calls = 0

@@ -65,8 +65,8 @@ async def test_one_walk_over_the_logs_serves_all_searches(
 async def test_the_first_check_of_all_logs_after_a_start_has_no_pauses(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With pauses the last of 40 logs would be checked half a week after the start: the patience of
-    `until` is much shorter."""
+    """If the scrubber paused between the logs, it would check the last of 40 logs half a week after
+    the start. The test would then fail by the time limit of `until`."""
     monkeypatch.setattr(scrubber_module, "_PAUSE_S", WEEK_S)
     scrubber = scrubbing(replicas, WEEK_S)
     scrubber.start()

@@ -1,4 +1,5 @@
-"""The guarantees of a connection: order, one request at a time, and a close after garbage."""
+"""Tests of a connection: the order of answers, one request at a time, and the close after invalid
+bytes."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ STEPS = 12
 
 
 def much(frame: memoryview, peer: Peer) -> Answer:
-    """Return an answer of more bytes than a peer reads in all steps."""
+    """Return an answer with more bytes than a peer reads in all steps of the test."""
     return [framed(bytes(2 * STEPS * STEP_BYTES) if bytes(frame) == b"much" else b"?")]
 
 
 def slow_reader() -> socket.socket:
-    """Return a socket for which the system buffers almost nothing."""
+    """Return a socket for which the operating system buffers almost no bytes."""
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BYTES)
     slow.setblocking(False)
@@ -115,7 +115,7 @@ async def test_a_peer_that_reads_only_single_bytes_is_idle() -> None:
 
 
 async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> None:
-    """While the peer leaves an answer unread, its next request is not read."""
+    """The broker does not read the peer's next request while the peer leaves an answer unread."""
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
 
@@ -133,8 +133,8 @@ async def test_a_peer_that_stops_in_a_request_and_does_not_read_is_idle() -> Non
 
 
 async def test_a_large_request_that_stops_arriving_is_idle() -> None:
-    """Idleness counts long before the request is too slow: most of it has arrived and takes
-    memory."""
+    """Most of the request has arrived and takes memory. The connection is closed as idle long
+    before the time limit for slow requests."""
     clock = ManualClock()
     config = BrokerConfig(connections_max_idle_ms=IDLE_S * 1000)
     async with serving(echo, config, clock) as (server, port):

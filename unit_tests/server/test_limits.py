@@ -29,7 +29,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Send one request and return its answer."""
+    """Send one request, and return its answer."""
     writer.write(framed(b"?"))
     return await in_time(read_frame(reader))
 
@@ -232,7 +232,7 @@ def partial_frame(arrived: int, size: int = 1_000_000) -> bytes:
 
 
 async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
-    """Single bytes that arrive now and then do not help."""
+    """Single bytes that arrive now and then do not prevent this."""
     clock = ManualClock()
     async with serving(echo, clock=clock) as (server, port):
         slow, fine = await connect(port), await connect(port)
@@ -256,7 +256,7 @@ async def test_a_request_that_does_not_arrive_closes_its_connection() -> None:
 async def ask_slowly(
     writer: asyncio.StreamWriter, witness: Streams, server: Server, clock: ManualClock
 ) -> None:
-    """Send 1 MB at 5 kB a second; the witness shows that the written bytes have been received."""
+    """Send 1 MB at 5 kB a second. The witness shows when the written bytes have been received."""
     writer.write(struct.pack(">i", 1_000_000))
     for _ in range(20):
         writer.write(bytes(50_000))
@@ -278,7 +278,7 @@ async def test_a_large_request_may_take_long_if_it_keeps_arriving() -> None:
 
 
 async def test_requests_one_after_the_other_are_never_too_slow() -> None:
-    """The time counts for one request, not for the connection."""
+    """The time limit applies to each request, not to the connection."""
     clock = ManualClock()
     async with serving(echo, clock=clock) as (server, port):
         reader, writer = await connect(port)

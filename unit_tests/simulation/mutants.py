@@ -257,7 +257,7 @@ def _any_generation(fault_of: Any) -> Any:
 
 
 def _whoever_has_it(_look: Any) -> Any:
-    """Treat a fence that another coordinator has set since as the coordinator's own fence."""
+    """Treat a fence that another coordinator has taken meanwhile as the coordinator's own fence."""
 
     async def changed(self: FencedWrites) -> None:
         # Tests' and brokers' shards keep it under names of their own.

@@ -42,7 +42,7 @@ def no_markers_again(committed: Any) -> Any:
 
 
 def any_epoch(_fault_of: Any) -> Any:
-    """Accept the requests of every producer that has had the transactional id."""
+    """Accept the requests of all earlier producers of the transactional id."""
 
     def changed(transaction: Any, producer: Any) -> ErrorCode:
         if transaction is None or transaction.producer.producer_id != producer.producer_id:

@@ -26,7 +26,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_an_accepted_loss_is_recorded_until_its_replicas_have_stepped_aside(
     host: Host, is_all: bool
 ) -> None:
-    """A broker that is killed before it has stepped aside steps aside at its next start."""
+    """If the broker is killed before its replicas have stepped aside, they step aside at its next
+    start."""
     spread(host)
     host.managers[-1].unlock()
     lost = host.directories if is_all else host.directories[1:2]

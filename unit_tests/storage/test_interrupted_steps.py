@@ -92,7 +92,8 @@ def test_a_start_lowers_checkpoints_beyond_the_log_end(host: Host) -> None:
 def test_a_flush_during_a_truncation_raises_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], None]
 ) -> None:
-    """The flushing thread may find renamed files, or has to wait."""
+    """A thread flushes the log while the truncation has renamed some of its files. The thread may
+    have to wait for the end of the truncation."""
     bench = Bench(tmp_path, TINY)
     bench.append(*[1] * 30)
     assert bench.log.segment_count > 3

@@ -27,7 +27,7 @@ LATER_MS = 1_000_000
 
 
 class Marks(Mapping[TopicPartition, int]):
-    """High watermarks that note which of them are read."""
+    """High watermarks that record which of them were read."""
 
     def __init__(self, marks: dict[TopicPartition, int]) -> None:
         self.marks = marks
@@ -45,7 +45,7 @@ class Marks(Mapping[TopicPartition, int]):
 
 
 def move(manager: LogManager, marks: Marks, key: TopicPartition, offset: int) -> None:
-    """Move a high watermark, as a partition does."""
+    """Change a high watermark as a partition does."""
     marks.marks[key] = offset
     existing(manager, key).changes.unsaved.add(key)
 
@@ -317,7 +317,8 @@ def test_a_deleted_partition_leaves_the_checkpoints(host: Host) -> None:
 def test_a_copy_that_takes_the_place_is_noted_for_the_duties(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the swap, since a duty during it still looks at the log before."""
+    """The copy is noted after it has replaced the original log, because a duty that runs during the
+    replacement still sees the original log."""
     host.directories.append(str(host.home / "more"))
     manager = host.start()
     make(manager)
@@ -334,8 +335,8 @@ def test_a_copy_that_takes_the_place_is_noted_for_the_duties(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_sequence_of_changes_is_noted(host: Host, seed: int) -> None:
-    """At each moment an unflushed log and one with deleted files is noted, and a checkpoint writes
-    what a walk over all logs would find."""
+    """At every moment each log that is not flushed, and each log with deleted files, is noted. A
+    checkpoint writes the same values as a search through all logs would find."""
     rng = random.Random(seed)
     manager = host.start()
     marks = Marks({})

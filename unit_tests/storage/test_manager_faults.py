@@ -68,8 +68,8 @@ def test_a_full_disk_does_not_take_its_directory_offline(
 
 
 def test_a_broker_can_register_again_while_the_disk_is_full(host: Host) -> None:
-    """A broker with a new session has a new incarnation, which it records while disks may be
-    full."""
+    """With each new session the broker gets a new incarnation, and has to record it even if the
+    disk is full."""
     disk = host.disk = FaultyDisk()
     manager = host.start()
     make(manager, A, 5)

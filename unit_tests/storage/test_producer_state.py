@@ -253,7 +253,8 @@ def test_retry_of_an_appended_batch_needs_no_guard() -> None:
 def test_batch_with_the_lowest_verified_sequence_comes_first(
     asked: list[tuple[int, int]], appended_first: tuple[int, int], expected: ErrorCode
 ) -> None:
-    """`asked` and `appended_first` are (epoch, first sequence) of batches."""
+    """`asked` are the (epoch, first sequence) of the batches for which a verification was
+    requested, `appended_first` is that of the batch which is appended first."""
     state = ProducerState()
     guards = {guard_of(state, epoch=epoch, sequence=sequence) for epoch, sequence in asked}
     assert len(guards) == 1
@@ -321,7 +322,7 @@ def test_batches_of_the_group_coordinator_have_no_sequences() -> None:
     ],
 )
 def test_last_stable_offset(steps: str, high_watermark: int, expected: int) -> None:
-    """A small letter is a batch of a transaction, a capital letter its marker. Each has one
+    """A small letter is a batch of a transaction, the capital letter is its marker. Each takes one
     offset."""
     state = ProducerState()
     sequences = dict.fromkeys("abc", 0)

@@ -76,7 +76,7 @@ def test_a_reader_that_found_no_aborted_transaction_finds_a_later_one(
 def test_damaged_transaction_index_is_rebuilt_from_the_whole_segment(
     tmp_path: Path, damage: str, recovery_point: int
 ) -> None:
-    """Also from the batches below the recovery point."""
+    """The batches below the recovery point count, too."""
     bench = Bench(tmp_path)
     for number in range(3):
         bench.put(batch(producer=7, sequence=number, transactional=True))

@@ -1,1 +1,2 @@
-"""Assignors: rules that every one keeps, known cases, and kafka-python as oracle."""
+"""Tests of assignors: the rules of all assignors, known assignments, and a comparison with
+kafka-python."""

@@ -29,7 +29,7 @@ def member(
 
 
 def partitions(text: str) -> list[TopicPartition]:
-    """`t0:0,1 t1:2` as partitions."""
+    """Return the partitions in a text such as `t0:0,1 t1:2`."""
     return [
         TopicPartition(topic, int(number))
         for part in text.split()
@@ -68,7 +68,8 @@ def check_valid(counts: Counts, members: list[GroupMember], found: Assignments) 
 
 
 def is_balanced(members: list[GroupMember], found: Assignments) -> bool:
-    """Kafka's measure: no partition could go to a reader of its topic with two fewer."""
+    """Return whether the assignment is balanced by Kafka's measure: no partition could move to a
+    member that reads its topic and has at least two partitions fewer."""
     return all(
         len(found[other.member_id]) >= len(mine) - 1
         for mine in found.values()
@@ -93,6 +94,6 @@ def _members(draw: st.DrawFn, same: bool) -> list[GroupMember]:
 
 @st.composite
 def groups(draw: st.DrawFn, *, same: bool | None = None) -> Group:
-    """Up to four topics (some may not exist) and six members."""
+    """Generate groups of up to six members, and up to four topics, of which some may not exist."""
     counts = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 7)))
     return counts, _members(draw, draw(st.booleans()) if same is None else same)

@@ -73,7 +73,7 @@ class KafkaPythonCluster:
 
 
 class KafkaPythonMember:
-    """A member as kafka-python's leader sees it."""
+    """A member in the form that kafka-python's assignors take."""
 
     def __init__(self, m: GroupMember) -> None:
         self.member_id = m.member_id
@@ -84,7 +84,8 @@ class KafkaPythonMember:
 
 
 def check_oracle(name: str, oracle: Any, group: Group) -> None:
-    """Without static members: kafka-python groups them only if they are adjacent."""
+    """Compare the assignment with kafka-python's. Groups with static members are skipped, because
+    kafka-python groups them only if they are adjacent."""
     counts, members = group
     members = [member(m.member_id, m.subscription.topics) for m in members]
     found = oracle.assign(KafkaPythonCluster(counts), [KafkaPythonMember(m) for m in members])
@@ -107,7 +108,7 @@ def test_range_assigns_as_in_kafka_python(group: Group) -> None:
 @settings(max_examples=60)
 @given(group=groups(same=True))
 def test_roundrobin_assigns_as_in_kafka_python(group: Group) -> None:
-    """Only if all members read the same topics: kafka-python fails if it has to pass over one."""
+    """All members read the same topics here: kafka-python fails if it has to skip a member."""
     oracle = kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor
     check_oracle("roundrobin", oracle, group)
 

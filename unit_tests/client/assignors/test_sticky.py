@@ -77,7 +77,8 @@ def test_no_more_moves_than_needed_when_a_member_comes(group: Group) -> None:
 
 
 def test_load_flows_through_others_where_topics_differ() -> None:
-    """a can give nothing to c directly: b takes from a and gives to c."""
+    """Members a and c read no common topic. So b takes a partition from a and gives another one to
+    c."""
     members = [member("a", ["t0"]), member("b", ["t0", "t1"]), member("c", ["t1"])]
     owned = {
         **dict.fromkeys(partitions("t0:0,1,2"), "a"),
@@ -99,7 +100,8 @@ def test_the_latest_generation_owns_and_two_equal_claims_own_nothing() -> None:
 def test_a_partition_changes_hands_only_after_it_was_given_back(
     group: Group, data: st.DataObject
 ) -> None:
-    """Rebalance repeatedly, as members do that lost partitions; members come and go in between."""
+    """The group rebalances repeatedly: members that lost partitions rejoin, and members come and
+    go."""
     counts, everybody = group
     assignor = make_assignor("cooperative-sticky")
     owned: Assignments = {}
@@ -159,7 +161,7 @@ def test_sticky_members_send_their_partitions_in_kafkas_form() -> None:
 
 
 def test_the_generation_counts_where_the_user_data_has_it() -> None:
-    """A member from before subscriptions had the generation."""
+    """An older client's subscription has no generation, so the user data has it."""
     p0 = partitions("t0:0")
     members = [
         member("a", ["t0"], owned=p0, user_data=b"\x00\x00\x00\x06"),

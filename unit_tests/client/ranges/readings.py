@@ -34,8 +34,8 @@ def numbers(first: int, beyond: int) -> list[bytes]:
 
 
 class Reading:
-    """The result of reading a range: the values of its own offsets, lost offsets, stretches that
-    differ from their count, and the error."""
+    """The result of reading a range: the values whose offsets are in the range, the lost offsets,
+    the stretches whose records differ from their count, and the error."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -65,7 +65,8 @@ def read_now(
 
 
 async def read(broker: FakeBroker, start: int, end: int, **options: Any) -> Reading:
-    """Read a range of the fake topic; keywords are those of a range, or of the reader."""
+    """Read a range of the fake topic. The keyword arguments are those of a range or of the
+    reader."""
     known = {key: options.pop(key) for key in ("topic_id", "leader_epoch") if key in options}
     wanted = PartitionRange("t", 0, start, end, **known)
     return await asyncio.to_thread(read_now, broker.address, wanted, **options)

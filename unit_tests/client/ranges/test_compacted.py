@@ -1,5 +1,5 @@
-"""Ranges with counted records: the error if the log holds other records, and the errors that
-precede it."""
+"""Tests of ranges with counted records: the error if the log has other records, and the errors that
+are reported instead of it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def counted(log: Partition, *edges: int) -> tuple[Counted, ...]:
 
 
 class Held:
-    """A topic of ten batches of five records, counted in stretches of 20, 20 and 10; each answer
-    holds two batches."""
+    """A topic of ten batches of five records, counted in stretches of 20, 20 and 10 records. Each
+    answer has two batches."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -63,7 +63,7 @@ class Held:
         )
 
     def after_answer(self, number: int, change: Callable[[], None]) -> None:
-        """Call `change` after the given number of Fetch answers."""
+        """Call `change` after that number of Fetch answers."""
         plain, asked = self.broker.handlers[ApiKey.FETCH], [0]
 
         async def fetch(request: Message) -> Message:
@@ -77,7 +77,7 @@ class Held:
         self.broker.handlers[ApiKey.FETCH] = fetch
 
     def before_answer(self, number: int, change: object) -> None:
-        """Call `change` before that Fetch is answered."""
+        """Call `change` before the Fetch with that number is answered."""
         plain, asked = self.broker.handlers[ApiKey.FETCH], [0]
 
         def fetch(request: Message) -> Message | Awaitable[Message]:
@@ -199,7 +199,7 @@ async def test_aged_out_records_are_not_reported_as_compacted() -> None:
 
 
 async def test_records_that_age_out_while_read_are_not_reported_as_compacted() -> None:
-    """The gap comes with an answer that still has the old log start."""
+    """The answer that shows the gap still has the old log start."""
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         held.log.fetch_limit = 1 << 20
@@ -253,7 +253,7 @@ async def test_the_rest_of_a_truncated_range_is_compared_with_its_counts() -> No
 
 
 async def test_fetched_records_are_returned_although_the_comparison_finds_a_loss() -> None:
-    """A reader that accepts loss gets every record that is not reported as lost."""
+    """A reader that accepts data loss returns every record that it does not report as lost."""
     async with FakeBroker({"t": 1}) as broker:
         held = Held(broker)
         held.lose({13})
@@ -277,8 +277,8 @@ async def test_fetched_records_are_returned_although_the_comparison_finds_a_loss
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 async def test_aborted_records_count_only_for_read_uncommitted(isolation: str) -> None:
-    """Compaction removes them at some time, and that is no loss for a reader that never saw
-    them."""
+    """Compaction removes aborted records. A read_committed reader returns none of them, so their
+    removal is no loss for it."""
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
         holding_transactions(log)

@@ -40,7 +40,7 @@ def batch_of(shape: Shape, codec: Codec = Codec.NONE) -> bytes:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Shape]:
-    """Whole batches, perhaps after gaps."""
+    """Generate logs of whole batches, with gaps between some of them."""
     found: list[Shape] = []
     place = draw(st.sampled_from((0, 5, 70_000, 2**40)))
     for _ in range(draw(st.integers(1, 12))):
@@ -53,7 +53,8 @@ def logs(draw: st.DrawFn) -> list[Shape]:
 
 @st.composite
 def states(draw: st.DrawFn, log: list[Shape]) -> list[Shape]:
-    """A log after compaction: fewer records, and empty batches removed or kept."""
+    """Generate the states of a log after compaction: with fewer records, and with empty batches
+    removed or kept."""
     offsets = sorted(offset for _, _, records in log for offset in records)
     gone = draw(st.sets(st.sampled_from(offsets), max_size=5))
     left = [(first, size, records - gone) for first, size, records in log]
@@ -79,7 +80,7 @@ def model(log: list[Shape], edges: list[int]) -> list[Counted]:
 
 @st.composite
 def edges_of(draw: st.DrawFn, log: list[Shape]) -> list[int]:
-    """Start and end of stretches: anywhere, even inside batches."""
+    """Generate the edges of stretches, at any offset, even inside of batches."""
     low, high = log[0][0], log[-1][0] + log[-1][1]
     return sorted(draw(st.sets(st.integers(low, high), min_size=2, max_size=6)))
 
@@ -101,7 +102,8 @@ def test_a_tally_knows_number_and_digest_of_all_offsets(
 def test_a_stretch_is_reported_if_and_only_if_its_offsets_differ(
     data: st.DataObject, log: list[Shape], codec: Codec
 ) -> None:
-    """Neither log need be a later state of the other: another replica may lead."""
+    """Neither of the two logs has to be a later state of the other, because another replica may
+    lead."""
     before, now = data.draw(states(log), "before"), data.draw(states(log), "now")
     edges = data.draw(edges_of(log), "edges")
     counts = model(before, edges)
@@ -124,7 +126,8 @@ def test_a_stretch_is_reported_if_and_only_if_its_offsets_differ(
 
 
 def test_equal_numbers_sums_and_squares_are_not_enough() -> None:
-    """{0, 4, 5} and {1, 2, 6}: as many, with the same sum, and the same sum of squares."""
+    """The offsets {0, 4, 5} and {1, 2, 6} have the same number, the same sum and the same sum of
+    squares."""
     (counted,) = model([(0, 7, frozenset({0, 4, 5}))], [0, 7])
     check = CountCheck([counted])
     batch = batch_of((0, 7, frozenset({1, 2, 6})))

@@ -20,7 +20,7 @@ PRODUCERS = (5, 6)
 
 @dataclass
 class Log:
-    """Batches with gaps between them, and the records that a reader should see."""
+    """Batches with gaps between them, and the records that a reader has to return."""
 
     batches: list[bytes] = field(default_factory=list)
     end: int = 0
@@ -31,7 +31,7 @@ class Log:
     open: dict[int, list[int]] = field(default_factory=dict)
 
     def hole(self, offsets: int) -> None:
-        """Leave a gap like compaction."""
+        """Leave a gap, as compaction does."""
         self.end += offsets
 
     def _append(self, data: bytes, offsets: int) -> range:

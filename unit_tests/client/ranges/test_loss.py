@@ -130,7 +130,8 @@ async def test_records_that_age_out_after_they_were_read_are_no_loss() -> None:
 
 
 async def test_a_gap_below_the_new_log_start_is_loss() -> None:
-    """The answer with the gap still has the old log start; it has moved in the next answer."""
+    """The answer that shows the gap still has the old log start. The next answer has the new
+    one."""
     async with FakeBroker({"t": 1}) as broker:
         log = broker.partition()
         holding(log, batch(*numbers(0, 5)))
@@ -223,7 +224,7 @@ async def test_a_lower_leader_epoch_tells_of_another_topic_where_topics_have_no_
 async def test_records_of_another_topic_are_never_taken_for_those_that_were_meant(
     fail_on_data_loss: bool,
 ) -> None:
-    """The topic is recreated while it is read."""
+    """The topic is recreated while the range is read."""
     async with FakeBroker({"t": 1}) as broker:
         broker.topic_ids["t"] = OLD
         holding(broker.partition(), batch(*numbers(0, 10)))

@@ -1,4 +1,4 @@
-"""Reading exact ranges: which records are returned, which are left out, which errors end the
+"""Tests of reading exact ranges: the returned and the omitted records, the errors that end the
 reading, and brokers with temporary errors."""
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ async def test_the_range_is_looked_at_again_when_another_leads() -> None:
 
 
 def empty(log: Partition, why: str) -> Message:
-    """Return an answer without records, though all are committed, from a broker that throttles or
-    has moved."""
+    """Return an answer without records although all records are committed. A broker that throttles,
+    or is no longer the leader, gives such an answer."""
     row = PartitionData(
         partition_index=0,
         high_watermark=log.end,
@@ -248,7 +248,8 @@ async def test_a_batch_that_stays_damaged_ends_the_reading(position: int, text: 
 
 
 def whole_log(log: Partition) -> Message:
-    """Return the log whatever the offset: a damaged batch cannot be found by its header."""
+    """Return the whole log for any offset, because the header of a damaged batch cannot be
+    found."""
     row = PartitionData(
         partition_index=0,
         high_watermark=log.end,

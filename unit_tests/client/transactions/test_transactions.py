@@ -1,4 +1,4 @@
-"""The transactional producer against a coordinator that refuses requests and loses them."""
+"""Tests of the transactional producer with a coordinator that refuses and loses requests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def stage(**options: Any) -> AsyncIterator[tuple[FakeBroker, FakeCoordinat
 
 
 async def whole(producer: Producer, value: bytes = b"v", offset: int = 5) -> None:
-    """Run a transaction with a record and an offset."""
+    """Run a whole transaction with one record and one offset."""
     async with producer.transaction():
         await producer.send("t", value, partition=0)
         await producer.send_offsets({PARTITION: offset}, "g")
@@ -345,7 +345,8 @@ async def test_an_abort_without_an_answer_is_completed_by_the_next_block() -> No
 
 
 async def test_failed_offsets_prevent_the_commit() -> None:
-    """Else the transaction would be committed without the offsets, and be repeated later."""
+    """Otherwise the transaction would be committed without its offsets, and its input would be read
+    again."""
     async with stage(max_block_ms=300) as (broker, coordinator, producer), producer:
         broker.will(ApiKey.TXN_OFFSET_COMMIT, NEVER_ANSWER)
         producer.begin_transaction()

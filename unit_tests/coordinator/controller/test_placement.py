@@ -33,7 +33,8 @@ def brokers(*ids: int, racks: dict[int, str] | None = None) -> list[Broker]:
 
 
 def test_the_rule_without_racks() -> None:
-    """Five brokers, start 0, shift 0: the followers' distance grows by one with every round."""
+    """Five brokers, start 0, shift 0. The distance of the followers grows by one each time that the
+    first replicas have gone through all brokers."""
     assert assign_replicas(brokers(0, 1, 2, 3, 4), 10, 3, Draws(0, 0)) == {
         0: (0, 1, 2),
         1: (1, 2, 3),
@@ -89,8 +90,9 @@ def test_start_and_shift_without_racks(
     first_partition: int,
     expected: list[tuple[int, ...]],
 ) -> None:
-    """Worked out by hand: the first replica of partition p is number (p + start) of n brokers, and
-    follower j is (1 + (shift + j) % (n - 1)) places behind it; the shift grows with every round."""
+    """The expected replicas were computed by hand. The first replica of partition p is on broker
+    number (p + start) of n brokers. Follower j is (1 + (shift + j) % (n - 1)) brokers behind it.
+    The shift grows by one each time that the first replicas have gone through all brokers."""
     found = assign_replicas(
         brokers(*ids), len(expected), len(expected[0]), Draws(start, shift), first_partition
     )
@@ -113,9 +115,9 @@ def test_start_and_shift_without_racks(
 def test_start_and_shift_with_racks(
     racks: dict[int, str], start: int, shift: int, expected: list[tuple[int, ...]]
 ) -> None:
-    """Worked out by hand: as without racks, on the list that alternates racks, with the shift times
-    the number of racks. A broker that has a replica, or whose rack has one, is skipped, until all
-    racks are used."""
+    """The expected replicas were computed by hand, as without racks, from the list of brokers that
+    alternates racks. The shift counts times the number of racks. A broker is skipped if it has a
+    replica, or if its rack has one while another rack has none."""
     found = assign_replicas(
         brokers(*racks, racks=racks), len(expected), len(expected[0]), Draws(start, shift)
     )

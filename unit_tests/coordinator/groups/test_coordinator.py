@@ -174,7 +174,7 @@ async def test_members_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def with_little_room() -> tuple[MemoryShard, GroupCoordinator]:
-    """Return a coordinator with 100,000 bytes for all members."""
+    """Return a coordinator whose members together may use 100,000 bytes."""
     shard = MemoryShard()
     hosts: list[GroupCoordinator] = []
     room = MemoryLimit(shard.clock, lambda: sum(host.size() for host in hosts), bytes_max=100_000)
@@ -185,7 +185,7 @@ async def with_little_room() -> tuple[MemoryShard, GroupCoordinator]:
 
 
 async def test_the_memory_of_all_members_is_limited() -> None:
-    """Members that have room stay; when they leave there is room again."""
+    """Existing members stay. When members leave, their memory is free for new members."""
     shard, coordinator = await with_little_room()
 
     async def come(group: str) -> Joined:

@@ -83,7 +83,8 @@ async def test_a_marker_takes_effect_when_it_is_committed(stage: Stage) -> None:
 
 
 async def test_a_producers_next_transaction_does_not_change_the_ended_one(stage: Stage) -> None:
-    """The marker of the first transaction is still uncommitted here when the second begins."""
+    """The marker of the first transaction is not committed yet when the second transaction
+    begins."""
     await stage.commit_in(P, a=5, b=5)
     stage.shard.log.holds = True
     stage.shard.end_transaction(P)
@@ -246,7 +247,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_from_open_transactions(sta
 
 
 async def test_the_first_load_moves_committed_transactions_and_keeps_open_ones() -> None:
-    """As after Apache Kafka, or after `offsets.storage=kafka`."""
+    """The log was written by Apache Kafka, or by pybroker with `offsets.storage=kafka`."""
     stage = await Stage.begin(LoggedOffsets)
     await stage.commit(GROUP, a=1, b=1)
     await stage.commit_in(P, b=5, c=5)

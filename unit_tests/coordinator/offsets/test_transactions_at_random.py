@@ -1,5 +1,6 @@
-"""Random commits, transactions and deletions: a shard that has served them and one that has loaded
-their log have the same offsets, and after any faults no transaction is lost, torn or revived."""
+"""Tests with random commits, transactions and deletions. A shard that has served them has the same
+offsets as a shard that has loaded their log. After any faults, each committed transaction is
+applied as a whole, and no aborted one is applied."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ Record = tuple[int, int | None, int]
 
 
 class Oracle:
-    """The offsets that a group must have: of each partition the newest record, without those of
-    open and aborted transactions. A deletion also ends the earlier records of open transactions."""
+    """The offsets that a group must have: for each partition the newest record, without the records
+    of open and aborted transactions. A deletion also removes the earlier offsets of open
+    transactions."""
 
     def __init__(self) -> None:
         self.records: dict[str, list[Record]] = {name: [] for name in NAMES}
@@ -54,7 +56,7 @@ class Oracle:
 
 
 class Game:
-    """A random sequence of steps, one after the other."""
+    """A random sequence of steps on one shard."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage = stage
@@ -124,8 +126,8 @@ async def test_a_served_log_and_a_loaded_log_give_the_same_offsets(
 
 
 class Storm:
-    """Concurrent transactions, one group of partitions for each producer, while connections break
-    and coordinators change. Each producer commits rising offsets of two partitions together."""
+    """Concurrent transactions while connections break and coordinators change. Each producer has
+    its own two partitions, and commits rising offsets of both together."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage = stage

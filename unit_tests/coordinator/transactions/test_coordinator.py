@@ -1,4 +1,4 @@
-"""The coordinator of one shard: what the scripts do not show."""
+"""Tests of the coordinator of one shard that its scripts (`test_scripts.py`) cannot express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The sending of markers: one queue a broker, repeated until each partition has its marker."""
+"""Tests of the sending of markers: there is one queue for each broker, and a marker is sent again
+until its partition has it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The records of __transaction_state have Kafka's bytes. The bytes are laid out by hand, after
-TransactionLogKey.json and TransactionLogValue.json of Kafka 3.9."""
+"""Tests that the records of __transaction_state have Kafka's bytes. The expected bytes were made by
+hand from TransactionLogKey.json and TransactionLogValue.json of Kafka 3.9."""
 
 from __future__ import annotations
 
