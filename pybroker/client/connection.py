@@ -313,7 +313,8 @@ class Connection:
             lower = min(offered.get(ApiKey.API_VERSIONS, (0, 0))[1], api.max_version)
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION or not 0 <= lower < version:
                 raise ConnectionLost(
-                    f"the broker responded to ApiVersions with error {response.error_code}"
+                    f"the broker refused ApiVersions with error {response.error_code};"
+                    " check that it is a Kafka broker"
                 )
             version = lower
 
@@ -368,12 +369,14 @@ class Connection:
     def _deliver(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if not self._pending:
-            raise MalformedInput(f"correlation id {correlation_id}, but no request is in flight")
+            raise MalformedInput(
+                f"a response has correlation id {correlation_id}, but no request is in flight"
+            )
         pending = self._pending.popleft()
         if pending.correlation_id != correlation_id:
             self._pending.appendleft(pending)
             raise MalformedInput(
-                f"correlation id {correlation_id}, expected {pending.correlation_id}"
+                f"a response has correlation id {correlation_id}, expected {pending.correlation_id}"
             )
         if not pending.answer.done():
             pending.answer.set_result(frame)

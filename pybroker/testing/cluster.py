@@ -47,6 +47,7 @@ __all__ = ["Cluster", "ClusterError", "Direction", "Tap"]
 
 WAIT_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
+_NOT_STARTED: Final = "the cluster was not started: call start(), or use a with block"
 
 
 class Cluster:
@@ -130,7 +131,7 @@ class Cluster:
         if self._given_zookeeper is not None:
             return self._given_zookeeper
         if self._embedded is None:
-            raise ClusterError("the cluster was not started")
+            raise ClusterError(_NOT_STARTED)
         return self._embedded.connect
 
     @property
@@ -138,7 +139,7 @@ class Cluster:
         """Return the directory that contains each broker's files (`broker-ID`) and output
         (`broker-ID.log`), and `zookeeper`."""
         if self._data is None:
-            raise ClusterError("the cluster was not started")
+            raise ClusterError(_NOT_STARTED)
         return self._data
 
     def address(self, broker: int) -> str:
@@ -357,20 +358,22 @@ class Cluster:
     @property
     def _loop(self) -> LoopThread:
         if self._thread is None:
-            raise ClusterError("the cluster was not started")
+            raise ClusterError(_NOT_STARTED)
         return self._thread
 
     def _broker(self, broker: int) -> BrokerProcess:
         found = self._brokers.get(broker)
         if found is None:
             raise ClusterError(
-                f"there is no broker {broker}" if self._brokers else "the cluster was not started"
+                f"there is no broker {broker}; the brokers are {', '.join(map(str, self._brokers))}"
+                if self._brokers
+                else _NOT_STARTED
             )
         return found
 
     def _proxies(self) -> Links:
         if self._links is None:
-            raise ClusterError("faults of links need Cluster(proxied=True)")
+            raise ClusterError("faults of links need a cluster with proxies: Cluster(proxied=True)")
         return self._links
 
     def _reachable(self) -> list[BrokerProcess]:

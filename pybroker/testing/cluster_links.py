@@ -112,7 +112,7 @@ class Links:
             "brokers": [relay for (_, name), relay in self._relays.items() if name == BROKERS],
         }
         if to not in kinds:
-            raise ClusterError(f'{to!r} is not "zookeeper", "clients" or "brokers"')
+            raise ClusterError(f'to is {to!r}, expected "zookeeper", "clients" or "brokers"')
         for relay in kinds[to]:
             relay.delay(seconds, jitter)
 
@@ -135,7 +135,7 @@ class Links:
         elif other == "clients":
             self._relays[broker, CLIENTS].tap(make)
         else:
-            raise ClusterError(f'{other!r} is neither "zookeeper" nor "clients"')
+            raise ClusterError(f'from_ is {other!r}, expected "zookeeper" or "clients"')
 
     def heal(self) -> None:
         """End all cuts, delays and taps of all links."""
@@ -148,7 +148,9 @@ class Links:
 
     def _known(self, broker: int | str) -> int:
         if not isinstance(broker, int) or broker not in self._brokers:
-            raise ClusterError(f'{broker!r} is neither a broker nor "zookeeper" nor "clients"')
+            raise ClusterError(
+                f'{broker!r} is no peer of a broker, expected "zookeeper", "clients" or a broker id'
+            )
         return broker
 
     def _name_of(self, port: int) -> str:

@@ -101,7 +101,7 @@ class BrokerProcess:
         the value of zookeeper.connect, `environment` has more environment variables. Raises
         ClusterError if the process runs already."""
         if self.is_running:
-            raise ClusterError(f"broker {self.id} runs already")
+            raise ClusterError(f"broker {self.id} runs already: stop or kill it first")
         options = {
             "zookeeper.connect": zookeeper,  # `properties` may name other members of the ensemble
             **self.properties,

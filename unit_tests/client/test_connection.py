@@ -201,7 +201,7 @@ async def silent(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("peer", "kind", "text"),
     [
-        (wrong_correlation_id, ConnectionLost, "correlation id 2, expected 1"),
+        (wrong_correlation_id, ConnectionLost, "a response has correlation id 2, expected 1"),
         (too_large, AnswerTooLarge, "the response has 5000 bytes"),
         (negative_length, ConnectionLost, "the response size is -1 bytes"),
         (cut_off, ConnectionLost, "in the middle of a response"),

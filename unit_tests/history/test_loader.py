@@ -53,7 +53,7 @@ def test_an_end_without_a_beginning_a_second_end_and_a_second_beginning_are_refu
     script = Script()
     script.invoke(0)
     script.invoke(0)
-    with pytest.raises(ValueError, match="is sent twice"):
+    with pytest.raises(ValueError, match="is sent a second time"):
         script.history()
 
 

@@ -84,7 +84,7 @@ def test_a_timeout_is_reported_with_the_reason_and_the_seed() -> None:
             simulation.run(fail)
         with pytest.raises(RuntimeError, match="threads"):
             simulation.run(block)
-        with pytest.raises(SimulationError, match="unknown broker 4"):
+        with pytest.raises(SimulationError, match="no broker 4; the brokers are 1, 2, 3"):
             simulation.kill(4)
         waiting = simulation.start(asyncio.sleep, 1000)
         with pytest.raises(SimulationError, match="has not ended"):

@@ -80,7 +80,7 @@ def _send(history: History, op: Op) -> None:
     value = op["v"]
     if op["type"] == "invoke":
         if value in history.sends:
-            raise ValueError(f"value {value} is sent twice: {op}")
+            raise ValueError(f"value {value} is sent a second time by the operation {op}")
         partition = _partition(op)
         identity = read_value(value, partition)
         history.sends[value] = Send(identity, partition, value, op["t"])

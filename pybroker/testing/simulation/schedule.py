@@ -216,7 +216,9 @@ def _event(words: list[str]) -> FaultEvent:
 def _check(kind: Kind, given: Mapping[str, float], at: float, until: float) -> None:
     unknown = given.keys() - {each.name for each in kind.parameters}
     if unknown:
-        raise ScheduleError(f"unknown parameters of {kind.name}: {', '.join(sorted(unknown))}")
+        known = ", ".join(each.name for each in kind.parameters) or "none"
+        names = ", ".join(sorted(unknown))
+        raise ScheduleError(f"{kind.name} has no parameter {names}; its parameters: {known}")
     if not 0 <= at <= until:
         raise ScheduleError(f"the fault lasts from {at} to {until}, expected 0 <= begin <= end")
 

@@ -67,7 +67,7 @@ class Application(Generic[T]):
         if self.error is not None:
             raise self.error
         if not self._result:
-            raise SimulationError(f"{self.name} has not ended")
+            raise SimulationError(f"{self.name} has not ended, so it has no result yet")
         return self._result[0]
 
     def start(self) -> None:
@@ -292,7 +292,8 @@ class Simulation:
     def _broker(self, broker: int) -> SimBroker:
         found = self.cluster.brokers.get(broker)
         if found is None:
-            raise SimulationError(f"unknown broker {broker}")
+            ids = ", ".join(map(str, self.cluster.brokers))
+            raise SimulationError(f"there is no broker {broker}; the brokers are {ids}")
         return found
 
     def _names(self, side: int | str) -> list[str]:
