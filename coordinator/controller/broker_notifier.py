@@ -80,9 +80,9 @@ class BrokerNotifier:
     # ---- news
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
-        """Note that the partition's state was stored; `created`: by creating the state node. The
-        next `send_round` sends the state to the live replicas (LeaderAndIsr) and the partition's
-        metadata to all brokers (UpdateMetadata)."""
+        """Record that the partition's state was stored. `created`: this write created the state
+        node. The next `send_round` sends the state to the live replicas (LeaderAndIsr) and the
+        partition's metadata to all brokers (UpdateMetadata)."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:
@@ -90,9 +90,9 @@ class BrokerNotifier:
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Let the next `send_round` send the metadata of every partition with a replica on one of
-        these brokers to all brokers, because the set of the partition's offline replicas has
-        changed."""
+        """Let the next `send_round` send metadata to all brokers: that of every partition with a
+        replica on one of these brokers. The partition's offline replicas have changed, because the
+        brokers have started or ended."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition

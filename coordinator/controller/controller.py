@@ -165,8 +165,8 @@ class Controller:
             self._enqueue(ControllerChanged())
 
     def session_expired(self) -> None:
-        """Note that the session has ended. This broker is not the controller any more, and its view
-        of the cluster is out of date."""
+        """Record that the session has ended. This broker is not the controller any more, and its
+        view of the cluster is out of date."""
         self._session_lost = True
         self._controller_id = None
         self._enqueue(ControllerChanged())

@@ -28,7 +28,7 @@ from pybroker.model import PartitionState, TopicPartition
 from pybroker.ports import Clock
 
 REASON_CHARACTERS_MAX: Final = 200
-"""The most characters of a `reason` that quotes the content of a node."""
+"""The maximum number of characters of a `reason` that quotes the content of a node."""
 
 Entry = dict[str, object]
 Note = Callable[[Entry], None]

@@ -41,8 +41,8 @@ _NOT_AVAILABLE: Final = {
     ElectionType.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
 _FAILURES_LOGGED_MAX: Final = 20
-"""The most partitions that are named in the log: the node may request tens of thousands of
-elections."""
+"""The maximum number of partitions that are named in the log: the node may request tens of
+thousands of elections."""
 _DELETED: Final = Election(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
 _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 

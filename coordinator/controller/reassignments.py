@@ -21,7 +21,8 @@ from pybroker.ports import Watch
 log = logging.getLogger(__name__)
 
 _NAMED_MAX: Final = 20
-"""The most partitions that are named in the log: the node may name tens of thousands."""
+"""The maximum number of partitions that are named in the log: the node may name tens of
+thousands."""
 _HOW_TO_GO_ON: Final = (
     "this version does not reassign partitions: they keep their replicas, and the controller"
     " removes the request. To place the records on other brokers, create a topic with"

@@ -19,9 +19,9 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets one and has to
-    join again with it (KIP-394). `may_skip`: the member supports the field `skip_assignment` of the
-    answer (KIP-814). `reason`: the member's own text about why it joins."""
+    """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets an id, and has
+    to join again with it (KIP-394). `may_skip`: the member supports the field `skip_assignment` of
+    the answer (KIP-814). `reason`: the member's own text about why it joins."""
 
     member_id: str
     session_timeout_ms: int

@@ -64,8 +64,8 @@ not handled heartbeats during the pause either, so it must not expire its member
 
 
 NOTES_MAX: Final = 100
-"""The most log lines in ten seconds about the groups of one shard. A rebalance of many members logs
-dozens."""
+"""The maximum number of log lines in ten seconds about the groups of one shard. A rebalance of many
+members logs dozens."""
 
 
 class GroupCoordinator:

@@ -139,7 +139,8 @@ class GroupMirror:
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Create the placeholder node first, and then look for classic consumers. A classic
-        consumer also registers first and looks then. So if both begin at the same time, at least
+        consumer also registers first, and then looks for coordinated members. So if both begin at
+        the same time, at least
         one of them finds the other. All callers that join an empty group at the same time get the
         same answer: NONE, or INCONSISTENT_GROUP_PROTOCOL if a classic consumer was found. Raises
         BrokerError."""

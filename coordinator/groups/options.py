@@ -8,14 +8,14 @@ NEW_MEMBER_JOIN_TIMEOUT_S: Final = 300.0
 """How long a new member's first JoinGroup may wait. The member cannot send heartbeats before it has
 the answer, so its client may have disconnected. After this time the client has to join again."""
 PROTOCOLS_MAX: Final = 64
-"""The most assignors of one member. Clients have a handful."""
+"""The maximum number of assignors of one member. Clients have a handful."""
 METADATA_BYTES_MAX: Final = 1 << 20
-"""The most metadata of one member for all its assignors. A group is stored as one record, so a
-generation with more metadata would not fit."""
+"""The maximum size (bytes) of one member's metadata for all its assignors. A group is stored as one
+record, so a generation with more metadata would not fit."""
 PENDING_MAX: Final = 2_000
-"""The most member ids of one shard that were sent to clients (KIP-394) which have not joined yet.
-Above this number the oldest id is forgotten, and its client has to ask for another. Each id may
-keep a group in memory, which takes about two kilobytes."""
+"""The maximum number of member ids of one shard that were sent to clients (KIP-394) which have not
+joined yet. Above this number the oldest id is forgotten, and its client has to ask for another.
+Each id may keep a group in memory, which takes about two kilobytes."""
 REASON_MAX: Final = 255
 """How many characters of a member's reason for joining are logged, as in Kafka's clients."""
 NAME_PREFIX_MAX: Final = 200

@@ -29,7 +29,7 @@ class Watches:
         self._open = [each for each in self._open if each is not recent_commits]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Note that the group commits offsets of these partitions: no search under way may remove
+        """Record that the group commits offsets of these partitions: no search under way may remove
         them."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}

@@ -92,8 +92,9 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that a marker has ended: the offsets that it commits (`None` removes an
-    offset); none if it was aborted, or if later records have replaced them all."""
+    """A transaction that a marker has ended, with the offsets that it commits. The value None
+    removes the committed offset. There are no offsets if the transaction was aborted, or if later
+    records have replaced all of them."""
 
     producer_id: int
     marker_offset: int
@@ -142,7 +143,7 @@ class RecordedOffsets:
         return Ended(marker.producer_id, marker.offset, offsets)
 
     def release(self, ended: Ended) -> None:
-        """Note that the offsets of an ended transaction have taken effect."""
+        """Record that the offsets of an ended transaction have taken effect."""
         for key, committed in ended.offsets.items():
             self.pending.discard(key, ended.producer_id, committed)
 

@@ -36,7 +36,7 @@ time is used instead."""
 READ_ATTEMPTS_MAX: Final = 3
 PARTITION_MAX: Final = 2**31 - 1
 UNLISTED_READS_MAX: Final = 8
-"""The most offsets that are read without listing the existing nodes first."""
+"""The maximum number of offsets that are read without listing the existing nodes first."""
 
 
 def commit_change(

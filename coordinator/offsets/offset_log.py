@@ -77,7 +77,8 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """Note that the log is replayed: records from now on are new. Idempotent."""
+        """End the loading: the whole log has been replayed, so each later record is a new one.
+        Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:

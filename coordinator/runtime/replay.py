@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 _DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
 _RECORDS_PER_TURN: Final = 500
 _LINES_MAX: Final = 20
-"""The most log lines about skipped batches and records of one partition. Further ones are only
-counted."""
+"""The maximum number of log lines about skipped batches and records of one partition. Further ones
+are only counted."""
 
 Stored = StoredRecord | StoredMarker
 _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -31,8 +31,9 @@ class Commits:
 
     def add(self, offset: int, committed: Callable[[], None]) -> asyncio.Future[None]:
         """Call `committed` when all records below `offset` are committed, unless the shard ends
-        before. Return a future that is done afterwards; it fails with BrokerError NOT_COORDINATOR
-        if the shard ends. `offset` must not be below that of an earlier call."""
+        first. Return a future that is done after that call. If the shard ends first, the future
+        fails with BrokerError NOT_COORDINATOR. `offset` must not be below that of an earlier
+        call."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         self._waiting.append((offset, committed, future))

@@ -1,9 +1,9 @@
 """The coordinator of the transactional ids of one shard: it passes requests to the decision
 functions (`decisions.py`), appends the states that they return, and lets `markers.py` send markers.
 
-A state is in memory as soon as it is appended. Answers and markers wait until it is committed: a
-marker must never contradict what the next coordinator loads. Until then further requests of the
-transactional id get CONCURRENT_TRANSACTIONS, as in Kafka.
+A state is in memory as soon as it is appended. The coordinator sends answers and markers only when
+the state is committed: a marker must never contradict the state that the next coordinator loads.
+Until then further requests of the transactional id get CONCURRENT_TRANSACTIONS, as in Kafka.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ID_BYTES: Final = 1_000
 """About how many bytes of memory a transactional id takes, without its name and partitions."""
 PARTITION_BYTES: Final = 150
 TOMBSTONES_BYTES_MAX: Final = 16_384
-"""The most bytes of keys in one batch of tombstones, as in Kafka."""
+"""The maximum number of bytes of keys in one batch of tombstones, as in Kafka."""
 PER_TURN: Final = 100
 """The number of time-outs after which the coordinator yields to the event loop."""
 COMPLETE_AGAIN_S: Final = 1.0
@@ -93,7 +93,8 @@ class TransactionCoordinator:
         ]
         self._log_limit = LogLimit(context.clock)
         self.completions_to_append = 0
-        """The transactions with all their markers whose completion is appended after a pause."""
+        """The number of transactions that have all their markers, and whose completion could not be
+        appended. The coordinator tries again after a pause."""
         self._has_ended = False
 
     # called by the runtime
@@ -437,7 +438,7 @@ class TransactionCoordinator:
         self._bury(batch, now_ms)
 
     def _bury(self, batch: Sequence[str], now_ms: int) -> None:
-        """Append the tombstones of these transactional ids, none of which is pending."""
+        """Append the tombstones of these transactional ids. All their states are committed."""
         if not batch:
             return
         try:

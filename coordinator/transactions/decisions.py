@@ -23,8 +23,8 @@ from pybroker.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """An InitProducerId request. `expected`: the producer that wants to keep its id with a higher
-    epoch (KIP-360); None for a producer that has just started."""
+    """An InitProducerId request. `expected`: the id and epoch of a producer that asks for the next
+    epoch of its id (KIP-360); None for a producer that has just started."""
 
     timeout_ms: int
     expected: ProducerIdAndEpoch | None = None
@@ -32,8 +32,8 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The decision that the producer gets the identity in `transaction`. `previous`: the identity
-    that it had before, None for a producer that has just started."""
+    """The decision to give the producer the id and the epoch in `transaction`. `previous`: the id
+    and the epoch that it had before, None for a producer that has just started."""
 
     transaction: Transaction
     previous: ProducerIdAndEpoch | None
@@ -41,7 +41,8 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The decision that the open transaction is aborted first. The client has to retry."""
+    """The decision to abort the open transaction first. The client has to send InitProducerId
+    again."""
 
     transaction: Transaction
 
@@ -63,8 +64,8 @@ def init_producer_id(
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
     """Decide on InitProducerId. `previous` is that of the last `Begin`: a producer that repeats the
-    request with its previous identity gets the same answer again. `new_id` is an unused producer
-    id, which is required if `needs_producer_id` is true."""
+    request with its previous id and epoch gets the same answer again. `new_id` is an unused
+    producer id, which is required if `needs_producer_id` is true."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)

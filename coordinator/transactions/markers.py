@@ -60,7 +60,7 @@ class Completion:
         self.is_over = True
 
     def written(self, partitions: Collection[TopicPartition]) -> None:
-        """Note that these partitions have the marker, or do not need it any more."""
+        """Remove these partitions from `remaining`: they have the marker, or need it no longer."""
         self.remaining.difference_update(partitions)
         if not self.remaining and not self.is_over:
             self.is_over = True
@@ -174,7 +174,7 @@ class MarkerSender:
             await asyncio.sleep(LOOK_FOR_TOPIC_S)
 
     async def _run(self, queue: _Queue) -> None:
-        """Send the work of one broker, one request at a time."""
+        """Send the markers in the queue to their broker, one request at a time."""
         while queue.work:
             await asyncio.sleep(0)  # markers that are added in one turn of the loop share a request
             batch = queue.take()
@@ -248,7 +248,7 @@ class _Queue:
         self.task = BackgroundTask(f"transaction-markers {broker_id}")
 
     def take(self) -> Work:
-        """Remove and return the work for one request."""
+        """Remove and return the markers for one request."""
         batch: Work = {}
         count = 0
         for completion in [*self.work]:

@@ -114,7 +114,9 @@ def decode_value(transactional_id: str, data: Buffer) -> Transaction:
     found = _decoded_value(data)
     state = STORED.get(found.transaction_status)
     if state is None:
-        raise MalformedInput(f"the state {found.transaction_status} of a transaction, expected 0-5")
+        raise MalformedInput(
+            f"the transaction status is {found.transaction_status}, expected 0 to 5"
+        )
     partitions = found.transaction_partitions or []
     return Transaction(
         transactional_id,

@@ -39,7 +39,7 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no further epoch for a producer."""
+        """Whether the producer has the highest epoch of its id, and needs a new producer id."""
         return self.producer.epoch >= EPOCH_MAX
 
     @property

@@ -18,8 +18,8 @@ from pybroker.ports import Coord, CoordOp, CreateOp, SetOp
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
-"""The most attempts of a change. Other clients may change the node between its read and its
-write."""
+"""The maximum number of attempts of a change. Other clients may change the node between its read
+and its write."""
 
 Change = Callable[[dict[str, str]], Mapping[str, str]]
 """Function: the stored values -> the new values."""

@@ -367,7 +367,7 @@ class Link:
                 action, args = self._messages.popleft()
                 action(*args)
         except BaseException:
-            self._wake()  # for the messages behind this one
+            self._wake()  # for the messages after this one
             raise
 
     def _event(self, kind: str, path: str) -> None:

@@ -70,10 +70,10 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: the most multis under way. With two, ZooKeeper handles one multi while the
-        batcher sends the other. Use one if later writes depend on earlier writes. `operations_max`:
-        the most operations of one multi. Use a lower number if refusals are common, since each
-        write of a refused multi is sent again alone."""
+        """`at_once`: the maximum number of multis under way. With two, ZooKeeper handles one multi
+        while the batcher sends the other. Use one if later writes depend on earlier writes.
+        `operations_max`: the maximum number of operations of one multi. Use a lower number if
+        refusals are common, since each write of a refused multi is sent again alone."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()

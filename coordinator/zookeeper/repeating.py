@@ -14,8 +14,8 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.2
 _ATTEMPTS_MAX: Final = 10
-"""The most attempts of a conditional write. Leaders and the controller may change the node between
-its read and its write."""
+"""The maximum number of attempts of a conditional write. Leaders and the controller may change the
+node between its read and its write."""
 T = TypeVar("T")
 
 

@@ -1,9 +1,9 @@
 """The end of the ZooKeeper session of a broker whose event loop is stuck.
 
 kazoo's thread sends heartbeats even if the event loop is stuck, so a stuck broker would keep its
-session and its leaderships forever. The watching thread counts how often it has run, not seconds.
-While the whole process is stopped the thread does not run either, and the session times out by
-itself.
+session and its leaderships forever. The watching thread measures time by the number of its own
+turns, not by a clock. While the whole process is stopped, the thread does not run, so it counts no
+turns; the session then times out by itself.
 """
 
 from __future__ import annotations
