@@ -168,7 +168,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @cached_property
     def connections_per_ip_overrides(self) -> dict[str, int]:
-        """IP address -> the maximal number of its connections, for addresses with a limit of their
+        """IP address -> the maximum number of its connections, for addresses with a limit of their
         own."""
         return connection_overrides(self.max_connections_per_ip_overrides)
 
@@ -241,7 +241,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
 
 
 def connection_overrides(text: str) -> dict[str, int]:
-    """Return IP address -> maximal number of connections, as max.connections.per.ip.overrides says.
+    """Return IP address -> maximum number of connections, as max.connections.per.ip.overrides says.
     Raise ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):

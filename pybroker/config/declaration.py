@@ -28,10 +28,10 @@ SIMILARITY_OF_A_TYPO: Final = 0.85
 """From this similarity on (0 to 1), an unknown name counts as a misspelling of a known name."""
 
 VALUE_BYTES_MAX: Final = 32767
-"""The maximal length of an option's name or value (bytes). A longer one does not fit into a message
+"""The maximum length of an option's name or value (bytes). A longer one does not fit into a message
 of the protocol, so no client could read it."""
 SUGGESTIONS_MAX: Final = 20
-"""The maximal number of unknown names for which one call searches a similar known name. A search
+"""The maximum number of unknown names for which one call searches a similar known name. A search
 takes half a millisecond, and a request or a node may contain thousands of unknown names."""
 _SHOWN_CHARACTERS_MAX: Final = 200
 

@@ -78,7 +78,7 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
         name,
         OptionType.LONG,
         LONG_MAX,
-        "The maximal rate of throttled replication traffic, in bytes per second.",
+        "The maximum rate of throttled replication traffic, in bytes per second.",
         minimum=0,
         update=UpdateMode.PER_BROKER,
         effective=False,
