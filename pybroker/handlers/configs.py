@@ -44,9 +44,9 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 """TOPIC, BROKER, BROKER_LOGGER and CLIENT_METRICS are numbers of resource types in the protocol."""
 _AT_A_TIME: Final = 100
-"""The maximal number of resources of a request that are read from ZooKeeper at the same time."""
+"""The maximum number of resources of a request that are read from ZooKeeper at the same time."""
 _OPTIONS_MAX: Final = 500_000
-"""The maximal number of options in a response: all options of some 16,000 topics. Further resources
+"""The maximum number of options in a response: all options of some 16,000 topics. Further resources
 get an error. A request may name a resource any number of times, and the response must not fill the
 memory."""
 

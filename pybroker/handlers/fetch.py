@@ -404,7 +404,9 @@ def _open_session(
         session.add(key, wanted).record_sent(answer)
         if number % TURN_PARTITIONS_MAX == 0:
             yield
-    if session.partitions:  # else a later request may add some; repetitions count once
+    # The session counts a partition once, even if the request names it several times. A session
+    # without partitions is kept, because a later request may add some.
+    if session.partitions:
         services.fetch_sessions.resized(session)
     response.session_id = session.id
 

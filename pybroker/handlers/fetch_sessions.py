@@ -35,10 +35,10 @@ FULL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 CONSUMER: Final = -1
 PARTITIONS_MAX: Final = 200_000
-"""The maximal number of partitions in one session. A client with more partitions gets no session
+"""The maximum number of partitions in one session. A client with more partitions gets no session
 and sends full requests."""
 CONSUMER_PARTITIONS_MAX: Final = 500_000
-"""The maximal number of partitions in the sessions of all consumers together; they need some 200
+"""The maximum number of partitions in the sessions of all consumers together; they need some 200
 MB. Kafka has no such limit."""
 _MIN_LIFE_S: Final = 120.0
 _SEARCH_AGAIN_S: Final = 1.0
@@ -380,8 +380,8 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch that follows `epoch`. After the largest number it is 1, since 0 asks
-    for a new session."""
+    """Return the session epoch that follows `epoch`. It is 1 after the largest 32-bit number,
+    because a request with epoch 0 asks for a new session."""
     return epoch + 1 if epoch < _INT_MAX else 1
 
 

@@ -40,10 +40,10 @@ _FIRST_VERSION_WITH_AUTO_CREATION_FLAG: Final = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR: Final = 6
 _FIRST_VERSION_WITH_LOOK_UP_BY_ID: Final = 12
 TOPICS_MAX: Final = 100_000
-"""The maximal number of topics in one request. If a request names more, every topic in it gets
+"""The maximum number of topics in one request. If a request names more, every topic in it gets
 INVALID_REQUEST."""
 CREATIONS_MAX: Final = 100
-"""The maximal number of topics that one request creates. Further missing topics get
+"""The maximum number of topics that one request creates. Further missing topics get
 LEADER_NOT_AVAILABLE, so that the client retries. Without this limit, a request with many names
 would keep ZooKeeper busy for minutes."""
 ALL_TOPIC_OPERATIONS: Final = 0b0000_1101_1111_1000

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 QUESTION_BYTES_MAX: Final = 16 * 1024
-"""The maximal size (bytes) of a request whose response is cached."""
+"""The maximum size (bytes) of a request whose response is cached."""
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The maximal size (bytes) of all cached requests and responses together. The oldest responses are
+"""The maximum size (bytes) of all cached requests and responses together. The oldest responses are
 evicted first."""
 
 

@@ -18,7 +18,7 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 _PRODUCERS_MAX: Final = 100_000
-"""The maximal number of producers in a response. When it is reached, further partitions get an
+"""The maximum number of producers in a response. When it is reached, further partitions get an
 error: a request may name a partition any number of times, and the response must not fill the
 memory."""
 _PRODUCERS_A_TURN: Final = 5000

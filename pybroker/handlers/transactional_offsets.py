@@ -91,12 +91,14 @@ def _producer_of(message: TxnOffsetCommitRequest) -> Producer:
     if message.producer_id < 0:
         raise BrokerError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            f"producer id {message.producer_id} of {message.transactional_id}, expected 0 or more",
+            f"transactional id {message.transactional_id}: the request has producer id"
+            f" {message.producer_id}, expected 0 or more",
         )
     if message.producer_epoch < 0:
         raise BrokerError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer epoch {message.producer_epoch} of {message.transactional_id}, expected 0 or"
+            f"transactional id {message.transactional_id}: the request has producer epoch"
+            f" {message.producer_epoch}, expected 0 or"
             " more",
         )
     return Producer(message.producer_id, message.producer_epoch)
