@@ -69,7 +69,7 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> None:
-        """Note that the log is clean up to `offset`, unless it was truncated since the
+        """Record that the log is clean up to `offset`, unless it was truncated since the
         `generation` of its segments, or replaced by another log."""
         partition = log.topic_partition
         with self._table.lock:

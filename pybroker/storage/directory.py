@@ -343,7 +343,7 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Note durably that a broker uses the directory. After a stop without the clean mark, the
+        """Record durably that a broker uses the directory. After a stop without the clean mark, the
         next start recovers its logs. Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
@@ -352,10 +352,10 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Note durably that a broker uses the directory, and that the suspect replicas and accepted
-        losses of this start have been handled. `family` is the list of the broker's remaining log
-        directories. If the disk is full, `settle_due` tries again later; until then the next start
-        would find the same suspect replicas. Raises StorageError."""
+        """Record durably that a broker uses the directory, and that the suspect replicas and
+        accepted losses of this start have been handled. `family` is the list of the broker's
+        remaining log directories. If the disk is full, `settle_due` tries again later; until then
+        the next start would find the same suspect replicas. Raises StorageError."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 

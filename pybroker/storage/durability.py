@@ -128,14 +128,14 @@ class Durability:
             self._limit = sys.maxsize
 
     def truncated(self, end: int) -> None:
-        """Note that the log was truncated to the end offset `end`."""
+        """Record that the log was truncated to the end offset `end`."""
         with self._lock:
             self._truncations += 1
             self.recovery_point = min(self.recovery_point, end)
             self._tolerated_end = min(self._tolerated_end, end)
 
     def restart(self, offset: int) -> None:
-        """Note that the log was emptied, and that its next record gets `offset`."""
+        """Record that the log was emptied, and that its next record gets `offset`."""
         with self._lock:
             self._truncations += 1
             self.recovery_point = self._tolerated_end = offset

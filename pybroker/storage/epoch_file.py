@@ -78,7 +78,7 @@ class EpochFile:
         self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:
-        """Note that the log is about to write a batch of the leader epoch `epoch` at
+        """Record that the log is about to write a batch of the leader epoch `epoch` at
         `start_offset`."""
         if epoch > self.history.latest_epoch:
             self.assign(epoch, start_offset)

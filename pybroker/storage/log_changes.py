@@ -31,7 +31,7 @@ class LogChanges:
         """The logs that may have files of deleted segments on the disk."""
 
     def note(self, partition: TopicPartition) -> None:
-        """Note the partition's log for every periodic duty."""
+        """Add the partition's log to the notes of every periodic duty."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)

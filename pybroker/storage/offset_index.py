@@ -65,7 +65,7 @@ class OffsetIndex:
 
     def is_plausible(self, log_size: int) -> bool:
         """Return whether the file can be the index of a segment of `log_size` bytes. The file must
-        consist of whole entries. The last entry must point inside the segment and behind the first
+        consist of whole entries. The last entry must point inside the segment and after the first
         batch, which never has an entry. This rejects the zeros that Apache Kafka leaves after a
         crash. All other entries are not checked."""
         if not self.table.is_whole():

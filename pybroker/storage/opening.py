@@ -153,7 +153,7 @@ class Opening:
         self.home[partition] = directory
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
-        """Note that the operator accepts the loss of records of this log: those from a corrupt
+        """Record that the operator accepts the loss of records of this log: those from a corrupt
         range on, or those that only a lost log of an interrupted move has."""
         log.warning(
             "loss of records accepted by the operator partition=%s log_end=%d",

@@ -320,7 +320,7 @@ class ProducerState:
         return completed
 
     def decide(self, high_watermark: int) -> bool:
-        """Note that the records below `high_watermark` are committed. Return whether transactions
+        """Record that the records below `high_watermark` are committed. Return whether transactions
         whose markers are below it were undecided until now."""
         undecided = self.undecided
         if not undecided or undecided[0].last_offset >= high_watermark:

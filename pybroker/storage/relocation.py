@@ -63,9 +63,9 @@ class Relocations:
     # -- requested directories
 
     def request_directory(self, partition: TopicPartition, path: str) -> None:
-        """Note that a client requests the log directory `path` for the partition. If the partition
-        has no log yet, its log is later created there. Raises BrokerError LOG_DIR_NOT_FOUND, or
-        KAFKA_STORAGE_ERROR if the directory is offline."""
+        """Record that a client requests the log directory `path` for the partition. If the
+        partition has no log yet, its log is later created there. Raises BrokerError
+        LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if the directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
             self._requested.pop(partition, None)

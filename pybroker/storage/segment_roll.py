@@ -91,8 +91,8 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Note that a new segment has begun at the wall-clock time `now_ms`. With `now_ms` 0, note
-        that the configuration has changed: the active segment keeps its age."""
+        """Record that a new segment has begun at the wall-clock time `now_ms`. If `now_ms` is 0,
+        only the configuration has changed, and the active segment keeps its age."""
         self.room = NO_ROOM
         """The limits of the active segment (`room_of`), or smaller ones."""
         self._begun_ms = now_ms or self._begun_ms
@@ -101,7 +101,7 @@ class SegmentRoll:
         self._jitter_ms = self._rng.randrange(limit) if limit > 0 else 0
 
     def written(self, now_ms: int) -> None:
-        """Note that a batch was written at the wall-clock time `now_ms`. The age of a segment
+        """Record that a batch was written at the wall-clock time `now_ms`. The age of a segment
         counts from its first batch."""
         if not self._begun_ms:
             self._begun_ms = now_ms

@@ -103,9 +103,9 @@ class TxnIndex:
             self.append(entry)
 
     def doubt(self) -> None:
-        """Note that the entries may be corrupt, since they have no checksum. With a corrupt entry,
-        consumers would read the records of an aborted transaction. So recovery has to compare the
-        entries with the markers in the log."""
+        """Record that the entries may be corrupt, since they have no checksum. With a corrupt
+        entry, consumers would read the records of an aborted transaction. So recovery has to
+        compare the entries with the markers in the log."""
         self.is_in_doubt = self._disk.exists(self.path)
 
     def confirm(self, expected: Sequence[AbortedTransaction]) -> None:
