@@ -136,7 +136,8 @@ class Fetcher:
             self._limits, max_wait_ms=max(idle_ms, config.replica_fetch_wait_max_ms)
         )
         self._quiet_fetches = 0
-        """How many fetches in a row have told the leader nothing new, and learned nothing."""
+        """The number of fetches in a row without a change: the follower reported no new position,
+        and the leader returned nothing new."""
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._cut: asyncio.Timeout | None = None
@@ -171,7 +172,7 @@ class Fetcher:
             self._removed.append(key)
 
     def synced(self) -> None:
-        """Note that the log of a copied partition was synced: end a wait of the fetcher, so that
+        """Record that the log of a copied partition was synced: end a wait of the fetcher, so that
         the next fetch reports the new durable end to the leader."""
         self._wake.set()
 

@@ -107,8 +107,8 @@ class ReplicaFetchers:
                 task.add_done_callback(self._ending.discard)
 
     def synced(self, key: TopicPartition) -> None:
-        """Note that this partition's log was synced. If the broker follows the partition, the next
-        fetch reports the new durable end to the leader."""
+        """Record that this partition's log was synced. If the broker follows the partition, the
+        next fetch reports the new durable end to the leader."""
         fetcher = self._sources.get(key)
         if fetcher is not None:
             fetcher.synced()

@@ -52,8 +52,8 @@ class FullDisks:
         begin = on_this_loop(self._begin)
 
         def refused(path: str, error: StorageError) -> None:
-            """Note that a write in the log directory `path` failed for lack of space. Called in any
-            thread, for each such write."""
+            """Record that a write in the log directory `path` failed for lack of space. Called in
+            any thread, for each such write."""
             self._refused_at[path] = self._clock.monotonic()
             if path not in self._full:
                 begin(path, str(error))

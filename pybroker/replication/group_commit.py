@@ -22,7 +22,7 @@ from pybroker.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 _LANES_MAX: Final = 4
-"""The maximal number of tasks that sync logs of one log directory at the same time. Each syncs a
+"""The maximum number of tasks that sync logs of one log directory at the same time. Each syncs a
 different log: the file system's journal combines the syncs into one commit."""
 _RETRY_S: Final = 1.0
 """The pause before a sync is repeated that failed because the disk was full."""

@@ -264,7 +264,7 @@ class IsrChanges:
         return partition if partition is not None and partition.is_pending(change) else None
 
     def _found(self, change: IsrChange, state: PartitionState, version: int) -> None:
-        """Note that the state node contains `state` with this `version`, which is later than the
+        """Record that the state node contains `state` with this `version`, which is later than the
         version that `change` expected."""
         meant = change.state
         if state == meant and version == change.expected_version + 1:

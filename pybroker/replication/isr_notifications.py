@@ -36,8 +36,8 @@ class ChangedPartitions:
         self._last_sent_s = -math.inf
 
     def add(self, topic_partition: TopicPartition, now: float) -> bool:
-        """Note a partition whose ISR has changed. Return whether the change has to be sent at once,
-        because no ISR had changed for `QUIET_S`."""
+        """Record a partition whose ISR has changed. Return whether the change has to be sent at
+        once, because no ISR had changed for `QUIET_S`."""
         is_first = not self._changed and now - self._last_change_s >= QUIET_S
         self._changed[topic_partition] = None
         self._last_change_s = now

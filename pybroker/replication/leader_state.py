@@ -99,7 +99,7 @@ class Follower:
             self.session = None
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Note a fetch that arrived at the time `now`. If the fetch offset is at or above the log
+        """Record a fetch that arrived at the time `now`. If the fetch offset is at or above the log
         end that the leader had at the follower's previous fetch, the follower counts as caught up
         at the time of that previous fetch, however fast the log grows."""
         if self.session is not None:
@@ -258,7 +258,7 @@ class LeaderState:
     def fetched(
         self, fetch: FollowerFetch, *, leader_end: int, now: float, lag_max_s: float
     ) -> None:
-        """Note a fetch of a follower, which arrived at `now` (monotonic seconds). `leader_end` is
+        """Record a fetch of a follower, which arrived at `now` (monotonic seconds). `leader_end` is
         the leader's log end offset."""
         follower = self.followers[fetch.replica_id]
         follower.fetched(fetch, leader_end, now)
@@ -335,7 +335,7 @@ class LeaderState:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """Note that the change is stored, and that the state node now has this version."""
+        """Record that the change is stored, and that the state node now has this version."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
@@ -364,10 +364,10 @@ class LeaderState:
         self.adopt(state, version)
 
     def refused(self, change: IsrChange) -> None:
-        """Note that the change can never be applied: the joining broker has registered again since
-        its fetch, or is not registered. It may join after a fetch with its new incarnation. The
-        refusal proves nothing about the stored ISR, so the next proposal is a check of the state
-        node."""
+        """Record that the change can never be applied: the joining broker has registered again
+        since its fetch, or is not registered. It may join after a fetch with its new incarnation.
+        The refusal proves nothing about the stored ISR, so the next proposal is a check of the
+        state node."""
         self.pending = None
         self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation
@@ -375,7 +375,7 @@ class LeaderState:
         self._recount()
 
     def unchanged(self) -> None:
-        """Note that the pending check has found the state node unchanged."""
+        """Record that the pending check has found the state node unchanged."""
         self.pending = None
         self._found_s = self._proposed_s
 

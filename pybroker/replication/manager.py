@@ -190,7 +190,7 @@ class ReplicaManager:
             self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Note a follower's fetch that arrived at `now` (monotonic s). The caller has checked the
+        """Record a follower's fetch that arrived at `now` (monotonic s). The caller has checked the
         leader epoch and that the logs agree. Raises the errors of `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)

@@ -253,7 +253,7 @@ class Partition(Watched):
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """Note that the pending change is stored, and that the state node now has this version.
+        """Record that the pending change is stored, and that the state node now has this version.
         Return the bytes that became readable, as `settle` does."""
         assert self._leader is not None
         self._leader.stored(change, version)
@@ -267,20 +267,20 @@ class Partition(Watched):
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Note that ZooKeeper can never accept the pending change. Return the bytes that became
+        """Record that ZooKeeper can never accept the pending change. Return the bytes that became
         readable, as `settle` does."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
 
     def isr_unchanged(self) -> None:
-        """Note that the pending check has found the state node unchanged."""
+        """Record that the pending check has found the state node unchanged."""
         assert self._leader is not None
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """Note that ZooKeeper stores a later leader epoch, and whether its leader is another broker
-        (`is_replaced`). This replica proposes no ISR changes until the controller's next
+        """Record that ZooKeeper stores a later leader epoch, and whether its leader is another
+        broker (`is_replaced`). This replica proposes no ISR changes until the controller's next
         command."""
         assert self._leader is not None
         self._leader.is_superseded = True

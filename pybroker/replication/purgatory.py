@@ -73,7 +73,7 @@ class Wait:
         self.due = math.inf
         """When the wait is over at the latest (s of the event loop)."""
         self.is_over = False
-        """Whether `on_over` has been called, or the request has been given up."""
+        """Whether `on_over` has been called, or the caller has called `end`."""
         self.timed_out = False
         """Whether the wait was over because of its deadline."""
         self.timer: asyncio.TimerHandle | None = None
@@ -231,7 +231,7 @@ class Purgatory:
         self._forget(wait.keys, 0, wait)
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:
-        """Note that `readable_bytes` more bytes of this partition can be read."""
+        """Record that `readable_bytes` more bytes of this partition can be read."""
         self.changes += 1
         if self._entering:
             self._changed_meanwhile(partition)

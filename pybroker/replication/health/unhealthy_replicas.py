@@ -109,7 +109,7 @@ class UnhealthyReplicas:
         return {key: damage[key] for key in self._logs.health.allowing(Event.STEPPED_ASIDE)}
 
     def found(self, key: TopicPartition, damage: Damage) -> None:
-        """Note that the log of partition `key`, which is in use, has the corrupt range `damage`.
+        """Record that the log of partition `key`, which is in use, has the corrupt range `damage`.
         The replica steps aside soon."""
         if self._logs.log(key) is None or not self._logs.health.allows(key, Event.CORRUPT):
             return
