@@ -278,7 +278,7 @@ def _end_of_long(data: bytes, position: int) -> int:
 
 def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers]:
     """Decode the zig-zag varints of at most `bits` bits at the positions `at`. Return the numbers,
-    and the positions behind the varints."""
+    and the positions after the varints."""
     byte = array.take(at)
     at = at + 1
     longer = (byte > 0x7F).nonzero()[0]
@@ -301,7 +301,7 @@ def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
     """Decode the lengths of the byte fields (keys, for example) at the positions `at`. Return the
-    fields, and the positions behind them. Each field must end at or before the end of its record in
+    fields, and the positions after them. Each field must end at or before the end of its record in
     `ends`."""
     lengths, at = _numbers(array, at, _INT32_BITS)
     behind = at + np.maximum(lengths, 0)

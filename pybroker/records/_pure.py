@@ -300,7 +300,7 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
 
 def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     """Decode the zig-zag varint of at most `bits` bits at `position`. Return the number, and the
-    position behind the varint. Raises IndexError at the end of `data`, and CorruptionError for a
+    position after the varint. Raises IndexError at the end of `data`, and CorruptionError for a
     longer varint."""
     byte = data[position]
     position += 1

@@ -35,7 +35,7 @@ DecodedT = TypeVar("DecodedT", bound=Message, covariant=True)
 
 class Decoder(Protocol[DecodedT]):
     """A generated function that decodes a message from the start of a buffer. It returns the
-    message, and the position behind it. All arrays of the message together may have at most
+    message, and the position after it. All arrays of the message together may have at most
     `elements_max` elements, by default `primitives.REQUEST_ELEMENTS_MAX`."""
 
     def __call__(self, data: memoryview, elements_max: int = ..., /) -> tuple[DecodedT, int]: ...

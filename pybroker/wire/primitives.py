@@ -1,6 +1,6 @@
 """The primitive types of the protocol: varints, strings and tagged fields.
 
-A decoding function takes a memoryview and a position. It returns the value and the position behind
+A decoding function takes a memoryview and a position. It returns the value and the position after
 the value, or raises MalformedInput.
 """
 
@@ -34,7 +34,7 @@ _INT16 = struct.Struct(">h")
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
     """Return the unsigned varint of at most 32 bits (KIP-482) at `position`, and the position
-    behind it."""
+    after it."""
     value = shift = 0
     for index in range(position, position + UVARINT_LENGTH_MAX):
         if index >= len(data):
@@ -63,7 +63,7 @@ def encode_uvarint(value: int) -> bytes:
 
 def read_nullable_string(data: memoryview, position: int) -> tuple[str | None, int]:
     """Return the string at `position`, which has an int16 length (-1 for null), and the position
-    behind it. Raises MalformedInput."""
+    after it. Raises MalformedInput."""
     start = position + 2
     if start > len(data):
         raise MalformedInput(f"the message ends inside the string length at byte {position}")
@@ -94,7 +94,7 @@ def encode_nullable_string(value: str | None) -> bytes:
 
 
 def skip_tagged_fields(data: memoryview, position: int) -> int:
-    """Return the position behind the tagged fields that begin at `position`. Unknown tags are
+    """Return the position after the tagged fields that begin at `position`. Unknown tags are
     allowed (KIP-482). Raises MalformedInput for a tag that occurs twice, and for a field that ends
     after the end of `data`."""
     count, position = read_uvarint(data, position)
