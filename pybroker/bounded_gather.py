@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE_MAX: Final = 100
-"""The maximal number of calls at the same time. It is small, so that other requests in the same
+"""The maximum number of calls at the same time. It is small, so that other requests in the same
 ZooKeeper session do not wait behind thousands of calls."""
 
 

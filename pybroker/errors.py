@@ -1,10 +1,10 @@
 """The errors of the project, sorted by what the code that receives an error should do.
 
-- `ErrorCode` is the one table of Kafka's errors in the protocol: name, number, whether a client may retry, and a sentence.
-- `BrokerError` carries such a code to the dispatcher, the only place that turns it into bytes.
-- `MalformedInput`: the peer sent bytes that are no message; the connection is closed.
-- `CorruptionError`: stored bytes differ from those that were written.
-- `StartupError` ends the process with one line for the operator.
+- `ErrorCode` is the one table of Kafka's errors in the protocol: name, number, whether a client may
+retry, and a sentence. - `BrokerError` carries such a code to the dispatcher, the only place that
+turns it into bytes. - `MalformedInput`: the peer sent bytes that are no message; the connection is
+closed. - `CorruptionError`: stored bytes differ from those that were written. - `StartupError` ends
+the process with one line for the operator.
 
 This module does not depend on sockets, files or ZooKeeper.
 """
@@ -149,7 +149,7 @@ class PybrokerError(Exception):
 
 
 DETAIL_LENGTH_MAX: Final = 4000
-"""The maximal length of `detail` in characters. A detail may repeat a text of the client, and the
+"""The maximum length of `detail` in characters. A detail may repeat a text of the client, and the
 protocol allows at most 32,767 bytes."""
 
 

@@ -126,8 +126,8 @@ class TimeMeter:
         self.buckets: dict[int, int] = {}
 
     def add(self, seconds: float, weight: int = 1) -> None:
-        """Count a duration (s) `weight` times. If only one of N durations is measured, its weight is
-        N, so that it also counts for those that are not measured."""
+        """Count a duration (s) `weight` times. If only one of N durations is measured, its weight
+        is N, so that it also counts for those that are not measured."""
         self.count += weight
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)

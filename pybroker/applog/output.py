@@ -35,7 +35,7 @@ write. All other loggers write to `server`."""
 SERVER: Final = "server"
 
 MESSAGE_CHARS_MAX: Final = 8_192
-"""The maximal length of a message in characters. The rest of a longer message is cut off, so that
+"""The maximum length of a message in characters. The rest of a longer message is cut off, so that
 no peer can fill the disk with one line."""
 TRACE_CHARS_MAX: Final = 65_536
 _QUIET_LIBRARIES: Final[Mapping[str, str]] = {"kazoo": "ERROR"}
@@ -53,7 +53,7 @@ class LogOptions:
     levels: Mapping[str, str] = field(default_factory=dict)
     """Logger -> its level, for each logger that has another level than `level`."""
     file_bytes_max: int = 100 * 1024 * 1024
-    """The maximal size of a log file (bytes). A line that would exceed it goes to a new file, and
+    """The maximum size of a log file (bytes). A line that would exceed it goes to a new file, and
     the old file is renamed to NAME.1."""
     files_kept: int = 10
     """How many renamed files (NAME.1, NAME.2, ...) of each log file are kept."""

@@ -12,7 +12,7 @@ from typing import Final
 from pybroker.ports import Clock
 
 KINDS_MAX: Final = 64
-"""The maximal number of kinds of lines that have limits of their own. All further kinds share one
+"""The maximum number of kinds of lines that have limits of their own. All further kinds share one
 limit."""
 _OTHERS: Final = "others"
 

@@ -25,7 +25,7 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """The size limit of each of the two files (bytes). A full current file is renamed and replaces the
 older file."""
 WAITING_MAX: Final = 20_000
-"""The maximal number of entries that wait to be written. If more wait, the oldest ones are
+"""The maximum number of entries that wait to be written. If more wait, the oldest ones are
 dropped."""
 SHOWN_MAX: Final = 10_000
 

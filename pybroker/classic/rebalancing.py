@@ -1,9 +1,10 @@
 """The rebalance of a member. The member computes the assignment by itself, releases the partitions
 that are no longer assigned to it, and creates the owner nodes of its new partitions.
 
-Owner nodes prevent that two members read the same partition: a partition is read only after its
-owner node was created, and the node is removed only after the offset of the consumed records is
-stored. Scala consumers may be in the same group. This consumer differs from them in three points.
+Owner nodes prevent two members from reading the same partition. A member reads a partition only
+after it has created the owner node, and removes the node only after it has stored the offset of the
+consumed records. Scala consumers may be in the same group. This consumer differs from them in three
+points.
 It continues to read its remaining partitions during a rebalance. It reads committed offsets after
 it has created the owner nodes, when the previous owner has already stored them. It repeats a failed
 attempt as soon as the other owner has released the partition.
@@ -42,7 +43,7 @@ class RebalanceListener(Protocol):
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
         """Called before these partitions are released. The member still owns them, but streams
-        return no more of their records. This is the place to commit."""
+        return no more of their records. The callback may commit their offsets."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
         """Called when the member owns these partitions, before streams return their records."""

@@ -48,7 +48,7 @@ T = TypeVar("T", PartitionFacts, StopReplicaPartition)
 AnswerT = TypeVar("AnswerT", bound=Message)
 
 PARTITIONS_MAX: Final = 1_000
-"""The maximal number of partitions in one request. The receiving broker does nothing else while it
+"""The maximum number of partitions in one request. The receiving broker does nothing else while it
 decodes a request, so a request must not be too large."""
 
 

@@ -29,7 +29,7 @@ from pybroker.wire.messages.transactions import (
 VERSION: Final = 4
 """The first version with many transactions and VerifyOnly. Only brokers use it."""
 _TRANSACTIONS_MAX: Final = 1_000
-"""The maximal number of transactions in one request, because the coordinator does nothing else
+"""The maximum number of transactions in one request, because the coordinator does nothing else
 while it decodes a request."""
 
 Errors = Mapping[TopicPartition, ErrorCode]
