@@ -223,7 +223,9 @@ class GroupCoordinator:
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
         if group.state is GroupState.DEAD:
-            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group is being deleted")
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the group {group_id} is being deleted"
+            )
         effects = self._turn()
         answers = leave.leave(group, leaving, effects)
         self._carry_out(group, effects)

@@ -156,7 +156,9 @@ class GroupMirror:
             if not self._beginning[group_id]:
                 del self._beginning[group_id]
         if asking.cancelled():
-            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
+            raise BrokerError(
+                ErrorCode.NOT_COORDINATOR, f"the group {group_id} has moved to another broker"
+            )
         return asking.result()
 
     def _asked(self, group_id: str, asking: asyncio.Task[ErrorCode]) -> None:
@@ -174,7 +176,8 @@ class GroupMirror:
                 members = await classic_members(self._coord, group_id)
         except (CoordError, TimeoutError) as error:
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper did not answer: {error!r}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the classic consumers of group {group_id} cannot be read: {error!r}",
             ) from error
         if not members:
             self._shard.call_later(PLACEHOLDER_KEPT_S, lambda: self._drop_placeholder(group_id))

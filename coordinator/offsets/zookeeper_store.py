@@ -139,7 +139,11 @@ class ZookeeperOffsets:
         wanted = AppliedMarker.after_loading(stored, self._log.last_marker, self._shard.log_end)
         code = ErrorCode.NONE if wanted is None else await self._applied.put(wanted)
         if code is not ErrorCode.NONE:
-            raise BrokerError(code, "the applied marker cannot be written to ZooKeeper")
+            raise BrokerError(
+                code,
+                f"the applied marker of __consumer_offsets-{self._shard.partition} cannot be"
+                " written to ZooKeeper",
+            )
 
     async def _move(self, recorded: Sequence[tuple[OffsetKey, CommittedOffset]]) -> None:
         now_ms = self._shard.clock.wall_ms()

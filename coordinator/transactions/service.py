@@ -91,12 +91,15 @@ class TransactionService:
         if self._shards.loading:
             raise BrokerError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                "this broker is still loading transactional ids",
+                "this broker is still loading partitions of __transaction_state",
             )
         for shard in [*self._shards.serving().values()]:
             yield from shard.transactions()
 
     def _shard_of(self, transactional_id: str) -> TransactionCoordinator:
         if not transactional_id:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                "the transactional id is empty, expected at least one character",
+            )
         return self._shards.shard_for(self._partition_of(transactional_id))

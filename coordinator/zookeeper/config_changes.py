@@ -89,7 +89,11 @@ class ConfigChanges:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)
             await self._apply_new(names, everything=everything)
         except NoNode:
-            log.error("config_changes_missing path=%s", paths.CONFIG_CHANGES)
+            log.error(
+                "config_changes_missing path=%s: this broker learns no changes of configurations"
+                " until a starting broker creates the node",
+                paths.CONFIG_CHANGES,
+            )
             return
         except CoordError:
             self._everything |= everything
