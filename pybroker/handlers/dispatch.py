@@ -172,7 +172,7 @@ class Dispatcher:
         header, body_start = parse_request_header(frame)
         api = self._apis.get(header.api_key)
         if api is None:
-            raise CloseConnection(f"API key {header.api_key} is not that of a supported API")
+            raise CloseConnection(f"API key {header.api_key} is not supported")
         if not api.supports(header.version):
             if api.key is ApiKey.API_VERSIONS:
                 body = encode_response(api, 0, unsupported_api_versions())

@@ -318,7 +318,10 @@ class FetchSessionCache:
             self._count(session, size - session.size)
             session.size = size
         else:
-            raise _not_found("all fetch sessions together have too many partitions")
+            raise _not_found(
+                f"expected at most {PARTITIONS_MAX} partitions in the session, and at most"
+                f" {CONSUMER_PARTITIONS_MAX} in the sessions of all consumers together"
+            )
 
     def remove(self, session_id: int) -> None:
         """End the session of that id. Do nothing if it does not exist."""
