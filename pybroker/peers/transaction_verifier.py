@@ -257,7 +257,8 @@ class RemoteCoordinator:
         endpoint = self._find()
         if endpoint is None:
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's endpoint is unknown"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "the inter-broker endpoint of the transaction coordinator's broker is unknown",
             )
         self._connection = await Connection.open(
             endpoint.host, endpoint.port, client_id=self._client_id, timeout_s=self._timeout_s

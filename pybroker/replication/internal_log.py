@@ -161,8 +161,9 @@ class InternalLog:
         if len(data) > min(config.max_message_bytes, config.segment_bytes):
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{self._key}: a batch of {len(data)} bytes is too large, max.message.bytes is"
-                f" {config.max_message_bytes} and segment.bytes {config.segment_bytes}",
+                f"{self._key}: the batch has {len(data)} bytes, expected at most"
+                f" {config.max_message_bytes} (max.message.bytes) and at most"
+                f" {config.segment_bytes} (segment.bytes)",
             )
         try:
             appended = partition.append(
