@@ -1,5 +1,5 @@
-"""Tests of exact ranges: of transactions on both brokers, of compaction on Apache Kafka, compared
-with librdkafka's consumer.
+"""Tests of exact ranges: of transactions and of compaction, on our broker and on Apache Kafka,
+compared with librdkafka's consumer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def either(
     if request.param == "apache":
         yield request.getfixturevalue("apache")
         return
-    with closing(PybrokerProcess(tmp_path_factory.mktemp("ours"))) as made:
+    with closing(PybrokerProcess(tmp_path_factory.mktemp("ours"), overrides=OVERRIDES)) as made:
         made.start()
         yield made
 
@@ -168,7 +168,7 @@ def test_a_snapshot_ends_at_the_last_stable_offset(either: Broker, topic: str) -
     assert [value for _, value in rows] == [b"c", b"d", b"0", b"1"]
 
 
-def test_compacted_records_are_not_reported_as_lost(apache: ApacheKafka, topic: str) -> None:
+def test_compacted_records_are_not_reported_as_lost(either: Broker, topic: str) -> None:
     """Every key of the first half is written again in the second half, so that compaction removes
     the first half. The range of a snapshot in between then has gaps up to its end.
     """
@@ -178,28 +178,28 @@ def test_compacted_records_are_not_reported_as_lost(apache: ApacheKafka, topic: 
         "segment.bytes": "4096",
         "delete.retention.ms": "0",
     }
-    make_topic(apache.bootstrap, topic, configs=configs)
-    fill(apache.bootstrap, topic, 0, 300, key=lambda number: b"%d" % (number % 20))
-    before = taken(apache, topic, "read_committed", count="never")
+    make_topic(either.bootstrap, topic, configs=configs)
+    fill(either.bootstrap, topic, 0, 300, key=lambda number: b"%d" % (number % 20))
+    before = taken(either, topic, "read_committed", count="never")
     (item,) = before.ranges()
     assert item.end == 300
-    first = read(apache.bootstrap, item)
-    fill(apache.bootstrap, topic, 300, 600, key=lambda number: b"%d" % (number % 20))
+    first = read(either.bootstrap, item)
+    fill(either.bootstrap, topic, 300, 600, key=lambda number: b"%d" % (number % 20))
     lost: list[tuple[int, int]] = []
 
     def rows() -> Rows:
-        return read(apache.bootstrap, item, lost=lost)
+        return read(either.bootstrap, item, lost=lost)
 
     wait_until(lambda: not rows(), what="compaction has removed all of the first half")
     assert set(rows()) <= set(first)
     assert lost == []
     inside = PartitionRange(topic, 0, 100, 200, item.topic_id, item.leader_epoch)
-    assert read(apache.bootstrap, inside) == []
-    end = cut(apache, topic, "read_committed").end
+    assert read(either.bootstrap, inside) == []
+    end = cut(either, topic, "read_committed").end
     whole = PartitionRange(topic, 0, 0, end, item.topic_id, item.leader_epoch)
     while True:
-        ours, theirs = read(apache.bootstrap, whole), outside(apache, topic, "read_committed", end)
-        if ours == read(apache.bootstrap, whole):  # otherwise the cleaner ran in between
+        ours, theirs = read(either.bootstrap, whole), outside(either, topic, "read_committed", end)
+        if ours == read(either.bootstrap, whole):  # otherwise the cleaner ran in between
             break
     assert ours == theirs
     standing = before.is_readable()
@@ -217,17 +217,17 @@ COMPACTED: Final = {
 }
 
 
-def overwrite(apache: ApacheKafka, topic: str) -> None:
+def overwrite(broker: Broker, topic: str) -> None:
     """Write 50 of the first 300 keys again, then other keys until none of these records is in the
     active segment, which the cleaner skips.
     """
-    fill(apache.bootstrap, topic, 1_000, 50, key=lambda number: b"%d" % (number - 900))
-    fill(apache.bootstrap, topic, 2_000, 300)
+    fill(broker.bootstrap, topic, 1_000, 50, key=lambda number: b"%d" % (number - 900))
+    fill(broker.bootstrap, topic, 2_000, 300)
 
 
-def without_lag(apache: ApacheKafka, topic: str) -> None:
+def without_lag(broker: Broker, topic: str) -> None:
     async def alter() -> None:
-        async with Admin(apache.bootstrap) as admin:
+        async with Admin(broker.bootstrap) as admin:
             change = ConfigChange("min.compaction.lag.ms", "0")
             key = ConfigResource.topic(topic)
             (await admin.alter_configs({key: [change]}))[key].check()
@@ -235,32 +235,32 @@ def without_lag(apache: ApacheKafka, topic: str) -> None:
     asyncio.run(alter())
 
 
-def wait_for_cleaner(apache: ApacheKafka, item: PartitionRange, level: str, rows: int) -> None:
+def wait_for_cleaner(broker: Broker, item: PartitionRange, level: str, rows: int) -> None:
     uncounted = replace(item, counts=())
     wait_until(
-        lambda: len(read(apache.bootstrap, uncounted, isolation=level)) == rows,
+        lambda: len(read(broker.bootstrap, uncounted, isolation=level)) == rows,
         what=f"compaction has left {rows} records",
     )
 
 
 def test_compaction_since_the_snapshot_is_reported(
-    apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
+    either: Broker, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Readers of ranges get a warning, also Spark in both modes."""
-    make_topic(apache.bootstrap, topic, configs=COMPACTED)
-    fill(apache.bootstrap, topic, 0, 300)
-    made = taken(apache, topic, "read_committed")
+    make_topic(either.bootstrap, topic, configs=COMPACTED)
+    fill(either.bootstrap, topic, 0, 300)
+    made = taken(either, topic, "read_committed")
     made.save(tmp_path / "snapshot.json")
     before = snapshot.load(tmp_path / "snapshot.json")
     (item,) = before.ranges()
     assert (before.records(), item.end) == ({topic: 300}, 300)
     for mode in ("append", "latest"):
-        assert read(apache.bootstrap, item) == numbers(0, 300)
+        assert read(either.bootstrap, item) == numbers(0, 300)
         assert before.read(spark, mode).count() == 300
-    overwrite(apache, topic)
-    wait_for_cleaner(apache, item, "read_committed", 250)
+    overwrite(either, topic)
+    wait_for_cleaner(either, item, "read_committed", 250)
     with pytest.raises(RangeFailed) as caught:
-        read(apache.bootstrap, item)
+        read(either.bootstrap, item)
     line = (
         f"{topic}-0@0: compacted: 300 records were counted from 0 to 300 when the snapshot was"
         " taken, 250 are there now: "
@@ -276,10 +276,10 @@ def test_compaction_since_the_snapshot_is_reported(
         """Check that a snapshot of a log with gaps is read completely, unless the cleaner has run
         in between.
         """
-        after = taken(apache, topic, "read_committed")
+        after = taken(either, topic, "read_committed")
         (now,) = after.ranges()
         try:
-            rows = read(apache.bootstrap, now)
+            rows = read(either.bootstrap, now)
         except RangeFailed as failed:
             assert failed.reason is RangeFault.COMPACTED
             return False
@@ -290,19 +290,19 @@ def test_compaction_since_the_snapshot_is_reported(
 
 
 def test_a_job_run_is_not_repeated_after_compaction(
-    apache: ApacheKafka, topic: str, spark: SparkSession, tmp_path: Path
+    either: Broker, topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The run's result has rows that the topic does not have any more, so it is kept, whatever the
     job's option for data loss is.
     """
-    make_topic(apache.bootstrap, topic, configs=COMPACTED)
-    fill(apache.bootstrap, topic, 0, 300)
-    numbers_of = Numbers(apache, topic, spark, tmp_path, lines=[KEYS])
+    make_topic(either.bootstrap, topic, configs=COMPACTED)
+    fill(either.bootstrap, topic, 0, 300)
+    numbers_of = Numbers(either, topic, spark, tmp_path, lines=[KEYS])
     job = numbers_of.job(fail_on_data_loss="false")
     assert job.run_once(spark).rows_read == 300
-    (item,) = taken(apache, topic, "read_committed").ranges()
-    overwrite(apache, topic)
-    wait_for_cleaner(apache, item, "read_committed", 250)
+    (item,) = taken(either, topic, "read_committed").ranges()
+    overwrite(either, topic)
+    wait_for_cleaner(either, item, "read_committed", 250)
     text = "it read 300 records, of which compaction (cleanup.policy) left 250"
     with pytest.raises(OutputError, match=re.escape(text)):
         job.replay(spark, 0)
@@ -312,27 +312,27 @@ def test_a_job_run_is_not_repeated_after_compaction(
 
 
 def test_compaction_of_aborted_records_is_reported_to_their_readers(
-    apache: ApacheKafka, topic: str
+    either: Broker, topic: str
 ) -> None:
     lag = {"min.compaction.lag.ms": "3600000"}
-    make_topic(apache.bootstrap, topic, configs={**COMPACTED, **lag})
-    producer = transactional(apache, topic)
+    make_topic(either.bootstrap, topic, configs={**COMPACTED, **lag})
+    producer = transactional(either, topic)
     for number in range(60):
         producer.begin_transaction()
         producer.produce(topic, b"v", b"t%d" % number, partition=0)
         producer.flush(PATIENCE_S)
         (producer.abort_transaction if number % 3 == 0 else producer.commit_transaction)(60)
-    wait_for_end(apache, topic, 120)
-    fill(apache.bootstrap, topic, 0, 40)
-    items = {level: cut(apache, topic, level) for level in LEVELS}
-    seen = {level: read(apache.bootstrap, items[level], isolation=level) for level in LEVELS}
+    wait_for_end(either, topic, 120)
+    fill(either.bootstrap, topic, 0, 40)
+    items = {level: cut(either, topic, level) for level in LEVELS}
+    seen = {level: read(either.bootstrap, items[level], isolation=level) for level in LEVELS}
     assert [len(seen[level]) for level in LEVELS] == [80, 100]
-    fill(apache.bootstrap, topic, 2_000, 300)
-    without_lag(apache, topic)
-    wait_for_cleaner(apache, items["read_uncommitted"], "read_uncommitted", 80)
+    fill(either.bootstrap, topic, 2_000, 300)
+    without_lag(either, topic)
+    wait_for_cleaner(either, items["read_uncommitted"], "read_uncommitted", 80)
     committed, uncommitted = LEVELS
-    assert read(apache.bootstrap, items[committed], isolation=committed) == seen[committed]
+    assert read(either.bootstrap, items[committed], isolation=committed) == seen[committed]
     with pytest.raises(RangeFailed) as caught:
-        read(apache.bootstrap, items[uncommitted], isolation=uncommitted)
+        read(either.bootstrap, items[uncommitted], isolation=uncommitted)
     assert caught.value.reason is RangeFault.COMPACTED
     assert "100 records were counted from 0 to 160" in str(caught.value)
