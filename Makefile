@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COMPILED := $(wildcard pybroker/records/*.pyx pybroker/records/*.pxi)
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 ARGS ?=
 TESTS ?=
@@ -139,12 +140,12 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed-embedded: $(VENV)/.created setup.cfg setup.py pyproject.toml
+$(VENV)/.installed-embedded: $(VENV)/.created setup.cfg setup.py pyproject.toml $(COMPILED)
 	@echo "installing pybroker and its embedded ZooKeeper (from PySpark, some 450 MB) into $(VENV)"
 	$(PIP) install --editable '.[embedded]'
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml
+$(VENV)/.installed-test: $(VENV)/.created setup.cfg setup.py pyproject.toml $(COMPILED)
 	@echo "installing pybroker and all that its tests need into $(VENV)"
 	$(PIP) install --editable '.[embedded,spark,test,docker,docs]'
 	@touch $@ $(VENV)/.installed-embedded

@@ -11,7 +11,7 @@ setup(
         Extension(
             "pybroker.records._speedups",
             ["pybroker/records/_speedups.pyx"],
-            depends=["pybroker/records/_columns.pxi"],
+            depends=["pybroker/records/_columns.pxi", "pybroker/records/_key_table.pxi"],
             optional=True,
         )
     ]

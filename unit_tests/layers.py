@@ -53,7 +53,7 @@ coordinator.transactions: commits deleted_partitions due_queue markers producer_
     dependencies transaction | decisions records | coordinator | service
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
-compaction: offset_map transactions rewriting choice | cleaning | cleaner
+compaction: offset_map transactions choice | rewriting | cleaning | cleaner
 handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     acknowledgement produce_guards | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics
@@ -62,8 +62,8 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
 peers: * | marker_channel
-records: _pure _speedups compression crc32c | _numpy_columns batch loops refusals | builder record |
-    columns control validate
+records: _pure _speedups compression crc32c | _numpy_columns _pure_key_table batch loops refusals |
+    builder key_table record | columns control validate
 replication: append_rules authority follower isr isr_notifications marker_listener
     purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening

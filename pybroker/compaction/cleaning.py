@@ -2,8 +2,8 @@
 
 First the pass collects the last offset of each key in the dirty part of the log. Then it copies the
 segments without the records that have a later record with the same key. Each copy replaces its
-original segments. `_Pass._fate` and `_Keeps` apply Kafka's rules for the batches and records that
-the log retains. Offsets never change.
+original segments. `_Pass._fate` and `OffsetMap.select` apply Kafka's rules for the batches and
+records that the log retains. Offsets never change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from pybroker.compaction.rewriting import Batch, Fate, remains
 from pybroker.compaction.transactions import SeenTransactions
 from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Disk
-from pybroker.records._pure import Slice, iter_slices
 from pybroker.records.batch import BatchHeader, crc_matches
-from pybroker.records.record import records_payload
+from pybroker.records.record import encoded_records
 from pybroker.storage import lookup
 from pybroker.storage.filename import CLEANED_SUFFIX
 from pybroker.storage.segment import SCRUB_BYTES, Appended, Segment
 
 _WRITE_BYTES: Final = 1024**2
+LOAD_FACTOR: Final = 0.9
+"""The default of log.cleaner.io.buffer.load.factor."""
 _OFFSETS_MAX: Final = 2**31 - 1
 """The largest distance between the first and the last offset of a segment."""
 
@@ -46,16 +47,17 @@ class Result:
 
 
 def clean(
-    plan: Plan, disk: Disk, memory_bytes: int, now_ms: int
+    plan: Plan, disk: Disk, memory_bytes: int, now_ms: int, load_factor: float = LOAD_FACTOR
 ) -> Generator[int | Result, None, None]:
     """Clean the part of a log that `plan` names, step by step. Yield the number of bytes that each
     step has read, and at the end the result. Each step waits for the disk, so the caller runs the
-    steps in threads, one after another. `memory_bytes` limits the memory for keys.
+    steps in threads, one after another. `memory_bytes` limits the memory for keys; a share
+    `load_factor` of this memory may be full.
 
     Raises CannotClean, CorruptionError for a damaged batch, DiskFull, or StorageError. StorageError
     may also mean that the log was truncated or closed during the pass. After an error each segment
     of the log is either an original or a complete copy."""
-    work = _Pass(plan, disk, OffsetMap(memory_bytes, plan.first_dirty), now_ms)
+    work = _Pass(plan, disk, OffsetMap(memory_bytes, load_factor, plan.first_dirty), now_ms)
     yield from work.collect_keys()
     result = Result(work.keys.end)
     segments = [each for each in plan.segments if each.base_offset < work.keys.end]
@@ -99,7 +101,7 @@ class _Pass:
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
-    def collect_keys(self) -> Iterator[int]:
+    def collect_keys(self) -> Generator[int]:
         """Put the keys of the dirty part into the offset map, batch by batch, until the map is
         full. Yield the size of each batch."""
         plan, keys = self._plan, self.keys
@@ -111,20 +113,19 @@ class _Pass:
                 header = batch.header
                 if header.next_offset <= plan.first_dirty:
                     continue
-                if not keys.has_room(header.record_count):
-                    if keys.end == plan.first_dirty:
+                if header.is_control:
+                    seen.is_empty(header, lookup.marker_of(batch.data, header))
+                elif not seen.is_aborted(header):
+                    payload = encoded_records(batch.data, header, lookup.DECOMPRESSED_BYTES_MAX)
+                    has_room = yield from keys.put(payload, header)
+                    if not has_room and keys.end == plan.first_dirty:
                         raise CannotClean(
                             f"the batch at offset {header.base_offset} has {header.record_count}"
                             " records, more keys than log.cleaner.dedupe.buffer.size has room for:"
                             " raise that option"
                         )
-                    return
-                if not header.is_control and not seen.is_aborted(header):
-                    for record in _records(batch):
-                        if record.key is not None:
-                            keys.put(record.key, header.base_offset + record.offset_delta)
-                elif header.is_control:
-                    seen.is_empty(header, lookup.marker_of(batch.data, header))
+                    if not has_room:
+                        return
                 keys.end = header.next_offset
                 yield header.size
             keys.end = segment.next_offset
@@ -139,8 +140,13 @@ class _Pass:
             writer.clear(self._disk)
             for segment in group:
                 for batch in _batches(segment):
-                    fate = self._fate(batch, seen)
-                    kept = remains(batch, fate, self._keeps_in(batch.header), self._horizon)
+                    kept = yield from remains(
+                        batch,
+                        self._fate(batch, seen),
+                        self.keys,
+                        self._horizon,
+                        drops_tombstones=self._is_past_horizon(batch.header),
+                    )
                     if kept is not None:
                         writer.add(kept, log.config.index_interval_bytes)
                     yield batch.header.size
@@ -159,7 +165,7 @@ class _Pass:
         if not header.is_control:
             return Fate(seen.is_aborted(header), keeps_header)
         is_empty = seen.is_empty(header, lookup.marker_of(batch.data, header))
-        is_over = header.has_delete_horizon and header.base_timestamp <= self._now_ms
+        is_over = self._is_past_horizon(header)
         return Fate(is_empty and is_over, keeps_header, begins_horizon=is_empty)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
@@ -169,26 +175,8 @@ class _Pass:
         offset = last[header.producer_id]
         return header.is_control if offset is None else header.last_offset == offset
 
-    def _keeps_in(self, header: BatchHeader) -> _Keeps:
-        drops_tombstones = header.has_delete_horizon and header.base_timestamp <= self._now_ms
-        return _Keeps(self.keys, header.base_offset, drops_tombstones)
-
-
-@dataclass(frozen=True, slots=True)
-class _Keeps:
-    """Returns for each record of one batch whether the log retains it, as in Kafka's
-    `Cleaner.shouldRetainRecord`."""
-
-    keys: OffsetMap
-    base_offset: int
-    drops_tombstones: bool
-
-    def __call__(self, record: Slice) -> bool:
-        # If the map does not contain the key, the dirty part has no later record with this key.
-        offset = self.base_offset + record.offset_delta
-        if record.key is None or not self.keys.is_last(record.key, offset):
-            return False
-        return record.has_value or not self.drops_tombstones
+    def _is_past_horizon(self, header: BatchHeader) -> bool:
+        return header.has_delete_horizon and header.base_timestamp <= self._now_ms
 
 
 class _Writer:
@@ -260,8 +248,3 @@ def _batches(segment: Segment) -> Iterator[Batch]:
         end = position + header.size
     if end != size:
         raise StorageError(f"{segment.path}: the segment was changed during its cleaning")
-
-
-def _records(batch: Batch) -> Iterator[Slice]:
-    payload = records_payload(batch.data, batch.header, lookup.DECOMPRESSED_BYTES_MAX)
-    return iter_slices(payload, batch.header.record_count)

@@ -1,43 +1,94 @@
-"""The offset map of the log cleaner: the last offset of each key in the dirty part of a log."""
+"""The offset map of the log cleaner: the last offset of each key in the dirty part of a log.
+
+A batch may have many records. Both methods yield between slices of its records, so that the pure
+table, which holds the GIL, does not hold up the event loop in another thread.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Final
+import secrets
+from collections.abc import Generator
+from typing import Final, NamedTuple
 
-ENTRY_BYTES: Final = 160
-"""The memory of one key in bytes: a dictionary's entry, a digest and an offset. Measured with
-CPython 3.11 and a dictionary that is two thirds full, and rounded up."""
-_DIGEST_BYTES: Final = 16
+from pybroker.errors import CorruptionError
+from pybroker.ports import Buffer
+from pybroker.records._pure import check_count
+from pybroker.records.batch import BatchHeader
+from pybroker.records.key_table import KeyTable
+
+ENTRY_BYTES: Final = KeyTable.ENTRY_BYTES
+"""The memory that one key takes, in bytes."""
+
+
+class Kept(NamedTuple):
+    """The retained records of a batch: their number, whether a tombstone is among them, their
+    largest timestamp delta in ms, and their bytes."""
+
+    number: int
+    has_tombstone: bool
+    latest_delta: int
+    records: Buffer
 
 
 class OffsetMap:
-    """Key -> the offset of its last record. The map stores a digest of 16 bytes for each key, as
-    Kafka stores an MD5 digest, so long keys take no more memory than short ones. `end` is the
-    offset after the last batch whose keys are in the map."""
+    """Key -> the offset of its last record. `end` is the offset after the last batch whose keys are
+    all in the map. One thread at a time may use the map."""
 
-    def __init__(self, memory_bytes: int, first_offset: int) -> None:
-        """`memory_bytes` limits the memory of the map. The dirty part begins at `first_offset`."""
-        self._capacity = max(memory_bytes // ENTRY_BYTES, 1)
-        self._offsets: dict[bytes, int] = {}
+    def __init__(self, memory_bytes: int, load_factor: float, first_offset: int) -> None:
+        """`memory_bytes` limits the memory of the map, of which a share `load_factor` may be full.
+        The dirty part begins at `first_offset`."""
+        self._table = KeyTable(memory_bytes, load_factor, secrets.token_bytes(16))
         self.end = first_offset
 
-    def __len__(self) -> int:
-        return len(self._offsets)
+    def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
+        """Store the offsets of a batch's records. The caller passes the batches in the order of
+        their offsets. Return whether the map had room for all keys of the batch. Yields 0 between
+        slices of the records. Raises CorruptionError for damaged records."""
+        check_count(header.record_count, len(payload))
+        position = 0
+        for count in self._slices(header.record_count):
+            if position:
+                yield 0
+            position = self._table.put(payload, position, count, header.base_offset)
+            if position < 0:
+                return False
+        _check_end(position, payload, header)
+        return True
 
-    def has_room(self, keys: int) -> bool:
-        """Return whether the map has room for this number of further keys."""
-        return len(self._offsets) + keys <= self._capacity
+    def select(
+        self, payload: Buffer, header: BatchHeader, *, drops_tombstones: bool
+    ) -> Generator[int, None, Kept]:
+        """Return the retained records of a batch, as `key_table.Table.select` decides. Yields 0
+        between slices of the records. Raises CorruptionError for damaged records."""
+        check_count(header.record_count, len(payload))
+        position = kept = 0
+        has_tombstone, latest = False, None
+        pieces: list[Buffer] = []
+        for count in self._slices(header.record_count):
+            if position:
+                yield 0
+            begin = position
+            position, found, tombstone, delta, records = self._table.select(
+                payload, begin, count, header.base_offset, drops_tombstones
+            )
+            pieces.append(memoryview(payload)[begin:position] if records is None else records)
+            kept += found
+            has_tombstone |= tombstone
+            if found:
+                latest = delta if latest is None else max(latest, delta)
+        _check_end(position, payload, header)
+        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return Kept(kept, has_tombstone, latest or 0, joined)
 
-    def put(self, key: bytes, offset: int) -> None:
-        """Store the offset of a record with this key. The caller passes the records in the order of
-        their offsets."""
-        self._offsets[_digest(key)] = offset
-
-    def is_last(self, key: bytes, offset: int) -> bool:
-        """Return whether the map has no record with this key after `offset`."""
-        return offset >= self._offsets.get(_digest(key), -1)
+    def _slices(self, record_count: int) -> Generator[int]:
+        step = self._table.RECORDS_PER_SLICE
+        for begin in range(0, record_count, step):
+            yield min(step, record_count - begin)
 
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
+def _check_end(position: int, payload: Buffer, header: BatchHeader) -> None:
+    if position != len(payload):
+        raise CorruptionError(
+            f"{len(payload) - position} bytes follow the last record of the batch at offset"
+            f" {header.base_offset}, expected 0"
+        )

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
+from pybroker.compaction.offset_map import Kept, OffsetMap
+from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer
-from pybroker.records._pure import Slice, iter_slices, put_varint
 from pybroker.records.batch import (
     BATCH_LENGTH_MIN,
     CODEC_MASK,
@@ -17,10 +18,14 @@ from pybroker.records.batch import (
     seal,
 )
 from pybroker.records.compression import Codec, compress
-from pybroker.records.record import records_payload
+from pybroker.records.key_table import shift_times
+from pybroker.records.loops import scan_records
+from pybroker.records.record import encoded_records
 from pybroker.storage.lookup import DECOMPRESSED_BYTES_MAX
 
 NO_HORIZON: Final = -1
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
 
 
 class Batch(NamedTuple):
@@ -46,29 +51,33 @@ class Fate(NamedTuple):
     begins_horizon: bool = False
 
 
-def remains(batch: Batch, fate: Fate, keeps: Callable[[Slice], bool], horizon: int) -> Batch | None:
+def remains(
+    batch: Batch, fate: Fate, keys: OffsetMap, horizon: int, *, drops_tombstones: bool
+) -> Generator[int, None, Batch | None]:
     """Return the batch with its retained records, or None if neither a record nor the header is
-    retained. If the batch does not change, return the same object. `keeps` returns for each record
-    whether to retain it; it is not called for a marker. A retained batch gets the delete `horizon`
-    (ms since 1970) if it has none yet, and if it has a retained tombstone or
-    `fate.begins_horizon` is True.
+    retained. If the batch does not change, return the same object. `keys` and `drops_tombstones`
+    decide whether to retain each record of a batch that is no marker (`OffsetMap.select`). A
+    retained batch gets the delete `horizon` (ms since 1970) if it has none yet, and if it has a
+    retained tombstone or `fate.begins_horizon` is True. Yields 0 between slices of the records.
 
-    Raises the errors of `records_payload`."""
+    Raises the errors of `encoded_records`, and CorruptionError for damaged records."""
     header = batch.header
     if fate.drops_records or not header.record_count:
         return _without_records(batch) if fate.keeps_header else None
-    payload = records_payload(batch.data, header, DECOMPRESSED_BYTES_MAX)
-    records = list(iter_slices(payload, header.record_count))
-    kept = records if header.is_control else [each for each in records if keeps(each)]
-    if not kept:
+    payload = encoded_records(batch.data, header, DECOMPRESSED_BYTES_MAX)
+    if header.is_control:
+        *_, latest = scan_records(bytes(payload), header.record_count)
+        kept = Kept(header.record_count, False, latest, payload)
+    else:
+        kept = yield from keys.select(payload, header, drops_tombstones=drops_tombstones)
+    if not kept.number:
         return _without_records(batch) if fate.keeps_header else None
-    has_tombstone = not header.is_control and any(not each.has_value for each in kept)
-    begins_horizon = fate.begins_horizon or has_tombstone
+    begins_horizon = fate.begins_horizon or kept.has_tombstone
     if not begins_horizon or header.has_delete_horizon:
-        if len(kept) == len(records):
+        if kept.number == header.record_count:
             return batch
         horizon = NO_HORIZON
-    return _with(header, payload, kept, horizon)
+    return _with(header, kept, horizon)
 
 
 def _without_records(batch: Batch) -> Batch:
@@ -86,34 +95,34 @@ def _without_records(batch: Batch) -> Batch:
     return _sealed(bare, b"")
 
 
-def _with(header: BatchHeader, payload: bytes, kept: Sequence[Slice], horizon: int) -> Batch:
+def _with(header: BatchHeader, kept: Kept, horizon: int) -> Batch:
     """Return the batch with only the records `kept`. If `horizon` is not NO_HORIZON, also set it as
     the delete horizon. The offsets, sequences and timestamps of the records do not change."""
     if not header.uses_log_append_time:
-        latest = max(header.base_timestamp + each.time_delta for each in kept)
+        latest = header.base_timestamp + kept.latest_delta
+        if not _INT64_MIN <= latest <= _INT64_MAX:
+            raise CorruptionError(
+                f"timestamp {header.base_timestamp} + {kept.latest_delta} in the batch at offset"
+                f" {header.base_offset} exceeds 64 bits"
+            )
         header = header._replace(max_timestamp=latest)
-    if horizon == NO_HORIZON:
-        records = b"".join(payload[each.start : each.end] for each in kept)
-    else:
+    records = kept.records
+    if horizon != NO_HORIZON:
         shift = header.base_timestamp - horizon
-        records = b"".join(_shifted(payload, each, shift) for each in kept)
+        if not _INT64_MIN <= shift <= _INT64_MAX:
+            raise CorruptionError(
+                f"timestamp {header.base_timestamp} of the batch at offset {header.base_offset} is"
+                f" too far from the delete horizon {horizon}"
+            )
+        records = shift_times(records, kept.number, shift)
         header = header._replace(
             base_timestamp=horizon, attributes=header.attributes | DELETE_HORIZON_FLAG
         )
     stored = compress(Codec(header.codec), records)
     return _sealed(
-        header._replace(batch_length=BATCH_LENGTH_MIN + len(stored), record_count=len(kept)), stored
+        header._replace(batch_length=BATCH_LENGTH_MIN + len(stored), record_count=kept.number),
+        stored,
     )
-
-
-def _shifted(payload: bytes, record: Slice, shift: int) -> bytes:
-    """Return the encoded record with `shift` added to its timestamp delta."""
-    body = bytearray(1)
-    put_varint(body, record.time_delta + shift)
-    body += payload[record.after_time : record.end]
-    encoded = bytearray()
-    put_varint(encoded, len(body))
-    return bytes(encoded + body)
 
 
 def _sealed(header: BatchHeader, records: bytes) -> Batch:

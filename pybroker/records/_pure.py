@@ -12,7 +12,7 @@ their callers handle compression, batch headers and checksums.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer
@@ -23,8 +23,8 @@ RECORD_BYTES_MIN: Final = 7
 """The size of the shortest record, in bytes: seven fields of one byte each."""
 HEADER_BYTES_MIN: Final = 2
 
-_INT32_BITS: Final = 32
-_INT64_BITS: Final = 64
+INT32_BITS: Final = 32
+INT64_BITS: Final = 64
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 
@@ -79,10 +79,10 @@ def read_records(
     delta_before = -1
     try:
         for _ in range(record_count):
-            position, end = _record_bounds(data, position)
-            delta, position = _varint(data, position, _INT64_BITS)
+            position, end = record_bounds(data, position)
+            delta, position = read_varint(data, position, INT64_BITS)
             timestamp = base_timestamp + delta if append_time is None else append_time
-            offset_delta, position = _varint(data, position, _INT32_BITS)
+            offset_delta, position = read_varint(data, position, INT32_BITS)
             if not delta_before < offset_delta <= last_offset_delta:
                 raise CorruptionError(
                     f"offset delta is {offset_delta}, expected more than {delta_before} and at most"
@@ -96,7 +96,7 @@ def read_records(
                 raise CorruptionError(f"timestamp {base_timestamp} + {delta} exceeds 64 bits")
             key, position = _bytes_or_none(data, position, end)
             value, position = _bytes_or_none(data, position, end)
-            header_count, position = _varint(data, position, _INT32_BITS)
+            header_count, position = read_varint(data, position, INT32_BITS)
             headers: tuple[tuple[str, bytes | None], ...] = ()
             if header_count:
                 headers, position = _headers(data, position, end, header_count)
@@ -130,10 +130,10 @@ def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:
     index = 0
     try:
         for index in range(record_count):
-            position, end = _record_bounds(data, position)
-            delta, position = _varint(data, position, _INT64_BITS)
-            _, position = _varint(data, position, _INT32_BITS)
-            key_length, position = _varint(data, position, _INT32_BITS)
+            position, end = record_bounds(data, position)
+            delta, position = read_varint(data, position, INT64_BITS)
+            _, position = read_varint(data, position, INT32_BITS)
+            key_length, position = read_varint(data, position, INT32_BITS)
             if position > end or not -1 <= key_length <= end - position:
                 raise CorruptionError(
                     f"key length is {key_length}, expected -1 (null) or 0 to {end - position}, the"
@@ -163,9 +163,9 @@ def iter_times(data: bytes, record_count: int) -> Iterator[tuple[int, int]]:
     position = 0
     try:
         for _ in range(record_count):
-            position, end = _record_bounds(data, position)
-            time_delta, position = _varint(data, position, _INT64_BITS)
-            offset_delta, position = _varint(data, position, _INT32_BITS)
+            position, end = record_bounds(data, position)
+            time_delta, position = read_varint(data, position, INT64_BITS)
+            offset_delta, position = read_varint(data, position, INT32_BITS)
             yield time_delta, offset_delta
             position = end
     except IndexError:
@@ -182,53 +182,17 @@ def iter_outlines(data: bytes, record_count: int) -> Iterator[tuple[int, int, in
     position = 0
     try:
         for _ in range(record_count):
-            position, end = _record_bounds(data, position)
-            time_delta, position = _varint(data, position, _INT64_BITS)
-            offset_delta, position = _varint(data, position, _INT32_BITS)
-            key_length, position = _varint(data, position, _INT32_BITS)
-            value_length, _ = _varint(data, position + max(key_length, 0), _INT32_BITS)
+            position, end = record_bounds(data, position)
+            time_delta, position = read_varint(data, position, INT64_BITS)
+            offset_delta, position = read_varint(data, position, INT32_BITS)
+            key_length, position = read_varint(data, position, INT32_BITS)
+            value_length, _ = read_varint(data, position + max(key_length, 0), INT32_BITS)
             yield time_delta, offset_delta, key_length, value_length
             position = end
     except IndexError:
         raise CorruptionError(
             f"the data of {len(data)} bytes ends inside a record, after byte {position}"
         ) from None
-
-
-class Slice(NamedTuple):
-    """A record inside the decompressed records of a batch: the positions of its first byte and of
-    the byte after its last one and of the byte after its timestamp delta, its timestamp delta and
-    offset delta, its key (None for null), and whether it has a value (a tombstone has none)."""
-
-    start: int
-    end: int
-    after_time: int
-    time_delta: int
-    offset_delta: int
-    key: bytes | None
-    has_value: bool
-
-
-def iter_slices(data: bytes, record_count: int) -> Iterator[Slice]:
-    """Yield each record in `data`, the decompressed records of a batch, for the log cleaner, which
-    copies records without decoding their values. Raises the errors of `iter_times`."""
-    check_count(record_count, len(data))
-    start = 0
-    try:
-        for _ in range(record_count):
-            position, end = _record_bounds(data, start)
-            time_delta, after_time = _varint(data, position, _INT64_BITS)
-            offset_delta, position = _varint(data, after_time, _INT32_BITS)
-            key, position = _bytes_or_none(data, position, end)
-            value_length, _ = _varint(data, position, _INT32_BITS)
-            has_value = value_length >= 0
-            yield Slice(start, end, after_time, time_delta, offset_delta, key, has_value)
-            start = end
-    except IndexError:
-        raise CorruptionError(
-            f"the data of {len(data)} bytes ends inside a record, after byte {start}"
-        ) from None
-    _check_end(start, len(data))
 
 
 def check_count(record_count: int, length: int) -> None:
@@ -249,10 +213,10 @@ def _check_end(position: int, length: int) -> None:
         )
 
 
-def _record_bounds(data: bytes, position: int) -> tuple[int, int]:
+def record_bounds(data: Buffer, position: int) -> tuple[int, int]:
     """Read the length of the record that begins at `position`. Return the position of the record's
     timestamp delta, and the end of the record. Raises CorruptionError for an impossible length."""
-    length, position = _varint(data, position, _INT32_BITS)
+    length, position = read_varint(data, position, INT32_BITS)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
         raise CorruptionError(
@@ -282,7 +246,7 @@ def _headers(
 
 
 def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position, _INT32_BITS)
+    length, position = read_varint(data, position, INT32_BITS)
     stop = position + length
     if length < 0:
         if length != -1:
@@ -298,7 +262,7 @@ def _bytes_or_none(data: bytes, position: int, end: int) -> tuple[bytes | None, 
     return data[position:stop], stop
 
 
-def _varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int, bits: int) -> tuple[int, int]:
     """Decode the zig-zag varint of at most `bits` bits at `position`. Return the number, and the
     position after the varint. Raises IndexError at the end of `data`, and CorruptionError for a
     longer varint."""

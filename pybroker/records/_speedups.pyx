@@ -10,7 +10,8 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
 
 from pybroker.errors import CorruptionError
 
@@ -243,7 +244,7 @@ def scan_records(bytes data not None, int64_t record_count):
     return keyless, earliest, lowest, highest
 
 
-cdef inline int _varint_size(int64_t value) noexcept:
+cdef inline int _varint_size(int64_t value) noexcept nogil:
     cdef uint64_t raw = (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
     cdef int size = 1
     while raw > 0x7F:
@@ -252,7 +253,7 @@ cdef inline int _varint_size(int64_t value) noexcept:
     return size
 
 
-cdef inline uint8_t *_put_varint(uint8_t *at, int64_t value) noexcept:
+cdef inline uint8_t *_put_varint(uint8_t *at, int64_t value) noexcept nogil:
     cdef uint64_t raw = (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
     while raw > 0x7F:
         at[0] = <uint8_t> (raw & 0x7F) | 0x80
@@ -317,3 +318,4 @@ def append_record(
 
 
 include "_columns.pxi"
+include "_key_table.pxi"

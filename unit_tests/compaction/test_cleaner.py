@@ -15,6 +15,7 @@ from pybroker.compaction.offset_map import ENTRY_BYTES
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.metrics import CleanerCounters
 from pybroker.model import TopicPartition
+from pybroker.ports import Blocking, Clock
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.storage.log import Log
@@ -51,13 +52,19 @@ def filled(logs: LogManager, partition: TopicPartition, batches: int) -> Log:
 
 
 @asynccontextmanager
-async def cleaning(logs: LogManager, config: BrokerConfig = CONFIG) -> AsyncIterator[LogCleaner]:
+async def cleaning(
+    logs: LogManager,
+    config: BrokerConfig = CONFIG,
+    *,
+    blocking: Blocking | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[LogCleaner]:
     made = LogCleaner(
         logs=logs,
         high_watermark=lambda partition: logs.all()[partition].log_end_offset,
         busy=lambda: frozenset({B}),
-        blocking=ImmediateBlocking(),
-        clock=SystemClock(),
+        blocking=blocking or ImmediateBlocking(),
+        clock=clock or SystemClock(),
         config=lambda: config,
         counters=CleanerCounters(),
     )
@@ -109,6 +116,26 @@ async def test_memory_of_the_map_is_limited_by_the_option(logs: LogManager) -> N
     )
     async with cleaning(logs, few):
         await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
+
+
+class SteppingClock(SystemClock):
+    """A clock that goes on by 3 ms at each look."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now_s += 0.003
+        return self.now_s
+
+
+async def test_step_in_a_thread_ends_after_5_ms(logs: LogManager) -> None:
+    """The pure loops hold the GIL, so the event loop would wait for the end of the step."""
+    filled(logs, A, 30)
+    blocking = ImmediateBlocking()
+    async with cleaning(logs, blocking=blocking, clock=SteppingClock()):
+        await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
+    assert blocking.done.count("_advance") >= 2 * 29 / 2
 
 
 async def test_disabled_cleaner_cleans_nothing(logs: LogManager) -> None:

@@ -1,0 +1,91 @@
+"""The last offset of each key in the part of a log that the log cleaner cleans next, and the choice
+of its implementation.
+
+`_key_table.pxi` does the work if a C compiler was found at installation, otherwise
+`_pure_key_table.py`. The same tests check both. Callers handle batch headers, compression and
+checksums. The payload is the decompressed records of a batch, and may be damaged.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Final, Protocol
+
+from pybroker.ports import Buffer
+from pybroker.records import _pure_key_table
+
+
+class Table(Protocol):
+    """The interface of both implementations: key -> the offset of its last record.
+
+    Keys are stored as digests of 16 bytes, like Kafka's MD5, so a key of a megabyte takes no more
+    memory than a short one. A secret goes into the digests: a producer cannot make two keys with
+    the same digest. The compiled implementation releases the GIL; only one thread at a time may use
+    a table.
+    """
+
+    ENTRY_BYTES: int
+    """The memory that one key takes, in bytes, in a full table."""
+    RECORDS_PER_SLICE: int
+    """A caller that must not hold the GIL for long passes at most so many records to a call."""
+    capacity: int
+    """The maximum number of keys."""
+
+    def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
+        """`memory_bytes` limits the memory; a share `load_factor` (0 to 1) of it may be full of
+        keys. The table begins small, and grows with its keys. `secret` are 16 random bytes. Raises
+        MemoryError, later too."""
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the table takes now."""
+
+    def put(self, payload: Buffer, position: int, record_count: int, base_offset: int) -> int:
+        """Note the next `record_count` records of a batch, which begin at `position` in `payload`.
+        Return the position after them, or -1 if the table has no room for all keys; it has some of
+        them then. The caller puts records in the order of their offsets. Records without a key are
+        skipped. Raises CorruptionError if a record is damaged; the table has the keys before it
+        then."""
+
+    def select(
+        self,
+        payload: Buffer,
+        position: int,
+        record_count: int,
+        base_offset: int,
+        drops_tombstones: bool,
+    ) -> tuple[int, int, bool, int, bytes | None]:
+        """Decide which of the next `record_count` records of a batch, which begin at `position` in
+        `payload`, stay (Kafka's Cleaner.shouldRetainRecord): those with a key of which the table
+        has no later record, without tombstones if `drops_tombstones`.
+
+        Return the position after the records; the number of records that stay, whether a tombstone
+        is among them, their largest timestamp delta (0 without records); and their bytes, or None
+        if all stay. Raises CorruptionError if a record is damaged."""
+
+
+class Shift(Protocol):
+    """The interface of both implementations of `shift_times`."""
+
+    def __call__(self, payload: Buffer, record_count: int, shift: int) -> bytes:
+        """Return the records of a batch with timestamp deltas that are larger by `shift`. All other
+        fields stay. Raises CorruptionError if `payload` is not exactly `record_count` whole
+        records, or a delta exceeds 64 bits."""
+
+
+def _chosen() -> ModuleType:
+    try:
+        found = importlib.import_module("pybroker.records._speedups")
+    except ImportError:
+        return _pure_key_table
+    # Older builds of the compiled module have no table.
+    return found if hasattr(found, "KeyTable") else _pure_key_table
+
+
+_module: Final = _chosen()
+KeyTable: Final[type[Table]] = _module.KeyTable
+shift_times: Final[Shift] = _module.shift_times
