@@ -95,8 +95,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return partition -> version of its state, for each partition with a replica on one of
-        these brokers that is outside the ISR in the controller's context."""
+        """Return partition -> version of its state. The partitions are those for which one of these
+        brokers has a replica, and is outside the ISR in the controller's context."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def decide_handover(
     partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
-    """Return the partition's next state: none of the brokers `leaving` is the leader, and none is
-    in the ISR. `now` has the inputs of the decision. Return None if no other replica may lead: the
+    """Return the partition's next state, in which none of the brokers `leaving` is the leader or in
+    the ISR. `now` has the inputs of the decision. Return None if no other replica may lead: the
     leader then leads until its broker ends. Return None also if the partition is not online, or if
     its state needs no change."""
     state = partition.state

@@ -91,8 +91,8 @@ class TopicChanges:
         await self._services.repair(added)
 
     def _forget(self, name: str) -> None:
-        """Remove a topic whose node is gone from the context, and queue its removal for the
-        brokers."""
+        """Remove from the context a topic whose node no longer exists, and queue the topic's
+        removal for the brokers."""
         log.info("topic_gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
         self._services.notifier.describe_now(self._context.partitions_of(name))

@@ -454,8 +454,9 @@ class GroupCoordinator:
     # time
 
     def _set_timer(self, group: Group) -> None:
-        """Set a timer for the group's next deadline. A timer that fires too early is kept, because
-        every heartbeat moves a deadline."""
+        """Set a timer for the group's next deadline. If the group has a timer that fires earlier,
+        keep that timer: each heartbeat moves a deadline, and a new timer for each costs too
+        much."""
         due = group.next_deadline()
         known = self._timers.get(group.group_id)
         if known is not None:

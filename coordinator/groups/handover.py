@@ -18,8 +18,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether partitions that this member has revoked wait for the member to rejoin. False if the
-    members are not consumers, or if their metadata cannot be decoded."""
+    """Whether this member has revoked partitions that can be assigned again only after it rejoins.
+    False if the members are not consumers, or if their metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

@@ -169,9 +169,9 @@ def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> Non
 def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
-    """Replace a static member that has restarted: it gets a new member id, and the old one is
-    fenced (KIP-345). A Stable group only stores the new id and does not rebalance, unless it waits
-    for the old member to rejoin (`handover.py`)."""
+    """Replace a static member that has restarted: the member gets a new member id, and its old
+    member id is fenced (KIP-345). A Stable group only stores the new id. It rebalances only if it
+    was waiting for this member to rejoin (`handover.py`)."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)

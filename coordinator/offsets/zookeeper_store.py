@@ -351,9 +351,9 @@ class ZookeeperOffsets:
         return of_nodes.union(self._recorded.pending.groups())
 
     async def _drop_earlier(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Append tombstones for the records of these partitions that would otherwise replace a
-        newer node later: the records that loading could not move, and those of open
-        transactions."""
+        """Append tombstones for the group's offset records of these partitions: the records that
+        loading could not move, and those of open transactions. Without the tombstones these records
+        would later replace a newer node."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         await self._log.append(
             [

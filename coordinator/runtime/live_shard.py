@@ -129,8 +129,8 @@ class LiveShard(Generic[C]):
         await self._task.finish()
 
     def marker_written(self, marker: StoredMarker) -> None:
-        """Pass a marker that was just appended to the coordinator, unless loading will read it from
-        the log."""
+        """Pass to the coordinator a marker that was just appended to the log, unless loading will
+        read the marker from the log."""
         if self.phase is Phase.ENDED or not self._is_replayed:
             return
         try:

@@ -127,7 +127,7 @@ class Shards(Generic[C]):
             self._end(partition)
 
     def marker_written(self, partition: int, marker: StoredMarker) -> None:
-        """Pass a marker that was just appended to the partition's log to its shard."""
+        """Pass to the partition's shard a marker that was just appended to the partition's log."""
         shard = self._shards.get(partition)
         if shard is not None:
             shard.marker_written(marker)

@@ -458,7 +458,7 @@ class TransactionCoordinator:
 
 
 def size_of(transactional_id: str, partitions: int) -> int:
-    """Return about how many bytes of memory a transactional id with a number of partitions
+    """Return about how many bytes of memory a transactional id with this number of partitions
     takes."""
     return ID_BYTES + 2 * sys.getsizeof(transactional_id) + partitions * PARTITION_BYTES
 

@@ -30,7 +30,8 @@ class FirstAnswer:
     from `complaint`."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """`refusals_max`: how often all servers may refuse before the wait ends; None: no limit."""
+        """`refusals_max`: the wait ends when all servers have refused connections this number of
+        times; None: no limit."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"

@@ -358,9 +358,9 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Return the path of the ACLs of the resource `name`, or with `prefixed` of all resources whose
-    names begin with `name`. `resource_type` is Topic, Group, Cluster, TransactionalId or
-    DelegationToken."""
+    """Return the path of the ACLs of the resource `name`. If `prefixed` is True, the ACLs are those
+    of all resources whose names begin with `name`. `resource_type` is Topic, Group, Cluster,
+    TransactionalId or DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 
