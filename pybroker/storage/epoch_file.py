@@ -128,7 +128,7 @@ class EpochFile:
         self._note_change()
 
     def _note_change(self, *, begins_only: bool = False) -> None:
-        """Count a change. `begins_only`: it concerns only epochs without records."""
+        """Count a change of the epochs. `begins_only`: only epochs without records have changed."""
         was_durable = self._changes == self._durable_changes
         self._begins_only = begins_only and (was_durable or self._begins_only)
         self._changes += 1

@@ -109,7 +109,7 @@ def read(
 ) -> Buffer | None:
     """Return whole batches of one segment, from the one that contains `offset` on and below
     `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again for the
-    next segment. None: with `cached_only`, the read would wait for the disk."""
+    next segment. Return None if `cached_only` is True and the read would wait for the disk."""
     seen = segments.all
     try:
         for segment in segments.from_offset(offset):
@@ -223,8 +223,8 @@ def aborted_transactions(
 def _entries(
     segments: Segments, from_offset: int, cached_only: bool
 ) -> Iterator[AbortedTransaction]:
-    """Yield the aborted transactions whose marker is at `from_offset` or later, by their
-    markers."""
+    """Yield the aborted transactions whose marker is at `from_offset` or later, in the order of
+    their markers."""
     for segment in segments.from_offset(from_offset):
         if not segment.transactions.is_missing:
             yield from segment.transactions.overlapping(from_offset, cached_only=cached_only)

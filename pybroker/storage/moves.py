@@ -385,9 +385,9 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Return the log to keep and the log to remove, after a kill has interrupted a move of a
-    partition. An outdated log is removed; if there is none, the shorter log. Raises CorruptionError
-    if neither log is marked as a copy."""
+    """A kill of the broker has interrupted a move and left two logs of a partition. Return the log
+    to keep and the log to remove. If one of them is outdated, it is the log to remove; otherwise
+    the shorter one is. Raises CorruptionError if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

@@ -21,8 +21,8 @@ _KEPT_MIN: Final = 2
 
 
 class SnapshotFiles:
-    """The producer snapshots of one log. `offsets` are in the names of the snapshot files in
-    `directory`; the caller has listed them."""
+    """The producer snapshots of one log. `offsets` are the offsets of the snapshot files in
+    `directory`, which the caller has listed."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 
