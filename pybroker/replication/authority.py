@@ -59,9 +59,9 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
         Authority.NOTHING: "this broker does not lead {}, or its ZooKeeper session may have ended",
-        Authority.READ: "another broker leads {} now, and the controller's command about this"
-        " has not arrived yet",
-        Authority.COMMITTED: "this broker does not hear from ZooKeeper, and {} may have another"
+        Authority.READ: "another broker leads {} now, and this broker has not received the"
+        " controller's command about this yet",
+        Authority.COMMITTED: "ZooKeeper does not answer this broker, and {} may have another"
         " leader",
         Authority.ALONE: "an in-sync replica of {} has not fetched within replica.lag.time.max.ms,"
         " and ZooKeeper has not confirmed the leader in this time",

@@ -76,8 +76,8 @@ class LogEndReports:
         return bool(self._asked)
 
     async def _report(self, keys: Iterable[TopicPartition]) -> None:
-        """Write the reports of these partitions, and tell the controller by an ISR change
-        notification to read them."""
+        """Write the reports of these partitions, and write an ISR change notification. The
+        controller then reads the reports."""
         reports = {}
         for key in keys:
             due = self._report_of(key)
