@@ -215,8 +215,8 @@ class Dispatcher:
     def _answer_metadata(
         self, api: Api, request: Request, body: memoryview
     ) -> Answer | Awaitable[Answer]:
-        """Return the response to Metadata. If it needs no wait, it is cached for requests with the
-        same content."""
+        """Return the response to Metadata. A response that needs no wait is cached for requests
+        with the same content."""
         services = self._services
         state = State(services.metadata.version, services.controller_id)
         question = Question(request.version, request.listener, bytes(body))

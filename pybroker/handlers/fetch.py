@@ -132,7 +132,7 @@ def _read(
 
 class _WaitingFetch:
     """A Fetch request that is not answered at once, and the future of its response. If the future
-    is cancelled, the request is given up."""
+    is cancelled, the request stops waiting and gets no response."""
 
     def __init__(
         self,

@@ -72,8 +72,8 @@ class Metering:
     def _measured(
         self, meter: RequestMeter, answer: Awaitable[Answer], began: float
     ) -> Awaitable[Answer]:
-        """Measure the time from `began` (monotonic s) to the response. A future needs no task for
-        that."""
+        """Measure the time from `began` (monotonic s) to the response. If the response is a
+        future, this needs no task."""
         if not isinstance(answer, asyncio.Future):
             return self._later(meter, answer, began)
         answer.add_done_callback(lambda _: meter.times.add(self._clock.monotonic() - began))

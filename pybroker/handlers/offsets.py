@@ -85,8 +85,8 @@ async def checked(
     services: Services, items: Iterable[tuple[str, ItemT]]
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
     """Check the offsets to commit, pairs of topic and requested partition. Return the error code of
-    each partition, and the partitions with NONE. If a partition is named twice, the last one
-    counts."""
+    each partition, and the partitions without an error. If the request names a partition twice, the
+    last one counts."""
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, ItemT] = {}
     async for name, item in yield_every(items):
