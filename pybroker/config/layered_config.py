@@ -89,7 +89,7 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the options that set the same thing as `name`, including `name` itself, in order of
+    """Return the options that determine the same value as `name`, with `name` itself, in order of
     precedence."""
     if name == "log.flush.interval.ms":
         return (name, "log.flush.scheduler.interval.ms")

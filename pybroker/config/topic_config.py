@@ -170,8 +170,9 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return attribute -> value, for the options that are set for a topic or inherited from the
-    broker, and option name -> fault, for the invalid ones of `overrides`."""
+    """Return two dictionaries. The first is attribute -> value, for the options that are set for the
+    topic or inherited from the broker. The second is option name -> fault, for the invalid options
+    in `overrides`."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
         if name in TOPIC_OPTIONS and not fits_in_message(text):
