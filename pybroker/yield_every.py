@@ -1,5 +1,5 @@
 """Lets a long loop yield to other tasks. The controller decides about thousands of partitions, and
-a request may name as many, on the event loop on which the broker serves its other clients.
+a request may name thousands. Both run on the event loop on which the broker serves all clients.
 
 While one handler of the controller yields, no other handler of the controller runs: they run one
 after another.

@@ -115,8 +115,8 @@ class LiveConfig:
 
     async def _refresh(self, entity: ConfigEntity) -> None:
         """Apply a change that this broker has just written to ZooKeeper, so that the change is in
-        force when its request is answered. If that fails or takes too long, log it: the change is
-        applied later."""
+        force when its request is answered. If that fails or takes too long, log that. The broker
+        then applies the change later."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])

@@ -81,7 +81,7 @@ class Threads(Blocking, Protocol):
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
     """The services with which a broker starts. `sockets` maps a listener name to its bound socket.
-    `threads` creates as many threads for blocking work as its argument says."""
+    `threads` creates threads for blocking work; its argument is their number."""
 
     clock: Clock
     rng: Rng

@@ -279,8 +279,8 @@ class Rebalancer:
     async def _stop_reading(
         self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
     ) -> None:
-        """Stop reading these partitions, wait until the records that streams have returned count as
-        consumed, for `patience_ms` at most, and call `before_release`."""
+        """Stop reading these partitions. Wait, at most `patience_ms`, until the records that
+        streams have returned count as consumed. Then call `before_release`."""
         if not owned_partitions:
             return
         for owned in owned_partitions:

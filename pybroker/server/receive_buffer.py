@@ -66,7 +66,7 @@ class ReceiveBuffer:
 
     def writable(self) -> memoryview:
         """Return the memory into which the transport has to write its next bytes. It is empty only
-        if the buffer is full and a frame of it is not released yet."""
+        if the buffer is full and a frame in it is not released yet."""
         if self._end == len(self._buffer) and not self._held:
             self._make_room()
         return self._view[self._end :]
