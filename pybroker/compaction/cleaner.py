@@ -157,11 +157,14 @@ class LogCleaner:
         seconds = self._clock.monotonic() - began_s
         self._count(done, seconds)
         log.info(
-            "log cleaned partition=%s cleaned_to=%d bytes_before=%d bytes_after=%d seconds=%.1f",
+            "log cleaned partition=%s cleaned_to=%d bytes_before=%d bytes_after=%d keys=%d"
+            " map_bytes=%d seconds=%.2f",
             key,
             done.cleaned_to,
             done.before_bytes,
             done.after_bytes,
+            done.keys,
+            done.map_bytes,
             seconds,
         )
 

@@ -44,6 +44,8 @@ class Result:
     cleaned_to: int
     before_bytes: int = 0
     after_bytes: int = 0
+    keys: int = 0
+    map_bytes: int = 0
 
 
 def clean(
@@ -59,7 +61,7 @@ def clean(
     of the log is either an original or a complete copy."""
     work = _Pass(plan, disk, OffsetMap(memory_bytes, load_factor, plan.first_dirty), now_ms)
     yield from work.collect_keys()
-    result = Result(work.keys.end)
+    result = Result(work.keys.end, keys=len(work.keys), map_bytes=work.keys.size_bytes)
     segments = [each for each in plan.segments if each.base_offset < work.keys.end]
     seen = work.transactions(segments[0].base_offset)
     for group in _groups(segments, plan):

@@ -40,6 +40,15 @@ class OffsetMap:
         self._table = KeyTable(memory_bytes, load_factor, secrets.token_bytes(16))
         self.end = first_offset
 
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._table)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the map takes now."""
+        return self._table.size_bytes
+
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
         """Store the offsets of a batch's records. The caller passes the batches in the order of
         their offsets. Return whether the map had room for all keys of the batch. Yields 0 between
