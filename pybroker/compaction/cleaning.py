@@ -148,6 +148,7 @@ class _Pass:
                         self.keys,
                         self._horizon,
                         drops_tombstones=self._is_past_horizon(batch.header),
+                        level=log.config.level_of(batch.header.codec),
                     )
                     if kept is not None:
                         writer.add(kept, log.config.index_interval_bytes)

@@ -52,13 +52,20 @@ class Fate(NamedTuple):
 
 
 def remains(
-    batch: Batch, fate: Fate, keys: OffsetMap, horizon: int, *, drops_tombstones: bool
+    batch: Batch,
+    fate: Fate,
+    keys: OffsetMap,
+    horizon: int,
+    *,
+    drops_tombstones: bool,
+    level: int | None = None,
 ) -> Generator[int, None, Batch | None]:
     """Return the batch with its retained records, or None if neither a record nor the header is
     retained. If the batch does not change, return the same object. `keys` and `drops_tombstones`
     decide whether to retain each record of a batch that is no marker (`OffsetMap.select`). A
     retained batch gets the delete `horizon` (ms since 1970) if it has none yet, and if it has a
-    retained tombstone or `fate.begins_horizon` is True. Yields 0 between slices of the records.
+    retained tombstone or `fate.begins_horizon` is True. `level` is the
+    compression level. Yields 0 between slices of the records.
 
     Raises the errors of `encoded_records`, and CorruptionError for damaged records."""
     header = batch.header
@@ -77,7 +84,7 @@ def remains(
         if kept.number == header.record_count:
             return batch
         horizon = NO_HORIZON
-    return _with(header, kept, horizon)
+    return _with(header, kept, horizon, level)
 
 
 def _without_records(batch: Batch) -> Batch:
@@ -95,7 +102,7 @@ def _without_records(batch: Batch) -> Batch:
     return _sealed(bare, b"")
 
 
-def _with(header: BatchHeader, kept: Kept, horizon: int) -> Batch:
+def _with(header: BatchHeader, kept: Kept, horizon: int, level: int | None) -> Batch:
     """Return the batch with only the records `kept`. If `horizon` is not NO_HORIZON, also set it as
     the delete horizon. The offsets, sequences and timestamps of the records do not change."""
     if not header.uses_log_append_time:
@@ -118,7 +125,7 @@ def _with(header: BatchHeader, kept: Kept, horizon: int) -> Batch:
         header = header._replace(
             base_timestamp=horizon, attributes=header.attributes | DELETE_HORIZON_FLAG
         )
-    stored = compress(Codec(header.codec), records)
+    stored = compress(Codec(header.codec), records, level)
     return _sealed(
         header._replace(batch_length=BATCH_LENGTH_MIN + len(stored), record_count=kept.number),
         stored,

@@ -186,9 +186,9 @@ class BrokerOptionTable:
     authorizer_class_name: str = string("authorizer.class.name", "", "The Java class of the authorizer. This broker has no authorizer: if a class is set, the start fails.", effective=False)
     zookeeper_max_in_flight_requests: int = integer("zookeeper.max.in.flight.requests", 10, "The maximum number of requests to ZooKeeper that have no answer yet.", minimum=1, effective=False)
 
-    compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level with which the broker compresses batches with gzip; -1 means the codec's default.", minimum=-1, maximum=9, excluded=(0,), update=_CLUSTER, effective=False)
-    compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level with which the broker compresses batches with lz4.", minimum=1, maximum=17, update=_CLUSTER, effective=False)
-    compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level with which the broker compresses batches with zstd.", minimum=-131_072, maximum=22, update=_CLUSTER, effective=False)
+    compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level with which the broker compresses batches with gzip; -1 means the codec's default.", minimum=-1, maximum=9, excluded=(0,), update=_CLUSTER)
+    compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level with which the broker compresses batches with lz4.", minimum=1, maximum=17, update=_CLUSTER)
+    compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level with which the broker compresses batches with zstd.", minimum=-131_072, maximum=22, update=_CLUSTER)
     log_cleaner_enable: bool = boolean("log.cleaner.enable", True, "Whether log compaction runs.")
     log_cleaner_threads: int = integer("log.cleaner.threads", 1, "The number of threads of log compaction.", minimum=0, update=_CLUSTER)
     log_cleaner_io_max_bytes_per_second: float = double("log.cleaner.io.max.bytes.per.second", sys.float_info.max, "The maximum rate, in bytes per second, at which compaction reads and writes.", update=_CLUSTER)

@@ -46,7 +46,6 @@ _COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _REPLICA: Final = r"\*|[0-9]+:[0-9]+"
 _REPLICA_SHAPE: Final = "PARTITION:BROKER,PARTITION:BROKER or *"
 _NOT_THROTTLED: Final = "replication is not throttled"
-_USUAL_EFFORT: Final = "each codec uses its default level"
 _TIERED: Final = ("remote.", "local.retention.")
 
 
@@ -57,9 +56,9 @@ class TopicConfig:
     # fmt: off
     cleanup_policy: tuple[str, ...] = listing("cleanup.policy", ("delete",), "What happens to old records: delete removes them by age and size, compact keeps only the last record of each key.", choices=CLEANUP_POLICIES, inherits=("log.cleanup.policy",))
     compression_type: str = string("compression.type", "producer", "The compression codec in which batches are stored; producer means that each batch keeps the producer's codec.", choices=COMPRESSION_TYPES, inherits=("compression.type",))
-    compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level with which the broker compresses batches with gzip; -1 means the codec's default.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",), effective=False, instead=_USUAL_EFFORT)
-    compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level with which the broker compresses batches with lz4.", minimum=1, maximum=17, inherits=("compression.lz4.level",), effective=False, instead=_USUAL_EFFORT)
-    compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level with which the broker compresses batches with zstd.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",), effective=False, instead=_USUAL_EFFORT)
+    compression_gzip_level: int = integer("compression.gzip.level", -1, "The compression level with which the broker compresses batches with gzip; -1 means the codec's default.", minimum=-1, maximum=9, excluded=(0,), inherits=("compression.gzip.level",))
+    compression_lz4_level: int = integer("compression.lz4.level", 9, "The compression level with which the broker compresses batches with lz4.", minimum=1, maximum=17, inherits=("compression.lz4.level",))
+    compression_zstd_level: int = integer("compression.zstd.level", 3, "The compression level with which the broker compresses batches with zstd.", minimum=-131_072, maximum=22, inherits=("compression.zstd.level",))
     delete_retention_ms: int = long("delete.retention.ms", 86_400_000, "How long a compacted topic keeps the tombstones of deleted keys.", minimum=0, inherits=("log.cleaner.delete.retention.ms",))
     file_delete_delay_ms: int = long("file.delete.delay.ms", 60_000, "How long the files of a deleted segment stay on disk, under another name, before they are removed.", minimum=0, inherits=("log.segment.delete.delay.ms",))
     flush_messages: int = long("flush.messages", LONG_MAX, "The number of new records after which a partition's log is synced to disk. With 1 each write is synced before it is acknowledged.", minimum=1, inherits=("log.flush.interval.messages",))

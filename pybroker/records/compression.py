@@ -46,6 +46,11 @@ _ZSTD_BLOCK_HEADER_BYTES: Final = 3
 _ZSTD_STEP_BLOCKS: Final = 8
 _ZSTD_RLE: Final = 1
 _ZSTD_CHECKSUM_BYTES: Final = 4
+_LZ4_FAST_LEVEL: Final = 9
+"""Kafka's default level of lz4. It means the fast compressor, as in Kafka. Other levels mean the
+compressor that is slower and has a higher ratio."""
+_LZ4_LEVEL_MAX: Final = 12
+"""The highest level of lz4 itself. Kafka's higher levels mean this one."""
 _INT32: Final = struct.Struct(">i")
 
 
@@ -59,9 +64,11 @@ class Codec(enum.IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Return `data` compressed with the codec, at its default level."""
-    return _COMPRESSORS[codec](data)
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Return `data` compressed with the codec. `level` is a value of Kafka's option
+    compression.CODEC.level (KIP-390); None means the default level of the codec. Codecs without
+    levels ignore it."""
+    return _COMPRESSORS[codec](data, _LEVELS.get(codec, 0) if level is None else level)
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
@@ -141,12 +148,16 @@ def _gunzip(data: memoryview, output: _Output) -> None:
         index += 1
 
 
-def _compress_gzip(data: Buffer) -> bytes:
-    member = zlib.compressobj(wbits=_GZIP_WBITS)
+def _keep(data: Buffer, level: int) -> bytes:
+    return bytes(data)
+
+
+def _compress_gzip(data: Buffer, level: int) -> bytes:
+    member = zlib.compressobj(level, wbits=_GZIP_WBITS)
     return member.compress(data) + member.flush()
 
 
-def _compress_snappy(data: Buffer) -> bytes:
+def _compress_snappy(data: Buffer, level: int) -> bytes:
     view = memoryview(data)
     pieces = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES_MAX):
@@ -200,8 +211,13 @@ def _unsnap_block(block: memoryview, output: _Output) -> None:
         raise output.damaged(str(error.__cause__ or error)) from error
 
 
-def _compress_lz4(data: Buffer) -> bytes:
-    compressed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
+def _compress_lz4(data: Buffer, level: int) -> bytes:
+    compressed: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if level == _LZ4_FAST_LEVEL else min(level, _LZ4_LEVEL_MAX),
+        block_linked=False,
+        store_size=False,
+    )
     return compressed
 
 
@@ -225,8 +241,8 @@ def _unlz4(data: memoryview, output: _Output) -> None:
         index += 1
 
 
-def _compress_zstd(data: Buffer) -> bytes:
-    return zstandard.ZstdCompressor().compress(data)
+def _compress_zstd(data: Buffer, level: int) -> bytes:
+    return zstandard.ZstdCompressor(level).compress(data)
 
 
 def _unzstd(data: memoryview, output: _Output) -> None:
@@ -270,9 +286,13 @@ def _zstd_steps(data: memoryview, position: int) -> Iterator[int]:
     yield min(position, len(data)) if is_last else len(data)
 
 
-_COMPRESSORS: Final[Mapping[Codec, Callable[[Buffer], bytes]]] = MappingProxyType(
+_LEVELS: Final[Mapping[Codec, int]] = MappingProxyType(
+    {Codec.GZIP: -1, Codec.LZ4: _LZ4_FAST_LEVEL, Codec.ZSTD: 3}
+)
+"""The default levels, which are the defaults of the options compression.CODEC.level."""
+_COMPRESSORS: Final[Mapping[Codec, Callable[[Buffer, int], bytes]]] = MappingProxyType(
     {
-        Codec.NONE: bytes,
+        Codec.NONE: _keep,
         Codec.GZIP: _compress_gzip,
         Codec.SNAPPY: _compress_snappy,
         Codec.LZ4: _compress_lz4,

@@ -72,6 +72,8 @@ class BatchRules:
     stored_codec: Codec | None = None
     """The codec with which the leader stores batches (`compression.type`); None keeps the
     producer's codec."""
+    stored_level: int | None = None
+    """The compression level of `stored_codec`; None is the codec's default level."""
     api_version: int = 9
     """The version of the Produce request."""
     partition: str = ""
@@ -179,7 +181,7 @@ def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memor
         scan_records(payload, header.record_count)
     except CorruptionError as error:
         raise _invalid(str(error)) from error
-    records = compress(codec, payload)
+    records = compress(codec, payload, rules.stored_level)
     attributes = header.attributes & ~CODEC_MASK | codec
     length = HEADER_SIZE - LOG_OVERHEAD + len(records)
     header = header._replace(attributes=attributes, batch_length=length)

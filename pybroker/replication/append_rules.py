@@ -25,6 +25,7 @@ class AppendRules:
             self._rules.clear()
         rules = self._rules.get(api_version)
         if rules is None:
+            stored = config.stored_codec
             rules = self._rules[api_version] = BatchRules(
                 max_message_bytes=config.max_message_bytes,
                 segment_bytes=config.segment_bytes,
@@ -32,7 +33,8 @@ class AppendRules:
                 timestamp_type=config.timestamp_type,
                 timestamp_before_max_ms=config.timestamp_before_max_ms,
                 timestamp_after_max_ms=config.timestamp_after_max_ms,
-                stored_codec=config.stored_codec,
+                stored_codec=stored,
+                stored_level=None if stored is None else config.level_of(stored),
                 api_version=api_version,
                 partition=self._partition,
             )

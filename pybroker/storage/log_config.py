@@ -46,3 +46,12 @@ class LogConfig(TopicConfig):
     def stored_codec(self) -> Codec | None:
         """The codec with which the broker stores batches; None keeps the producer's codec."""
         return _STORED_CODECS[self.compression_type]
+
+    def level_of(self, codec: int) -> int | None:
+        """Return the level with which the broker compresses batches of this codec; None for codecs
+        without levels."""
+        if codec == Codec.GZIP:
+            return self.compression_gzip_level
+        if codec == Codec.LZ4:
+            return self.compression_lz4_level
+        return self.compression_zstd_level if codec == Codec.ZSTD else None

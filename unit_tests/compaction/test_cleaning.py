@@ -13,6 +13,7 @@ from pybroker.compaction.cleaning import CannotClean, clean
 from pybroker.compaction.offset_map import ENTRY_BYTES
 from pybroker.errors import CorruptionError, StorageError
 from pybroker.records.builder import BatchBuilder
+from pybroker.records.compression import Codec
 from unit_tests.compaction.keyed import COMPACTED, HOUR_MS, MEMORY_BYTES, Keyed, fill
 from unit_tests.storage.batches import FIRST_TIMESTAMP
 
@@ -208,6 +209,28 @@ def test_small_segments_are_merged(keyed: Keyed) -> None:
     assert keyed.bench.log.segment_count == 2
     names = sorted(path.suffix for path in keyed.bench.path.iterdir())
     assert not {".cleaned", ".swap", ".deleted"} & set(names)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_cleaner_compresses_with_the_level_of_the_topic(tmp_path: Path, codec: Codec) -> None:
+    value = b" ".join(b"%x" % (number * number) for number in range(3000))
+    low = replace(
+        COMPACTED, compression_gzip_level=1, compression_lz4_level=9, compression_zstd_level=1
+    )
+    high = replace(
+        COMPACTED, compression_gzip_level=9, compression_lz4_level=12, compression_zstd_level=9
+    )
+    sizes = []
+    for number, config in enumerate((low, high)):
+        keyed = Keyed(tmp_path / str(number), config)
+        keyed.put((b"a", b"old"), (b"b", value), codec=codec)
+        keyed.put((b"a", b"new"))
+        keyed.clean_all()
+        ((header, _), _) = keyed.batches()
+        assert header.codec == codec
+        sizes.append(header.size)
+        assert keyed.replayed() == keyed.table
+    assert sizes[1] < sizes[0]
 
 
 def test_batch_with_more_keys_than_memory_is_reported(keyed: Keyed) -> None:

@@ -19,7 +19,7 @@ from pybroker.config.without_effect import options_without_effect, sentence
             ["preallocate", "leader.replication.throttled.replicas"],
         ),
         ({"follower.replication.throttled.replicas": "*"}, None),
-        ({"compression.zstd.level": "7"}, None),
+        ({"compression.zstd.level": "7"}, []),
         ({"message.format.version": "2.8"}, None),
         ({"preallocate": "true"}, None),
         # Kafka's default needs no warning; an invalid value is refused elsewhere.

@@ -340,6 +340,22 @@ async def test_batches_are_stored_in_the_codec_of_the_topic(
     assert [header.base_sequence for header in headers] == [0, 2]
 
 
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+async def test_leader_compresses_with_the_level_of_the_topic(bench: Bench, codec: str) -> None:
+    value = b" ".join(b"%x" % (number * number) for number in range(3000))
+    low, high = {"gzip": "1", "lz4": "9", "zstd": "1"}[codec], {"lz4": "12"}.get(codec, "9")
+    sizes = []
+    for topic, level in (("low", low), ("high", high)):
+        configs = {"compression.type": codec, f"compression.{codec}.level": level}
+        await bench.create(topic, configs=configs)
+        await bench.produce(topic, batch(value))
+        answer = await bench.fetch(topic, 0)
+        assert values_of(answer) == [value]
+        assert answer.records is not None
+        sizes.append(len(answer.records))
+    assert sizes[1] < sizes[0]
+
+
 async def test_a_batch_that_is_too_large_in_the_codec_of_the_topic_is_refused(
     bench: Bench,
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.records.compression import FRAMES_MAX, Codec, compress, decompress
+from pybroker.storage.log_config import LogConfig
 from unit_tests.records.vocabulary import LIMIT, refusal
 
 MIB = 1024 * 1024
@@ -119,6 +120,52 @@ def test_every_framing_that_is_cut_off_is_corrupt(framing: str) -> None:
             continue
         with pytest.raises(CorruptionError):
             decompress(codec, data[:length], LIMIT)
+
+
+PROSE = b" ".join(random.Random(8).choices([b"%x" % (n * n) for n in range(900)], k=20_000))
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"),
+    [
+        (Codec.GZIP, 1, 9),
+        (Codec.LZ4, 9, 12),  # 9 means the fast compressor, as in Kafka
+        (Codec.LZ4, 3, 17),
+        (Codec.ZSTD, -100, 3),
+        (Codec.ZSTD, 3, 19),
+    ],
+)
+def test_higher_level_makes_smaller_data(codec: Codec, low: int, high: int) -> None:
+    sizes = []
+    for level in (low, high):
+        data = compress(codec, PROSE, level)
+        assert decompress(codec, data, len(PROSE)) == PROSE
+        sizes.append(len(data))
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, -1), (Codec.LZ4, 9), (Codec.ZSTD, 3)])
+def test_default_levels_are_those_of_the_options(codec: Codec, level: int) -> None:
+    assert compress(codec, PROSE, level) == compress(codec, PROSE)
+    assert LogConfig().level_of(codec) == level
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"),
+    [
+        *((Codec.GZIP, level) for level in range(1, 10)),
+        *((Codec.LZ4, level) for level in range(1, 18)),
+        *((Codec.ZSTD, level) for level in (-131_072, 1, 22)),
+    ],
+)
+def test_every_level_can_be_decompressed(codec: Codec, level: int) -> None:
+    assert decompress(codec, compress(codec, TEXT, level), len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
+def test_codecs_without_levels_ignore_the_level(codec: Codec) -> None:
+    assert compress(codec, TEXT, 7) == compress(codec, TEXT)
+    assert LogConfig().level_of(codec) is None
 
 
 def test_snappy_is_written_as_xerial_in_blocks_of_32_kib() -> None:
