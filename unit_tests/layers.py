@@ -68,7 +68,7 @@ replication: append_rules authority follower isr isr_notifications marker_listen
     purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening
     truncation | catch_up | fetcher |
-    fetchers | manager | * | internal_log
+    fetchers | manager | isr_review | * | internal_log
 replication.health: log_end_reports step_aside | power_loss unhealthy_replicas
 server: acceptor limits receive_buffer refusals request_memory | connection | listener
 spark: cuts examples failures java option_values readability | snapshot_document | snapshot_model |

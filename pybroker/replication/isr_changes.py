@@ -28,6 +28,7 @@ from pybroker.metrics import Metrics
 from pybroker.model import NO_TOPIC_ID, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, OpResult, SessionEvent, SetOp
 from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
+from pybroker.replication.isr_review import IsrReview
 from pybroker.replication.leader_state import NOBODY, IsrChange
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
@@ -44,7 +45,6 @@ connection to ZooKeeper ends the pause."""
 _GATHER_S: Final = 0.05
 """How long the broker waits before it notifies the controller of a stored change. Changes that are
 stored meanwhile share the notification."""
-_PARTITIONS_A_TURN: Final = 500
 _NEWS: Final = (SessionEvent.CONNECTED, SessionEvent.RECONNECTED)
 
 _Led = tuple[Partition, int]
@@ -70,6 +70,7 @@ class IsrChanges:
         self._multis = MultiBatcher(coord, operations_max=_OPERATIONS_PER_MULTI_MAX)
         self._replicas = replicas
         self._clock = clock
+        self._review = IsrReview(replicas, clock)
         self._metrics = metrics
         self._again: list[IsrChange] = []
         """The changes of the current round whose result is unknown. The next round repeats them."""
@@ -354,13 +355,7 @@ class IsrChanges:
 
     async def review_all(self) -> None:
         """For each partition that this broker leads, propose the ISR change that is due, if any."""
-        lag_max_s, now = self._replicas.lag_max_s, self._clock.monotonic()
-        for number, partition in enumerate(list(self._replicas.partitions.values())):
-            if not partition.is_settled(now, lag_max_s):
-                self._replicas.review_isr(partition)
-            if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
-                await asyncio.sleep(0)
-                now = self._clock.monotonic()
+        await self._review.run()
 
     # the controller
 

@@ -19,7 +19,7 @@ from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may
 
 NO_INCARNATION: Final = -1
 NOBODY: Final = -1
-_LOOK_SHARE: Final = 0.4
+LOOK_SHARE: Final = 0.4
 """A leader checks the state node when it has had no proof of its leadership for this share of
 replica.lag.time.max.ms. The leader reviews the ISR twice within that time, and ZooKeeper's answer
 must arrive before the time ends."""
@@ -39,10 +39,10 @@ class FollowerFetch:
     """The incarnation of the follower's broker (KIP-903); -1 if the fetch does not contain it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SessionRequests:
     """The arrival times (monotonic seconds) of the last two requests in one fetch session of a
-    follower."""
+    follower. Compared by identity: many partitions share the requests of one session."""
 
     last_s: float
     last_but_one_s: float = -math.inf
@@ -243,7 +243,19 @@ class LeaderState:
             if each.log_end != leader_end:
                 return False
             oldest_s = min(oldest_s, each.followed_s)
-        return now - max(self._found_s, oldest_s) <= lag_max_s * _LOOK_SHARE
+        return now - max(self._found_s, oldest_s) <= lag_max_s * LOOK_SHARE
+
+    @property
+    def sessions(self) -> tuple[SessionRequests, ...] | None:
+        """The fetch sessions of all followers, if they decide `is_settled`: a settled leader stays
+        settled while both times of each session are recent, and nothing else changes. None if a
+        follower has fetched outside its session, or only once in it."""
+        found = []
+        for each in self.followers.values():
+            if each.session is None or each.session.last_but_one_s < each.fetched_s:
+                return None
+            found.append(each.session)
+        return tuple(found)
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
         """Return the new high watermark; `current` if it may not advance. Followers that are about
@@ -314,7 +326,7 @@ class LeaderState:
         )
         if isr != state.isr or (state.eligible and len(isr) >= required):
             return self._propose(isr, required, now)
-        may_be_replaced = now - self.led_s > lag_max_s * _LOOK_SHARE
+        may_be_replaced = now - self.led_s > lag_max_s * LOOK_SHARE
         if may_be_replaced or not self._doubted.isdisjoint(state.isr):
             self._doubted.clear()
             self._proposed_s = now

@@ -99,7 +99,7 @@ class ReplicaManager:
         self.isr_change_wanted = asyncio.Event()
         self.leadership_yield = LeadershipYield(broker_id, clock)
         self._exists = exists
-        self._logs = logs
+        self._logs, self.changes = logs, logs.changes
         self._blocking = blocking
         self.clock = clock
         self._opener = LogOpener(

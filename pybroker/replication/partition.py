@@ -78,7 +78,7 @@ class Partition(Watched):
         log.producers.decide(self._high_watermark)
         self.on_decided: Callable[[], None] = lambda: None
         """Called when the leader's high watermark has passed the marker of a transaction."""
-        log.changes.unsaved.add(topic_partition)
+        log.changes.committed(topic_partition)
 
     def replace_log(self, log: Log) -> None:
         """Use this copy of the log, in another log directory, instead of the present log."""
@@ -92,6 +92,11 @@ class Partition(Watched):
     def is_leader(self) -> bool:
         """Whether the controller's last command made this replica the leader."""
         return bool(self.granted)
+
+    @property
+    def followers(self) -> LeaderState | None:
+        """The leader's view of its followers; None if this replica does not lead."""
+        return self._leader
 
     @property
     def leader_epoch(self) -> int:
@@ -226,13 +231,6 @@ class Partition(Watched):
         self._recount()
         return change
 
-    def is_settled(self, now: float, lag_max_s: float) -> bool:
-        """Return whether `propose_isr` certainly has no change to propose at `now` (monotonic
-        s)."""
-        if self._leader is None or not self.is_replicated:
-            return True
-        return self._leader.is_settled(self.log.log_end_offset, now, lag_max_s)
-
     def propose_join(self, replica_id: int) -> IsrChange | None:
         """As the leader, return the proposed change that adds the follower `replica_id` to the ISR.
         Return None if the follower may not join now."""
@@ -315,6 +313,7 @@ class Partition(Watched):
         self._isr_size = len(facts.state.isr)
         self.is_replicated = len(self._leader.followers) > 0
         readable_bytes = self.settle()
+        self.log.changes.touch(self.topic_partition)
         self.changed()
         return readable_bytes
 
@@ -422,6 +421,7 @@ class Partition(Watched):
         if fetch.fetch_offset > leader_end:
             return 0  # a fetch beyond the log end reports no progress
         leader.fetched(fetch, leader_end=leader_end, now=now, lag_max_s=lag_max_s)
+        self.log.changes.touch(self.topic_partition)
         return self.settle()
 
     def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
@@ -434,6 +434,7 @@ class Partition(Watched):
     def session_ends(self, replica_id: int, session: SessionRequests) -> None:
         if self._leader is not None and replica_id in self._leader.followers:
             self._leader.followers[replica_id].end_session(session)
+            self.log.changes.touch(self.topic_partition)
 
     def is_stuck(self, replica_id: int) -> bool:
         """Return whether this follower repeats its fetch offset although the leader has more
@@ -479,7 +480,7 @@ class Partition(Watched):
 
     def _move_high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
-        self.log.changes.unsaved.add(self.topic_partition)  # after the change
+        self.log.changes.committed(self.topic_partition)  # after the change
         if self.log.producers.undecided and self.log.producers.decide(offset) and self._leader:
             self.changed()
             self.on_decided()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from pybroker.background import BackgroundTask, RetryLoop, on_this_loop
@@ -67,7 +67,12 @@ class Scrubber:
         self._interval_s = interval_s
         self._found = found
         self._suspects: dict[TopicPartition, int] = {}
+        self._changes = logs.changes.reader(logs.all())
+        self._unread: dict[TopicPartition, None] = {}
+        """The logs with records that were never checked."""
         self._looked_at: dict[TopicPartition, float] = {}
+        """Log -> the time of its last check (monotonic seconds), from the earliest to the latest
+        check."""
         self._task = BackgroundTask("scrubber")
         self._loop = RetryLoop("suspicions", self._look_at_suspects, _IDLE_S)
 
@@ -105,18 +110,39 @@ class Scrubber:
                 if key in self._looked_at:
                     await asyncio.sleep(min(_PAUSE_S, self._interval_s / (2 * len(due))))
                 await self._guarded(key, None, _ALL)
-                self._looked_at[key] = self._clock.monotonic()
+                self._checked(key)
             if not due:
                 await asyncio.sleep(min(_REST_S, self._interval_s))
 
     def _due(self) -> list[TopicPartition]:
         """Return the partitions whose log has records and has not been checked for `interval_s`.
-        Those not checked for the longest time come first."""
-        logs = self._logs.all().items()
-        read = {key: self._looked_at.get(key, -math.inf) for key, log in logs if log.size_bytes}
-        self._looked_at = {key: at for key, at in read.items() if at > -math.inf}
+        Those not checked for the longest time come first. Only changed logs and due ones cost
+        time."""
+        for key in self._changes.take():
+            if not self._has_records(key):
+                self._forget(key)
+            elif key not in self._looked_at:
+                self._unread[key] = None
         before = self._clock.monotonic() - self._interval_s
-        return sorted((key for key, at in read.items() if at <= before), key=read.__getitem__)
+        checked = takewhile(lambda each: each[1] <= before, self._looked_at.items())
+        due = [*self._unread, *(key for key, _ in checked)]
+        for key in due:
+            if not self._has_records(key):
+                self._forget(key)
+        return [key for key in due if key in self._unread or key in self._looked_at]
+
+    def _has_records(self, key: TopicPartition) -> bool:
+        opened = self._logs.log(key)
+        return opened is not None and opened.size_bytes > 0
+
+    def _checked(self, key: TopicPartition) -> None:
+        self._forget(key)
+        self._looked_at[key] = self._clock.monotonic()
+
+    def _forget(self, key: TopicPartition) -> None:
+        """Forget the last check. A later append notes the log again."""
+        self._unread.pop(key, None)
+        self._looked_at.pop(key, None)
 
     async def _guarded(self, key: TopicPartition, place: Place | None, segments: int) -> None:
         try:

@@ -111,7 +111,7 @@ def run_retention(
         except (BrokerError, StorageError) as error:
             log.error("retention failed, trying again partition=%s error=%s", partition, error)
             continue
-        partition_log.changes.note(partition)  # an earlier note may have been lost
+        partition_log.changes.note_files(partition)  # an earlier note may have been lost
         if deleted:
             log.info(
                 "segments deleted by retention partition=%s count=%d log_start=%d",

@@ -195,7 +195,7 @@ class Log:
             self.segments.active.append(view[start:end], batches, self.config.index_interval_bytes)
         except StorageError as error:
             raise self._cut_back(error) from error
-        self.changes.unflushed.add(self.topic_partition)
+        self.changes.appended(self.topic_partition)
         for position, header in run:
             if header.producer_id >= 0:
                 marker = lookup.marker_of(view[position : position + header.size], header)
@@ -221,7 +221,7 @@ class Log:
     def _after_append(self, now_ms: int) -> None:
         self._segment_roll.written(now_ms)
         self.last_append_ms = now_ms
-        self.changes.unflushed.add(self.topic_partition)
+        self.changes.appended(self.topic_partition)
         if self.config.flush_messages != NEVER:
             tolerated = self._durability.tolerates(self.log_end_offset, self.config)
             if not tolerated and not self._owner.sync_due(self):

@@ -1,26 +1,28 @@
-"""Notes which logs have changed since a periodic duty last read them.
+"""Notes which partitions have changed since a periodic duty last looked at them.
 
-A duty reads only the noted logs, so its work is proportional to the changes, not to the number of
-logs. The order of the steps ensures that no change is missed. A writer first changes the log, then
-notes it. The duty first removes the note, then reads the log. So if the log changes meanwhile, the
-duty reads the change, or the writer notes the log again. A superfluous note does no harm.
-Retention notes every log, so a missing note delays a duty by at most
-log.retention.check.interval.ms.
+A duty looks only at the noted partitions, so its work is proportional to the changes, not to the
+number of partitions. The order of the steps ensures that no change is missed. A writer first
+changes the log, then notes it. The duty first removes the note, then reads the log. So if the log
+changes meanwhile, the duty reads the change, or the writer notes the log again. A superfluous note
+does no harm.
+
+The checkpoints, the flushes and the removal of deleted files have a set each: they run in threads.
+The other duties run on the event loop and have a `ChangeReader` each; one note serves all readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pybroker.model import TopicPartition
 
 
 class LogChanges:
-    """The notes about the changed logs of a broker, a set for each periodic duty. Any thread may
-    change a set: adding, discarding and copying are atomic."""
+    """The notes about the changed partitions of a broker. Any thread may change a set: adding,
+    discarding and copying are atomic."""
 
-    __slots__ = ("doomed", "unflushed", "unsaved")
+    __slots__ = ("_readers", "_touched", "doomed", "unflushed", "unsaved")
 
     def __init__(self) -> None:
         self.unflushed: set[TopicPartition] = set()
@@ -29,12 +31,49 @@ class LogChanges:
         """The partitions whose values in the checkpoint files may be out of date."""
         self.doomed: set[TopicPartition] = set()
         """The logs that may have files of deleted segments on the disk."""
+        self._touched: dict[TopicPartition, None] = {}
+        """The notes that no reader has taken yet. A dictionary keeps their order, so that a
+        simulation repeats it."""
+        self._readers: list[ChangeReader] = []
 
     def note(self, partition: TopicPartition) -> None:
-        """Add the partition's log to the notes of every periodic duty."""
+        """Add the partition to the notes of every periodic duty."""
+        self.note_files(partition)
+        self._touched[partition] = None
+
+    def note_files(self, partition: TopicPartition) -> None:
+        """Add the partition to the notes of the duties that write or remove files."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)
+
+    def appended(self, partition: TopicPartition) -> None:
+        """Note that the partition's log end has moved."""
+        self.unflushed.add(partition)
+        self._touched[partition] = None
+
+    def committed(self, partition: TopicPartition) -> None:
+        """Note that the partition's high watermark has moved."""
+        self.unsaved.add(partition)
+        self._touched[partition] = None
+
+    def touch(self, partition: TopicPartition) -> None:
+        """Note a change of the partition, such as one of its role, that no file has to show."""
+        self._touched[partition] = None
+
+    def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:
+        """Return a reader of the later notes. Its first `take` also returns `partitions`."""
+        reader = ChangeReader(self, partitions)
+        self._readers.append(reader)
+        return reader
+
+    def share(self) -> None:
+        """Give all notes to all readers. The caller runs on the event loop, as all readers do."""
+        touched = self._touched.copy()
+        for partition in touched:
+            self._touched.pop(partition, None)
+        for reader in self._readers:
+            reader.noted.update(touched)
 
     @contextmanager
     def noted(self, partition: TopicPartition) -> Iterator[None]:
@@ -44,6 +83,29 @@ class LogChanges:
             yield
         finally:
             self.note(partition)
+
+
+class ChangeReader:
+    """The notes for one periodic duty, which runs on the event loop."""
+
+    __slots__ = ("_changes", "noted")
+
+    def __init__(self, changes: LogChanges, partitions: Iterable[TopicPartition]) -> None:
+        self._changes = changes
+        self.noted: dict[TopicPartition, None] = dict.fromkeys(partitions)
+        """The partitions that the duty has to look at, without the newest notes."""
+
+    def take(self) -> list[TopicPartition]:
+        """Remove all notes and return them, in their order. The caller looks at the partitions
+        afterwards."""
+        self._changes.share()
+        taken = list(self.noted)
+        self.noted.clear()
+        return taken
+
+    def note(self, partition: TopicPartition) -> None:
+        """Let the next `take` return the partition again."""
+        self.noted[partition] = None
 
 
 def take(noted: set[TopicPartition]) -> set[TopicPartition]:

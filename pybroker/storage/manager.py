@@ -87,7 +87,7 @@ class LogManager:
         self._flush_idle_ms = flush_idle_ms
         self._listeners: list[FailureListener] = [] if on_failure is None else [on_failure]
         self.refusals = chores.Refusals(clock)
-        self._changes = LogChanges()
+        self.changes = LogChanges()
         self._table = LogTable(self._directories, disk, self._rng)
         self._logs = self._table.logs
         self._home = self._table.home
@@ -95,7 +95,7 @@ class LogManager:
         self._deleted = self._table.deleted
         self.checkpoints = CheckpointWriter(
             self._table,
-            self._changes,
+            self.changes,
             refused=self.refusals.tell,
             failed=self._directory_failed,
         )
@@ -165,10 +165,10 @@ class LogManager:
         for partition, found in opening.opened.items():
             self._logs[partition] = found.log
             self._home[partition] = opening.home[partition]
-            self._changes.note(partition)
+            self.changes.note(partition)
             self.health.find(found.log, is_suspect=is_suspect(opening.home[partition]))
         for directory in self._directories.usable():
-            self._changes.unsaved.update(directory.missing)
+            self.changes.unsaved.update(directory.missing)
             for partition in directory.missing:
                 self.health.move(partition, Event.LOST)
         self.accepted_losses = frozenset(opening.accepted_losses)
@@ -187,7 +187,7 @@ class LogManager:
             self._rng,
             partial(self.refusals.of_log, directory.path),
             lambda log: self.sync_due(log),  # noqa: PLW0108 - replaced when the broker starts
-            self._changes,
+            self.changes,
         )
 
     @property
@@ -305,7 +305,7 @@ class LogManager:
                 self.health.forget(partition)
             self._home[partition] = directory
             self._logs[partition] = log
-            self._changes.note(partition)
+            self.changes.note(partition)
             return log
 
     def _adopt(self, log: Log, config: LogConfig, topic_id: uuid.UUID) -> Log:
@@ -375,7 +375,7 @@ class LogManager:
         log.release()
         del self._logs[partition]
         del self._home[partition]
-        self._changes.unsaved.add(partition)
+        self.changes.note(partition)
         return self._table.rename_away(log, directory, purpose)
 
     # -- checkpoints
@@ -405,7 +405,7 @@ class LogManager:
                 return
             self.moves.lower(partition, offset)
             directory.lower(partition, offset)
-            self._changes.unsaved.add(partition)
+            self.changes.unsaved.add(partition)
 
     # -- chores
 
@@ -413,12 +413,12 @@ class LogManager:
         """Flush the closed segments of all logs. Flush the active segment of a log, too, if the log
         is idle, or if its flush.ms or flush.messages is reached. Return the number of flushed logs.
         Waits for the disk. The caller calls it every second."""
-        keys = take(self._changes.unflushed)
+        keys = take(self.changes.unflushed)
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         try:
             touched = chores.flush_idle(logs, now_ms, self._flush_idle_ms)
         finally:
-            self._changes.unflushed.update(chores.unflushed(logs))
+            self.changes.unflushed.update(chores.unflushed(logs))
         if touched:
             self.checkpoints.write_recovery_points(keys)
         return touched
@@ -441,13 +441,13 @@ class LogManager:
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted logs and segments whose delay has passed at the time `now_ms`
         (wall clock). Waits for the disk."""
-        for partition in self._changes.doomed.copy():
-            self._changes.doomed.discard(partition)
+        for partition in self.changes.doomed.copy():
+            self.changes.doomed.discard(partition)
             log = self._logs.get(partition)
             if log is not None:
                 log.remove_doomed(now_ms)
                 if log.segments.has_doomed:
-                    self._changes.doomed.add(partition)
+                    self.changes.doomed.add(partition)
         with self._lock:
             self._deleted.remove_due(now_ms)
 

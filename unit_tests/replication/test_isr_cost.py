@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
+from pybroker.replication.isr_review import IsrReview
+from pybroker.replication.leader_state import SessionRequests
 from pybroker.replication.partition import Partition
 from unit_tests.patience import until
 from unit_tests.replication.leading import ALL, LAG_S, Leading
@@ -100,3 +104,117 @@ async def test_a_review_looks_only_at_partitions_that_are_not_settled(leading: L
     leading.clock.advance(LAG_S)
     await leading.changes.review_all()
     assert set(reviewed) == set(MANY)
+
+
+class Quiet:
+    """Many led partitions at rest, with two followers that fetch in one session each.
+    `reviewed` returns the partitions at which the next review looks."""
+
+    def __init__(self, leading: Leading, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.leading = leading
+        self.sessions = {broker: SessionRequests(leading.clock.monotonic()) for broker in (2, 3)}
+        self._looked_at: list[TopicPartition] = []
+        look_at = IsrReview._look_at
+
+        def noting(review: IsrReview, key: TopicPartition, now: float) -> None:
+            self._looked_at.append(key)
+            look_at(review, key, now)
+
+        monkeypatch.setattr(IsrReview, "_look_at", noting)
+
+    async def begin(self) -> None:
+        await self.leading.lead(*MANY)
+        for key in MANY:
+            self.fetch(key, 0)
+            self.fetch(key, 0)
+        self.fetch_nothing()
+        self.fetch_nothing()
+        await self.reviewed()
+        await until(lambda: not any(self._is_pending(key) for key in MANY))
+        await self.reviewed()
+
+    def _is_pending(self, key: TopicPartition) -> bool:
+        followers = self.leading.partition(key).followers
+        return followers is not None and followers.pending is not None
+
+    def fetch(self, key: TopicPartition, offset: int) -> None:
+        """Let both followers fetch the partition, and then repeat the fetch in their sessions."""
+        for broker, session in self.sessions.items():
+            self.leading.fetch(broker, offset, key=key)
+            self.leading.partition(key).session_repeats(broker, session)
+
+    def fetch_nothing(self, *brokers: int) -> None:
+        """Let the followers send a request of their session that has no changed partition."""
+        for broker in brokers or (2, 3):
+            self.sessions[broker].arrived(self.leading.clock.monotonic())
+
+    async def reviewed(self) -> list[TopicPartition]:
+        self._looked_at.clear()
+        await self.leading.changes.review_all()
+        return sorted(self._looked_at)
+
+
+@pytest.fixture
+async def quiet(leading: Leading, monkeypatch: pytest.MonkeyPatch) -> Quiet:
+    stage = Quiet(leading, monkeypatch)
+    await stage.begin()
+    return stage
+
+
+async def test_a_review_does_not_look_at_quiet_partitions(quiet: Quiet) -> None:
+    for _ in range(10):
+        quiet.leading.clock.advance(LAG_S / 4)
+        quiet.fetch_nothing()
+        quiet.leading.clock.advance(LAG_S / 4)
+        quiet.fetch_nothing()
+        assert await quiet.reviewed() == []
+
+
+@pytest.mark.parametrize("stopped", [2, 3])
+async def test_a_follower_whose_session_stops_is_noticed(quiet: Quiet, stopped: int) -> None:
+    for _ in range(2):
+        quiet.leading.clock.advance(LAG_S / 4)
+        quiet.fetch_nothing(5 - stopped)
+    assert await quiet.reviewed() == MANY
+    assert set(quiet.leading.replicas.manager.isr_changes) == set(MANY)
+
+
+def append(quiet: Quiet) -> None:
+    quiet.leading.replicas.append(key=MANY[7])
+
+
+def fetch_again(quiet: Quiet) -> None:
+    quiet.leading.fetch(2, 0, key=MANY[7])
+
+
+def restart_follower(quiet: Quiet) -> None:
+    quiet.leading.fetch(2, 0, key=MANY[7], incarnation=1)
+
+
+def leave_session(quiet: Quiet) -> None:
+    quiet.leading.partition(MANY[7]).session_ends(2, quiet.sessions[2])
+
+
+@pytest.mark.parametrize("event", [append, fetch_again, restart_follower, leave_session])
+async def test_each_event_of_a_partition_lets_the_review_look_at_it(
+    quiet: Quiet, event: Callable[[Quiet], None]
+) -> None:
+    event(quiet)
+    assert await quiet.reviewed() == [MANY[7]]
+
+
+async def test_a_new_leader_epoch_lets_the_review_look_at_the_partition(quiet: Quiet) -> None:
+    await quiet.leading.lead(MANY[7], epoch=1)
+    assert await quiet.reviewed() == [MANY[7]]
+
+
+async def test_a_partition_in_lag_is_looked_at_until_it_is_quiet_again(quiet: Quiet) -> None:
+    append(quiet)
+    for _ in range(3):
+        quiet.fetch_nothing()
+        assert await quiet.reviewed() == [MANY[7]]
+    quiet.fetch(MANY[7], 1)
+    quiet.fetch_nothing()
+    quiet.fetch_nothing()
+    assert await quiet.reviewed() == [MANY[7]]
+    assert await quiet.reviewed() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -43,23 +43,45 @@ def scrubbing(replicas: Replicas, interval_s: float = INTERVAL_S) -> Scrubber:
     )
 
 
-async def test_one_walk_over_the_logs_serves_all_searches(
+async def test_the_choice_looks_only_at_logs_that_changed_or_are_due(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walks = 0
-    walk = LogManager.all
+    looked_at: set[TopicPartition] = set()
+    find = LogManager.log
 
-    def counted(logs: LogManager) -> Mapping[TopicPartition, Log]:
-        nonlocal walks
-        walks += 1
-        return walk(logs)
+    def noted(logs: LogManager, partition: TopicPartition) -> Log | None:
+        looked_at.add(partition)
+        return find(logs, partition)
 
-    monkeypatch.setattr(LogManager, "all", counted)
+    monkeypatch.setattr(LogManager, "log", noted)
+    scrubber = scrubbing(replicas, WEEK_S)
+    assert scrubber._due() == MANY
+    for key in MANY:
+        scrubber._checked(key)
+    assert scrubber._due() == []  # takes the notes of the role changes and appends
+    looked_at.clear()
+    assert scrubber._due() == []
+    assert looked_at == set()
+    replicas.append(key=NEW)
+    looked_at.clear()
+    assert scrubber._due() == [NEW]
+    assert looked_at == {NEW}
+    scrubber._checked(NEW)
+    replicas.clock.advance(WEEK_S)
+    assert scrubber._due() == [*MANY, NEW]
+
+
+async def test_a_log_that_was_emptied_is_checked_after_its_next_append(replicas: Replicas) -> None:
     scrubber = scrubbing(replicas)
-    scrubber.start()
-    await until(lambda: len(scrubber._looked_at) == len(MANY) and walks > 1)
-    await scrubber.stop()
-    assert walks < len(MANY)
+    for key in scrubber._due():
+        scrubber._checked(key)
+    await replicas.told(facts(T0, leader=2, epoch=1))
+    replicas.partition(T0).start_over(7)
+    replicas.clock.advance(INTERVAL_S)
+    assert scrubber._due() == MANY[1:]
+    await replicas.told(facts(T0, epoch=2))
+    replicas.append(key=T0)
+    assert scrubber._due()[0] == T0
 
 
 async def test_the_first_check_of_all_logs_after_a_start_has_no_pauses(
@@ -80,10 +102,10 @@ async def test_logs_come_in_the_order_of_their_last_search(replicas: Replicas) -
     scrubber = scrubbing(replicas)
     assert scrubber._due() == MANY
     for key in reversed(MANY):
-        scrubber._looked_at[key] = replicas.clock.monotonic()
+        scrubber._checked(key)
         replicas.clock.advance(1.0)
     assert scrubber._due() == list(reversed(MANY))
-    scrubber._looked_at[T0] = replicas.clock.monotonic()
+    scrubber._checked(T0)
     assert scrubber._due() == list(reversed(MANY))[:-1]
     replicas.append(key=NEW)
     assert scrubber._due()[0] == NEW

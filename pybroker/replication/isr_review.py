@@ -1,0 +1,67 @@
+"""The periodic review of the ISR: it finds the followers that lag, and the leaders that have no
+proof of their leadership.
+
+A review looks at the partitions that have changed since, and at those that were not settled. A
+settled partition changes its state only by an event that notes it, or because the followers' fetch
+sessions end. Thousands of partitions share a few sessions. So the review looks at the sessions, and
+only if one of them has stopped, at its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pybroker.model import TopicPartition
+from pybroker.ports import Clock
+from pybroker.replication.leader_state import LOOK_SHARE, SessionRequests
+from pybroker.replication.manager import ReplicaManager
+
+_PARTITIONS_A_TURN: Final = 500
+
+Sessions = tuple[SessionRequests, ...]
+
+
+class IsrReview:
+    """Reviews the partitions of `replicas` that this broker leads. Used from the event loop
+    only."""
+
+    def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._changes = replicas.changes.reader(replicas.partitions)
+        self._quiet: dict[Sessions, set[TopicPartition]] = {}
+        """Fetch sessions of followers -> the partitions that were settled, and stay so while these
+        sessions go on. A partition that has changed since may still be here."""
+
+    async def run(self) -> None:
+        """For each partition that this broker leads, propose the ISR change that is due, if any."""
+        now = self._clock.monotonic()
+        self._wake_quiet(now)
+        for number, key in enumerate(self._changes.take()):
+            self._look_at(key, now)
+            if number % _PARTITIONS_A_TURN == _PARTITIONS_A_TURN - 1:
+                await asyncio.sleep(0)
+                now = self._clock.monotonic()
+
+    def _wake_quiet(self, now: float) -> None:
+        """Note the partitions whose followers' sessions have stopped."""
+        oldest_s = now - self._replicas.lag_max_s * LOOK_SHARE
+        for sessions in list(self._quiet):
+            if any(each.last_but_one_s < oldest_s for each in sessions):
+                for key in sorted(self._quiet.pop(sessions)):
+                    self._changes.note(key)
+
+    def _look_at(self, key: TopicPartition, now: float) -> None:
+        partition = self._replicas.partitions.get(key)
+        if partition is None or partition.followers is None or not partition.is_replicated:
+            return
+        followers, lag_max_s = partition.followers, self._replicas.lag_max_s
+        is_settled = followers.is_settled(partition.log.log_end_offset, now, lag_max_s)
+        sessions = followers.sessions if is_settled else None
+        if sessions is None:
+            self._changes.note(key)
+        else:
+            self._quiet.setdefault(sessions, set()).add(key)
+        if not is_settled:
+            self._replicas.review_isr(partition)
