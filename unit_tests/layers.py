@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: background bounded_gather clock errors metrics model tool_list yield_every |
+pybroker: background bounded_gather clock due_queue errors metrics model tool_list yield_every |
     group_lag ports | applog
     wire | config records | coordinator storage | compaction |
     replication | handlers | admin client server |
@@ -49,7 +49,7 @@ coordinator.groups: fence memory_limit offset_store options states | calls recor
 coordinator.offsets: applied_marker classic_nodes commit_watches log_records nodes storage_mark |
     offset_log removal transaction_writes | zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
-coordinator.transactions: commits deleted_partitions due_queue markers producer_ids states |
+coordinator.transactions: commits deleted_partitions markers producer_ids states |
     dependencies transaction | decisions records | coordinator | service
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
@@ -81,7 +81,7 @@ storage: * | txn_index | checkpoints files index_table producer_state retention 
     epoch_file offset_index producer_snapshot time_index | directory_set segment snapshot_files |
     segment_files | undeleted_segments segment_roll segments | durability log_parts lookup |
     epoch_check log recovery | checkpointed chores loader log_table replica_health scrub |
-    checkpoint_writer ending moves | opening relocation | manager
+    checkpoint_writer ending moves retention_schedule | opening relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin
 testing.history: ops values | model | client_rules eras group_rules loader measures

@@ -24,7 +24,6 @@ from pybroker.coordinator.transactions import decisions
 from pybroker.coordinator.transactions.commits import Commits
 from pybroker.coordinator.transactions.decisions import Fence, Init
 from pybroker.coordinator.transactions.dependencies import TransactionDependencies
-from pybroker.coordinator.transactions.due_queue import DueQueue
 from pybroker.coordinator.transactions.markers import Completion
 from pybroker.coordinator.transactions.records import (
     decode_key,
@@ -34,6 +33,7 @@ from pybroker.coordinator.transactions.records import (
 )
 from pybroker.coordinator.transactions.states import IDLE, PREPARED, TransactionState
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
+from pybroker.due_queue import DueQueue
 from pybroker.errors import BrokerError, ErrorCode, MalformedInput
 from pybroker.model import TopicPartition, TransactionMarker
 from pybroker.ports import KeyValue
@@ -83,9 +83,9 @@ class TransactionCoordinator:
         self._config = dependencies.config
         self._entries: dict[str, _Entry] = {}
         self._commits = Commits(context)
-        self._time_outs = DueQueue()
+        self._time_outs = DueQueue[str]()
         """The transactional ids with an open transaction, by its deadline."""
-        self._expirations = DueQueue()
+        self._expirations = DueQueue[str]()
         """All transactional ids, by the time at which they can expire."""
         self._sweeps = [
             BackgroundTask(f"transaction-{name} {context.partition}")

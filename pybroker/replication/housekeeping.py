@@ -21,6 +21,7 @@ from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
 from pybroker.replication.manager import ReplicaManager
 from pybroker.storage.manager import LogManager
+from pybroker.storage.retention_schedule import RetentionSchedule
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Housekeeping:
         self._config = config
         self._flush_check_ms = flush_check_ms
         self._tasks = TaskOwner()
+        self._retention = RetentionSchedule(logs.changes.reader(logs.all()), logs.log)
         self.cleaner = LogCleaner(
             logs=logs,
             high_watermark=self._high_watermark,
@@ -101,14 +103,13 @@ class Housekeeping:
 
     async def _retain(self) -> None:
         high_watermarks = self._replicas.high_watermarks()
-        keys = list(self._logs.all())
+        keys = self._retention.due(self._clock.wall_ms())
         for start in range(0, len(keys), _LOGS_A_TURN):
-            self._logs.run_retention(
-                self._clock.wall_ms(),
-                lambda key: high_watermarks.get(key, 0),
-                self._replicas.busy,
-                keys[start : start + _LOGS_A_TURN],
-            )
+            now_ms, busy = self._clock.wall_ms(), self._replicas.busy
+            turn = keys[start : start + _LOGS_A_TURN]
+            self._logs.run_retention(now_ms, lambda key: high_watermarks.get(key, 0), busy, turn)
+            for key in turn:
+                self._retention.looked_at(key, now_ms, busy)
             await asyncio.sleep(0)
 
     async def _flush_due(self) -> None:

@@ -110,6 +110,7 @@ def run_retention(
             partition_log.producers.expire(now_ms, producer_id_expiration_ms)
         except (BrokerError, StorageError) as error:
             log.error("retention failed, trying again partition=%s error=%s", partition, error)
+            partition_log.changes.touch(partition)
             continue
         partition_log.changes.note_files(partition)  # an earlier note may have been lost
         if deleted:

@@ -316,7 +316,7 @@ class LogManager:
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"{log.topic_partition}: the log has topic id {log.topic_id}, expected {topic_id}",
             )
-        log.set_config(config)
+        self.set_config(log.topic_partition, config)
         if log.topic_id is None:
             self._write_topic_id(log, topic_id)
         return log
@@ -332,6 +332,7 @@ class LogManager:
         log = self._logs.get(partition)
         if log is not None:
             log.set_config(config)
+            self.changes.touch(partition)
 
     def delete(self, partition: TopicPartition) -> None:
         """Delete the partition's log, if it has one: rename its directory. `remove_deleted` removes

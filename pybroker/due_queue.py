@@ -5,28 +5,40 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 
-class DueQueue:
-    """Keys (transactional ids) with the times (ms since 1970) at which they are due. A key is in
-    the queue at most once. If its time is moved later, the queue does not change: `take_due` yields
-    the key too early, and the caller puts it in again."""
+class Sortable(Protocol):
+    """A hashable key of a queue. Keys that are due at the same time come in their order."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+
+Key = TypeVar("Key", bound=Sortable)
+
+
+class DueQueue(Generic[Key]):
+    """Keys with the times (ms since 1970) at which they are due. A key is in the queue at most
+    once. If its time is moved later, the queue does not change: `take_due` yields the key too
+    early, and the caller puts it in again."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, str]] = []
-        self._queued: dict[str, int] = {}
+        self._heap: list[tuple[int, Key]] = []
+        self._queued: dict[Key, int] = {}
 
     def __len__(self) -> int:
         return len(self._queued)
 
-    def put(self, key: str, due_ms: int) -> None:
+    def put(self, key: Key, due_ms: int) -> None:
         """Add the key, or move it to an earlier time. Do nothing if it is due earlier already."""
         known_ms = self._queued.get(key)
         if known_ms is None or due_ms < known_ms:
             self._queued[key] = due_ms
             heapq.heappush(self._heap, (due_ms, key))
 
-    def take_due(self, now_ms: int) -> Iterator[str]:
+    def take_due(self, now_ms: int) -> Iterator[Key]:
         """Remove and yield the keys that are due, the earliest first. Keys that are added during
         the iteration are yielded too if they are due."""
         while self._heap and self._heap[0][0] <= now_ms:

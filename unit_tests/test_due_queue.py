@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from pybroker.coordinator.transactions.due_queue import DueQueue
+from pybroker.due_queue import DueQueue
 
 
 def test_keys_come_in_the_order_of_their_times() -> None:
-    queue = DueQueue()
+    queue = DueQueue[str]()
     for key, due in (("b", 5), ("a", 3), ("c", 9)):
         queue.put(key, due)
     assert list(queue.take_due(2)) == []
@@ -18,7 +18,7 @@ def test_keys_come_in_the_order_of_their_times() -> None:
 
 
 def test_key_is_in_the_queue_once_at_its_earliest_time() -> None:
-    queue = DueQueue()
+    queue = DueQueue[str]()
     for due in (5, 8, 3, 4):
         queue.put("a", due)
     assert len(queue) == 1
@@ -27,7 +27,7 @@ def test_key_is_in_the_queue_once_at_its_earliest_time() -> None:
 
 
 def test_key_can_be_put_in_again_while_the_due_keys_are_taken() -> None:
-    queue = DueQueue()
+    queue = DueQueue[str]()
     queue.put("a", 1)
     queue.put("b", 2)
     taken = []
@@ -41,7 +41,7 @@ def test_key_can_be_put_in_again_while_the_due_keys_are_taken() -> None:
 
 def test_queue_agrees_with_a_sorted_list() -> None:
     rng = random.Random(7)
-    queue = DueQueue()
+    queue = DueQueue[str]()
     model: dict[str, int] = {}
     for now in range(1_000):
         key, due = f"k{rng.randrange(20)}", now + rng.randrange(30)
