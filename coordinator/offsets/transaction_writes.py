@@ -158,8 +158,8 @@ class TransactionWrites:
                 if code is not ErrorCode.NONE:
                     refused[key] = committed
                     log.error(
-                        "transactional_offset_refused group=%s partition=%s reason=%s: it is"
-                        " tried again at the next load",
+                        "transactional_offset_refused group=%s partition=%s reason=%s: the next"
+                        " coordinator that loads the partition tries again",
                         key.group_id,
                         key.topic_partition,
                         code.name,
@@ -185,8 +185,8 @@ class TransactionWrites:
             if code is ErrorCode.NONE or self._has_ended:
                 return
             log.info(
-                "transactional_offsets_not_written partition=%d transactions=%d code=%s: tried"
-                " again",
+                "transactional_offsets_not_written partition=%d transactions=%d code=%s: the"
+                " coordinator tries again",
                 self._shard.partition,
                 len(self._waiting),
                 code.name,

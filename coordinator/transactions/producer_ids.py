@@ -76,7 +76,8 @@ class ProducerIds:
             if self._reserve is task:
                 self._reserve = None
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot take a block of producer ids: {error}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"no block of producer ids can be taken from ZooKeeper: {error}",
             ) from error
         if self._reserve is task:
             self._reserve = None
