@@ -355,7 +355,8 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingE
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: the leader has no epoch {wanted.last_fetched_epoch}",
+            f"{partition.topic_partition}: the reader's last record has leader epoch"
+            f" {wanted.last_fetched_epoch}, which is later than all epochs of the leader's log",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
         return None  # out of range: the read returns the error

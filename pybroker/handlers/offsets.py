@@ -112,7 +112,8 @@ def require_lease(services: Services) -> None:
     suffice for commits of offsets."""
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "ZooKeeper does not answer this broker"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "ZooKeeper does not answer this broker, so it may not commit offsets",
         )
 
 

@@ -64,11 +64,13 @@ def begin_guards(services: Services, message: ProduceRequest) -> Guards:
         return NO_GUARDS
     if message.transactional_id is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return Guards(BrokerError(code, "the request has transactional batches, but no id"))
+        detail = "the request has transactional batches but no transactional id"
+        return Guards(BrokerError(code, detail))
     producers = {(each.producer_id, each.producer_epoch) for each in headers.values()}
     if len(producers) > 1:
         code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        return Guards(BrokerError(code, "the transactional batches have several producers"))
+        detail = "the transactional batches of the request have several producers, expected one"
+        return Guards(BrokerError(code, detail))
     producer = Producer(*producers.pop())
     guards = Guards(producer=producer)
     now_ms = services.clock.wall_ms()
@@ -101,7 +103,7 @@ def _as_produce_errors(
     metadata."""
     errors = {}
     for key, code in found.items():
-        detail = f"{key}: the transaction is not verified: {code.name}"
+        detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"
         if code in RETRIABLE:
             code = ErrorCode.NOT_ENOUGH_REPLICAS
         elif code is ErrorCode.INVALID_TXN_STATE:

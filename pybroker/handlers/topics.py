@@ -216,7 +216,9 @@ def require_controller(services: Services) -> None:
         )
     if not services.controller.is_active:
         raise BrokerError(
-            ErrorCode.NOT_CONTROLLER, f"the controller is broker {services.controller_id}"
+            ErrorCode.NOT_CONTROLLER,
+            "this broker is not the controller; the controller is broker"
+            f" {services.controller_id} (-1: unknown)",
         )
 
 

@@ -83,7 +83,8 @@ def _require_authorized(services: Services, request: Request, marker: WritableTx
     if marker.transaction_result and request.listener != services.config.inter_broker_listener:
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"listener {request.listener} is not that of the brokers",
+            "only brokers may commit a transaction by WriteTxnMarkers, on the inter-broker listener"
+            f" {services.config.inter_broker_listener}; the request came on {request.listener}",
         )
 
 

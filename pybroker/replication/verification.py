@@ -105,5 +105,5 @@ class TransactionVerification:
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:
             for code in (await self.confirm(transactional_id, producer, (key,))).values():
-                raise BrokerError(code, f"{key}: the transaction is not verified")
+                raise BrokerError(code, f"{key}: the coordinator did not confirm the transaction")
         return guard
