@@ -121,7 +121,10 @@ class RemoteVerifier:
                 for question in asked:
                     _settle(question, answers, error)
         finally:
-            stopped = BrokerError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was not asked")
+            stopped = BrokerError(
+                ErrorCode.NETWORK_EXCEPTION,
+                f"the request to the coordinator, broker {broker_id}, was cancelled",
+            )
             for question in [*asked, *self._waiting.pop(broker_id)]:
                 _settle(question, {}, stopped)
 
