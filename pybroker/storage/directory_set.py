@@ -96,7 +96,9 @@ class DirectorySet:
         for what, ids in (("broker", broker_ids), ("cluster", cluster_ids)):
             if len(ids) > 1:
                 listed = ", ".join(f"{path} to {what} {id}" for id, path in ids.items())
-                raise StartupError(f"log directories belong to different {what}s: {listed}")
+                raise StartupError(
+                    f"log directories belong to different {what}s: {listed}; correct log.dirs"
+                )
         return next(iter(broker_ids), None), next(iter(cluster_ids), None)
 
     def lock(self, process_id: int) -> None:
