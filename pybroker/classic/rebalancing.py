@@ -186,7 +186,8 @@ class Rebalancer:
                 obstacle, cause = str(error), error
             except _MAY_PASS as error:
                 obstacle, cause = str(error) or repr(error), error
-                log.info("rebalance try failed consumer=%s reason=%s", self._consumer_id, obstacle)
+                text = "attempt to rebalance failed consumer=%s reason=%s"
+                log.info(text, self._consumer_id, obstacle)
             else:
                 if obstacle is None:
                     self._is_member = True
