@@ -8,8 +8,9 @@ BrokerError instead.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Final
+import functools
+from collections.abc import Callable, Iterator
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode, StorageError
 from pybroker.model import TopicPartition
@@ -23,6 +24,9 @@ from pybroker.storage.segment import SCRUB_BYTES, Segment
 from pybroker.storage.segments import Segments
 from pybroker.storage.snapshot_files import SnapshotFiles
 from pybroker.storage.txn_index import AbortedTransaction
+
+Params = ParamSpec("Params")
+Found = TypeVar("Found")
 
 DECOMPRESSED_BYTES_MAX: Final = 32 * 1024**2
 """The largest size after decompression of a batch whose records the broker decodes. Clients limit a
@@ -99,6 +103,28 @@ def checked_batches(
     return batches
 
 
+def repeated(
+    search: Callable[Concatenate[Segments, Params], Found],
+) -> Callable[Concatenate[Segments, Params], Found]:
+    """Decorate a function that reads segments: call it again if the log cleaner or retention has
+    closed a segment during the call."""
+
+    @functools.wraps(search)
+    def until_unchanged(
+        segments: Segments, /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> Found:
+        while True:
+            seen = segments.all
+            try:
+                return search(segments, *args, **kwargs)
+            except (StorageError, CorruptionError):
+                if seen == segments.all:
+                    raise
+
+    return until_unchanged
+
+
+@repeated
 def read(
     segments: Segments,
     offset: int,
@@ -110,7 +136,6 @@ def read(
     """Return whole batches of one segment, from the one that contains `offset` on and below
     `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again for the
     next segment. Return None if `cached_only` is True and the read would wait for the disk."""
-    seen = segments.all
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -126,15 +151,11 @@ def read(
                 return data
     except NotCached:
         return None
-    except (StorageError, CorruptionError):
-        if seen == segments.all:
-            raise
-        # The log cleaner has replaced a segment during the read.
-        return read(segments, offset, max_bytes, upper_offset, at_least_one_batch, cached_only)
     return b""
 
 
 @reported()
+@repeated
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
@@ -158,6 +179,7 @@ def offset_for_timestamp(
 
 
 @reported()
+@repeated
 def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:

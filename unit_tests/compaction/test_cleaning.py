@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,9 @@ from pybroker.compaction.offset_map import ENTRY_BYTES
 from pybroker.errors import CorruptionError, StorageError
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
+from pybroker.storage import lookup
+from pybroker.storage.segment import Segment
+from pybroker.storage.segments import Segments
 from unit_tests.compaction.keyed import COMPACTED, HOUR_MS, MEMORY_BYTES, Keyed, fill
 from unit_tests.storage.batches import FIRST_TIMESTAMP
 
@@ -306,6 +311,32 @@ def test_reader_of_a_replaced_segment_continues_in_the_new_one(keyed: Keyed) -> 
     with pytest.raises((StorageError, CorruptionError)):
         old.read(0, 100, 30, at_least_one_batch=True, cached_only=False)
     assert keyed.replayed() == keyed.table
+
+
+@pytest.mark.parametrize("search", [lookup.offset_for_timestamp, lookup.offset_of_max_timestamp])
+def test_search_by_time_continues_in_the_new_segment(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch, search: Callable[..., Any]
+) -> None:
+    for number in range(30):
+        keyed.put((b"a%d" % (number % 4), b"%d" % number))
+    segments = keyed.bench.log.segments
+    old, from_offset = segments.all, Segments.from_offset
+
+    def replaced_after_the_choice(self: Segments, offset: int) -> tuple[Segment, ...]:
+        monkeypatch.undo()
+        chosen = from_offset(self, offset)
+        keyed.clean_all()
+        return chosen
+
+    wanted = [0] if search is lookup.offset_for_timestamp else []
+    expected = search(segments, *wanted, 0, 30)
+    monkeypatch.setattr(Segments, "from_offset", replaced_after_the_choice)
+    found = search(segments, *wanted, 0, 30)
+    assert segments.all != old
+    if search is lookup.offset_of_max_timestamp:
+        assert found == expected
+    else:
+        assert found[0] == keyed.committed()[0].offset > expected[0]
 
 
 def batch_without_keys() -> bytearray:
