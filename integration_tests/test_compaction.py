@@ -4,6 +4,7 @@ killed, and it cleans the topic of committed offsets.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from contextlib import closing
@@ -16,6 +17,7 @@ from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
 from integration_tests.ranges import make_topic
 from integration_tests.stored import partition_folder, segments
+from pybroker.client import Admin, ConfigChange, ConfigResource
 from unit_tests.patience import PATIENCE_S, WaitFailed, wait_until
 
 pytestmark = pytest.mark.ours
@@ -109,6 +111,39 @@ def test_last_values_survive_kills_during_compaction(new_broker: BrokerMaker) ->
     assert broker.stop() == 0
     names = [path.name for path in partition_folder(broker.data, TOPIC).iterdir()]
     assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+
+
+def alter(bootstrap: str, **changes: str) -> None:
+    async def altered() -> None:
+        async with Admin(bootstrap) as admin:
+            resource = ConfigResource.topic(TOPIC)
+            rows = [ConfigChange(name.replace("_", "."), value) for name, value in changes.items()]
+            (await admin.alter_configs({resource: rows}))[resource].check()
+
+    asyncio.run(altered())
+
+
+def test_changed_policy_of_a_topic_takes_effect_at_once(new_broker: BrokerMaker) -> None:
+    rng, table = random.Random(2), Table()
+    broker = new_broker(overrides={**OVERRIDES, "log.retention.check.interval.ms": "50"})
+    broker.start()
+    make_topic(broker.bootstrap, TOPIC, configs={**CONFIGS, "cleanup.policy": "delete"})
+    write(broker.bootstrap, rng, table, 2000)
+    assert read(broker.bootstrap)[0] == 2000
+    alter(broker.bootstrap, cleanup_policy="compact", retention_bytes="16384")
+    wait_until(lambda: read(broker.bootstrap)[0] < 1000, what="most records are gone")
+    assert without_tombstones(read(broker.bootstrap)[1]) == without_tombstones(table)
+    alter(broker.bootstrap, cleanup_policy="delete")
+    write(broker.bootstrap, rng, table, 2000)
+    wait_until(
+        lambda: len(segments(broker.data, TOPIC)) <= 3, what="retention leaves the last segments"
+    )
+    cleanings = broker.log_text.count("log cleaned partition=prices-0")
+    write(broker.bootstrap, rng, table, 2000)
+    wait_until(
+        lambda: len(segments(broker.data, TOPIC)) <= 3, what="retention leaves the last segments"
+    )
+    assert broker.log_text.count("log cleaned partition=prices-0") == cleanings
 
 
 def test_committed_offsets_survive_the_compaction_of_their_topic(new_broker: BrokerMaker) -> None:
