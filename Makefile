@@ -124,6 +124,7 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_metrics
 	$(BIN)/python -m docs.make_states
 	$(BIN)/python -m docs.make_authority
+	$(BIN)/python -m docs.make_keywords
 
 # The pages as a site, in build/docs. A warning fails it, also a page that no table of contents names.
 docs-html: $(VENV)/.installed-test

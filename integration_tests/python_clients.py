@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import aiokafka
 import aiokafka.admin
@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import pybroker.client
 from integration_tests.samples import SAMPLES, WITHOUT_NULL_HEADERS, Read, Sample
+from pybroker.client.keywords import CompressionType
 from pybroker.model import TopicPartition
 from unit_tests.patience import PATIENCE_MS, PATIENCE_S
 
@@ -340,7 +341,7 @@ class Pybroker:
     ) -> None:
         async with pybroker.client.Producer(
             self._bootstrap,
-            compression_type=codec,
+            compression_type=cast("CompressionType", codec),
             enable_idempotence=idempotent,
             linger_ms=100,
             batch_size=900_000,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,6 +20,7 @@ from pybroker.client import (
     TopicPartition,
 )
 from pybroker.client.errors import ResponseError
+from pybroker.client.keywords import CompressionType
 from pybroker.errors import ErrorCode
 from unit_tests.patience import PATIENCE_S
 
@@ -46,9 +47,9 @@ async def read(bootstrap: str, topic: str, count: int, **options: Any) -> list[b
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("acks", ["all", "1", "0"])
+@pytest.mark.parametrize("acks", ["all", 1, 0])
 async def test_records_are_read_as_they_were_sent(
-    broker: Broker, topic: str, codec: str, acks: str
+    broker: Broker, topic: str, codec: CompressionType, acks: Literal["all", 0, 1]
 ) -> None:
     await make_topic(broker.bootstrap, topic)
     values = [b"value %d" % number for number in range(RECORDS)]
@@ -60,7 +61,7 @@ async def test_records_are_read_as_they_were_sent(
             for value in values
         ]
         offsets = [(await delivery).offset for delivery in deliveries]
-    assert offsets == ([-1] * RECORDS if acks == "0" else list(range(RECORDS)))
+    assert offsets == ([-1] * RECORDS if acks == 0 else list(range(RECORDS)))
     for level in ("read_uncommitted", "read_committed"):
         assert await read(broker.bootstrap, topic, RECORDS, isolation_level=level) == values
     async with Consumer(broker.bootstrap) as consumer:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiokafka
 import confluent_kafka
@@ -128,7 +128,7 @@ def by_confluent(bootstrap: str, isolation: str, count: int) -> list[bytes]:
         return [message.value() or b"" for message in messages]
 
 
-def by_our_client(bootstrap: str, isolation: str, count: int) -> list[bytes]:
+def by_our_client(bootstrap: str, isolation: Any, count: int) -> list[bytes]:
     async def consume() -> list[bytes]:
         async with Consumer(
             bootstrap, isolation_level=isolation, auto_offset_reset="earliest"

@@ -87,7 +87,7 @@ class Reader:
             fetch_max_wait_ms=options.fetch_wait_max_ms,
             request_timeout_ms=options.socket_timeout_ms,
             enable_auto_commit=False,
-            **({"group_id": options.group_id} if options.offsets_storage == "kafka" else {}),
+            group_id=options.group_id if options.offsets_storage == "kafka" else None,
         )
         await consumer.start()
         self._consumer = consumer

@@ -77,6 +77,7 @@ from pybroker.client.errors import (
     UnsupportedByBroker,
 )
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
+from pybroker.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer
@@ -94,6 +95,7 @@ __all__ = [
     "AbortableTransactionError",
     "ActiveProducer",
     "Admin",
+    "AdminKeywords",
     "AnswerTooLarge",
     "Attempt",
     "BrokerLogDirs",
@@ -117,6 +119,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Consumer",
+    "ConsumerKeywords",
     "ConsumerRecord",
     "DamagedRecords",
     "DeadlinePassed",
@@ -153,6 +156,7 @@ __all__ = [
     "PartitionProducers",
     "Producer",
     "ProducerFenced",
+    "ProducerKeywords",
     "RebalanceInProgress",
     "RecordMetadata",
     "RecordTooLarge",

@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.arrow import arrow_schema, record_batch
@@ -21,6 +21,7 @@ from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.groups.committer import CommitCallback, GivenOffsets
 from pybroker.client.groups.group import Group
 from pybroker.client.groups.topics import Callback, RebalanceListener, TopicChoice
+from pybroker.client.keywords import ConsumerKeywords
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.client.subscription import ConsumerRecord, PartitionReader
@@ -44,7 +45,7 @@ class Consumer:
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    Options are those of `ConsumerOptions`, with dots or underscores. One task at a time may read.
+    The keyword arguments are those of `ConsumerKeywords`. One task at a time may read.
     `getmany`, `getone` and `async for` also complete rebalances, so a consumer that calls none of
     them for max.poll.interval.ms leaves its group.
 
@@ -58,14 +59,10 @@ class Consumer:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **options: object,
+        **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options."""
-        if bootstrap_servers is not None:
-            options["bootstrap_servers"] = (
-                bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-            )
-        self.options = parse_options(ConsumerOptions, options)
+        self.options = parse_options(ConsumerOptions, options, bootstrap_servers)
         self._committed_only = self.options.isolation_level == "read_committed"
         self._clock = clock or defaults.make_clock()
         self._cluster = Cluster(

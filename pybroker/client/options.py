@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pybroker.client.addresses import split_address
 from pybroker.client.assignors import assignor_name
@@ -22,7 +23,6 @@ from pybroker.config.properties import is_property
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Reader = Callable[[object], T]
 
 INT32_MAX = 2**31 - 1
 IN_FLIGHT_WITH_IDEMPOTENCE_MAX = 5
@@ -48,7 +48,18 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 warning. As keyword arguments they are errors, because the program relies on them."""
 
 
-def _whole(minimum: int, maximum: int = INT32_MAX) -> Reader[int]:
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A kind of values. `read` converts a value that an application gave, and raises ValueError.
+    `annotation` is the type of these values for type checkers, and `alias` a name for this type
+    (see `docs.make_keywords`)."""
+
+    read: Callable[[object], T]
+    annotation: str
+    alias: str = ""
+
+
+def _whole(minimum: int, maximum: int = INT32_MAX) -> Kind[int]:
     def read(value: object) -> int:
         try:
             if isinstance(value, bool):
@@ -60,17 +71,17 @@ def _whole(minimum: int, maximum: int = INT32_MAX) -> Reader[int]:
             raise ValueError(f"must be from {minimum} to {maximum}, not {number}")
         return number
 
-    return read
+    return Kind(read, "int")
 
 
-def _one_of(*choices: str) -> Reader[str]:
+def _one_of(alias: str, *choices: str) -> Kind[str]:
     def read(value: object) -> str:
         text = str(value).lower()
         if text not in choices:
             raise ValueError(f"must be one of {', '.join(choices)}, not {value!r}")
         return text
 
-    return read
+    return Kind(read, f"Literal[{', '.join(map(json.dumps, choices))}]", alias)
 
 
 def _text(value: object) -> str:
@@ -119,8 +130,16 @@ def _addresses(value: object) -> tuple[tuple[str, int], ...]:
     return found
 
 
-def _option(default: T, read: Reader[T], meaning: str) -> T:
-    return field(default=default, metadata={"read": read, "meaning": meaning})
+TEXT: Final = Kind(_text, "str")
+NAME: Final = Kind(_name, "str | None")
+FLAG: Final = Kind(_flag, "bool")
+ACKS: Final = Kind(_acks, 'Literal["all", -1, 0, 1]', "Acks")
+ADDRESSES: Final = Kind(_addresses, "str | Sequence[str]")
+ASSIGNORS: Final = Kind(_assignors, "str | Sequence[str]")
+
+
+def _option(default: T, kind: Kind[T], meaning: str) -> T:
+    return field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +147,12 @@ class ClientOptions:
     """The options of all clients."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = _option(
-        (("127.0.0.1", 9092),), _addresses, "host:port of some brokers to start from"
+        (("127.0.0.1", 9092),), ADDRESSES, "host:port of some brokers to start from"
     )
-    client_id: str = _option("pybroker", _text, "the name by which brokers log this client")
-    security_protocol: str = _option("plaintext", _one_of("plaintext"), "PLAINTEXT")
+    client_id: str = _option("pybroker", TEXT, "the name by which brokers log this client")
+    security_protocol: str = _option(
+        "plaintext", _one_of("SecurityProtocol", "plaintext"), "PLAINTEXT"
+    )
     bootstrap_timeout_ms: int = _option(
         5_000, _whole(0), "the time limit for connecting to any of the bootstrap addresses"
     )
@@ -170,13 +191,15 @@ class ProducerOptions(ClientOptions):
     """Options of Producer; defaults are those of the Java client."""
 
     acks: int = _option(
-        -1, _acks, "required acknowledgements: all in-sync replicas (-1), leader (1), none (0)"
+        -1, ACKS, "required acknowledgements: all in-sync replicas (-1), leader (1), none (0)"
     )
     enable_idempotence: bool = _option(
-        True, _flag, "whether retries of the producer add no duplicates"
+        True, FLAG, "whether retries of the producer add no duplicates"
     )
     compression_type: str = _option(
-        "none", _one_of("none", "gzip", "snappy", "lz4", "zstd"), "codec of the batches"
+        "none",
+        _one_of("CompressionType", "none", "gzip", "snappy", "lz4", "zstd"),
+        "codec of the batches",
     )
     linger_ms: int = _option(0, _whole(0), "the time to wait for more records of a batch")
     batch_size: int = _option(
@@ -201,13 +224,13 @@ class ProducerOptions(ClientOptions):
         300_000, _whole(5_000), "drop a topic without records for this time from metadata requests"
     )
     transactional_id: str | None = _option(
-        None, _name, "the id of a producer that sends in transactions, the same after a restart"
+        None, NAME, "the id of a producer that sends in transactions, the same after a restart"
     )
     transaction_timeout_ms: int = _option(
         60_000, _whole(1), "the time after which the coordinator aborts an open transaction"
     )
     allow_auto_create_topics: bool = _option(
-        True, _flag, "let the broker create a topic that does not exist"
+        True, FLAG, "let the broker create a topic that does not exist"
     )
 
 
@@ -217,12 +240,12 @@ class ConsumerOptions(ClientOptions):
 
     auto_offset_reset: str = _option(
         "latest",
-        _one_of("earliest", "latest", "none"),
+        _one_of("AutoOffsetReset", "earliest", "latest", "none"),
         "the position without a valid committed offset",
     )
     isolation_level: str = _option(
         "read_uncommitted",
-        _one_of("read_uncommitted", "read_committed"),
+        _one_of("IsolationLevel", "read_uncommitted", "read_committed"),
         "read_uncommitted returns records of open and aborted transactions, too",
     )
     fetch_min_bytes: int = _option(1, _whole(0), "the number of bytes for which a broker waits")
@@ -239,9 +262,9 @@ class ConsumerOptions(ClientOptions):
     max_poll_interval_ms: int = _option(
         300_000, _whole(1), "a consumer that does not read for this time leaves its group"
     )
-    group_id: str | None = _option(None, _name, "the group of the consumer")
+    group_id: str | None = _option(None, NAME, "the group of the consumer")
     group_instance_id: str | None = _option(
-        None, _name, "the id of a static member, whose restarts cause no rebalance"
+        None, NAME, "the id of a static member, whose restarts cause no rebalance"
     )
     session_timeout_ms: int = _option(
         45_000,
@@ -250,17 +273,17 @@ class ConsumerOptions(ClientOptions):
     )
     heartbeat_interval_ms: int = _option(3_000, _whole(1), "the interval of a member's heartbeats")
     partition_assignment_strategy: tuple[str, ...] = _option(
-        ("range", "cooperative-sticky"), _assignors, "the assignors, in order of preference"
+        ("range", "cooperative-sticky"), ASSIGNORS, "the assignors, in order of preference"
     )
-    enable_auto_commit: bool = _option(True, _flag, "commit positions automatically while reading")
-    auto_commit_interval_ms: int = _option(5_000, _whole(0), "how often")
+    enable_auto_commit: bool = _option(True, FLAG, "commit positions automatically while reading")
+    auto_commit_interval_ms: int = _option(5_000, _whole(0), "the interval of these commits")
     exclude_internal_topics: bool = _option(
-        True, _flag, "whether patterns do not match internal topics"
+        True, FLAG, "whether patterns do not match internal topics"
     )
-    client_rack: str = _option("", _text, "the rack of the consumer, for the assignor")
-    check_crcs: bool = _option(True, _flag, "whether to verify the checksum of each batch")
+    client_rack: str = _option("", TEXT, "the rack of the consumer, for the assignor")
+    check_crcs: bool = _option(True, FLAG, "whether to verify the checksum of each batch")
     allow_auto_create_topics: bool = _option(
-        False, _flag, "let the broker create a topic that does not exist"
+        False, FLAG, "let the broker create a topic that does not exist"
     )
 
 
@@ -283,9 +306,18 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"unknown option {name}{hint}"
 
 
-def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT:
-    """Return the options of a client of this kind, from the `given` names and values. Raises
+def parse_options(
+    kind: type[OptionsT],
+    given: Mapping[str, object],
+    bootstrap_servers: str | Iterable[str] | None = None,
+) -> OptionsT:
+    """Return the options of a client of this kind, from the `given` names and values. If
+    `bootstrap_servers` is not None, it has precedence over the option of that name. Raises
     ConfigError with all invalid options."""
+    if bootstrap_servers is not None:
+        is_text = isinstance(bootstrap_servers, str)
+        addresses = bootstrap_servers if is_text else list(bootstrap_servers)
+        given = {**given, "bootstrap_servers": addresses}
     rows = {row.name: row for row in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     faults = []
@@ -295,7 +327,7 @@ def parse_options(kind: type[OptionsT], given: Mapping[str, object]) -> OptionsT
             if plain in values:
                 faults.append(f"option {name} is set twice")
             try:
-                values[plain] = rows[plain].metadata["read"](value)
+                values[plain] = rows[plain].metadata["kind"].read(value)
             except ValueError as error:
                 faults.append(f"option {name} {error}")
         elif plain not in WITHOUT_EFFECT:

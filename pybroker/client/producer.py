@@ -9,7 +9,7 @@ import operator
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator, Appended, PendingRecord, RecordMetadata
@@ -25,6 +25,7 @@ from pybroker.client.errors import (
     TransactionConflict,
 )
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
+from pybroker.client.keywords import ProducerKeywords
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.options import (
     IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
@@ -59,7 +60,7 @@ class Producer:
             delivery = await producer.send("orders", b"...", key=b"42")
             print((await delivery).offset)
 
-    Options are those of `ProducerOptions`, with dots or underscores. Records of one partition are
+    The keyword arguments are those of `ProducerKeywords`. Records of one partition are
     stored in the order of `send`; with idempotence (the default) retries add no duplicates.
 
     The end of the `async with` block waits for the delivery of the accepted records, as `close`
@@ -73,14 +74,10 @@ class Producer:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **options: object,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options."""
-        if bootstrap_servers is not None:
-            options["bootstrap_servers"] = (
-                bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-            )
-        self.options = parse_options(ProducerOptions, options)
+        self.options = parse_options(ProducerOptions, options, bootstrap_servers)
         self._clock = clock or defaults.make_clock()
         rng = rng or defaults.make_rng()
         self._cluster = Cluster(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.admin import cluster as admin_cluster
@@ -46,6 +46,7 @@ from pybroker.client.admin.transactions import (
 from pybroker.client.cluster import Cluster
 from pybroker.client.epoch_lookup import EpochEnd, epoch_ends
 from pybroker.client.errors import ClientError
+from pybroker.client.keywords import AdminKeywords
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.offset_lookup import OffsetAnswer, list_offsets
 from pybroker.client.options import AdminOptions, parse_options
@@ -69,14 +70,10 @@ class Admin:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **options: object,
+        **options: Unpack[AdminKeywords],
     ) -> None:
         """Parse the options. Raises ConfigError, which lists all invalid options."""
-        if bootstrap_servers is not None:
-            options["bootstrap_servers"] = (
-                bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-            )
-        self.options = parse_options(AdminOptions, options)
+        self.options = parse_options(AdminOptions, options, bootstrap_servers)
         self._cluster = Cluster(
             self.options, clock=clock or defaults.make_clock(), rng=rng or defaults.make_rng()
         )

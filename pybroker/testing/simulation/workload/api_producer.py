@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pybroker.client import Producer, RecordMetadata
 from pybroker.client.errors import ClientError, DeadlinePassed
 from pybroker.client.identity import ProducerIdentity
+from pybroker.client.keywords import CompressionType
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS
@@ -33,7 +34,7 @@ class ApiProducer:
         client_id: str,
         clock: Clock,
         rng: random.Random,
-        codec: str,
+        codec: CompressionType,
         linger_ms: int,
     ) -> None:
         self._rng = rng

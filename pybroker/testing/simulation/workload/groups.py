@@ -83,7 +83,7 @@ class _GroupClient(Client):
         the producers."""
         return self.shared.groups_are_stopping
 
-    def make(self, **more: object) -> Consumer:
+    def make(self, **more: Any) -> Consumer:
         return Consumer(
             self.shared.bootstrap,
             clock=self.clock,
@@ -175,7 +175,7 @@ class MemberClient(_GroupClient):
         await consumer.close()
 
     def _make(self, how: str) -> Consumer:
-        more: dict[str, object] = dict(GROUP_OPTIONS)
+        more = dict(GROUP_OPTIONS)
         if self.plan.is_static:
             more["group_instance_id"] = self.name
         return self.make(

@@ -6,9 +6,11 @@ import enum
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Literal
 
-CLIENT_OPTIONS: Final[Mapping[str, int]] = {
+from pybroker.client.keywords import CompressionType
+
+CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "bootstrap_timeout_ms": 2_000,
     "request_timeout_ms": 2_500,
     "default_api_timeout_ms": 4_000,
@@ -19,13 +21,13 @@ CLIENT_OPTIONS: Final[Mapping[str, int]] = {
     "retry_backoff_max_ms": 400,
     "metadata_max_age_ms": 2_000,
 }
-PRODUCER_OPTIONS: Final[Mapping[str, int | bool]] = {
+PRODUCER_OPTIONS: Final[Mapping[str, Any]] = {
     **CLIENT_OPTIONS,
     "delivery_timeout_ms": 15_000,
     "max_block_ms": 3_000,
     "allow_auto_create_topics": False,
 }
-GROUP_OPTIONS: Final[Mapping[str, int]] = {
+GROUP_OPTIONS: Final[Mapping[str, Any]] = {
     "session_timeout_ms": 2_000,
     "heartbeat_interval_ms": 500,
     "max_poll_interval_ms": 3_000,
@@ -51,8 +53,10 @@ class ProducerKind(enum.Enum):
     """acks=0."""
 
     @property
-    def acks(self) -> int:
-        return {ProducerKind.LEADER_ONLY: 1, ProducerKind.UNACKNOWLEDGED: 0}.get(self, -1)
+    def acks(self) -> Literal[-1, 0, 1]:
+        if self is ProducerKind.LEADER_ONLY:
+            return 1
+        return 0 if self is ProducerKind.UNACKNOWLEDGED else -1
 
     @property
     def is_idempotent(self) -> bool:
@@ -81,7 +85,7 @@ class WorkloadOptions:
     burst_max: int = 4
     linger_ms: int = 5
     batch_bytes: int = 16_384
-    codecs: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+    codecs: tuple[CompressionType, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
     """The compression codecs, of which a producer draws one at each start."""
     padding_bytes_max: int = 200
     """The maximum size in bytes of the padding in a record's key."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from pybroker.client import Consumer, ConsumerRecord
 from pybroker.client.errors import ClientError, DamagedRecords, OffsetUnavailable
+from pybroker.client.keywords import IsolationLevel
 from pybroker.model import TopicPartition
 from pybroker.testing.simulation.workload.clients import Client, Shared
 from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
@@ -22,7 +23,7 @@ _REST_MEAN_S: Final = 0.01
 
 
 class _Consuming(Client):
-    isolation = "read_uncommitted"
+    isolation: IsolationLevel = "read_uncommitted"
 
     @property
     def recorder(self) -> Recorder:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pybroker.client import Consumer, ConsumerRecord
 from pybroker.client.errors import (
@@ -399,7 +399,7 @@ class CommittedOffsetOfLoopClient(CommittedOffsetClient):
     """A client that requests the committed offsets of a loop, without those of open
     transactions."""
 
-    def make(self, **more: object) -> Consumer:
+    def make(self, **more: Any) -> Consumer:
         return super().make(isolation_level="read_committed", **more)
 
 
@@ -444,7 +444,7 @@ class FinalOffsetsClient(Client):
             await asyncio.sleep(_NO_TOPIC_S)
 
 
-def _committed_consumer(client: Client, group: str, **more: object) -> Consumer:
+def _committed_consumer(client: Client, group: str, **more: Any) -> Consumer:
     return Consumer(
         client.shared.bootstrap,
         clock=client.clock,
