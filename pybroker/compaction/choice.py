@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pybroker.storage.log import Log
-from pybroker.storage.log_config import NEVER
+from pybroker.storage.log_config import NEVER, LogConfig
 from pybroker.storage.segment import Segment
 
 
@@ -57,6 +57,12 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
     last = {e.producer_id: e.batches[-1].last_offset if e.batches else None for e in entries}
     end = dirty[-1].next_offset
     return Plan(log, tuple(segments), cleaned_to, end, ratio, log.segments.generation, last)
+
+
+def waits_for_change(config: LogConfig) -> bool:
+    """Return whether a log that is not due becomes due only by a change of the log, of its high
+    watermark or of its configuration. With a compaction lag it also becomes due with time."""
+    return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 
 def _cleanable(log: Log, cleaned_to: int, high_watermark: int, now_ms: int) -> list[Segment]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pybroker.background import TaskOwner
-from pybroker.compaction.choice import Plan, plan
+from pybroker.compaction.choice import Plan, plan, waits_for_change
 from pybroker.compaction.cleaning import CannotClean, Result, clean
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError, CorruptionError, DiskFull, StorageError
@@ -72,6 +72,7 @@ class LogCleaner:
         self._tasks = TaskOwner()
         self._workers = 0
         self._under_way: set[TopicPartition] = set()
+        self._changes = logs.changes.reader(logs.all())
         self.set_aside: dict[TopicPartition, SetAside] = {}
 
     def start(self) -> None:
@@ -106,12 +107,17 @@ class LogCleaner:
 
     def _choose(self) -> Plan | None:
         """Return the plan for the due log with the largest share of dirty bytes, or None if no log
-        is due. Runs on the event loop, so no append or truncation changes a log meanwhile."""
+        is due. Runs on the event loop, so no append or truncation changes a log meanwhile. A log
+        that is not due is left out until it changes, if only a change can make it due."""
         best: Plan | None = None
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
         busy = self._busy()
-        for key, partition_log in self._logs.all().items():
-            if not partition_log.config.compacts or key in self._under_way or key in busy:
+        for key in self._changes.take():
+            partition_log = self._logs.log(key)
+            if partition_log is None or not partition_log.config.compacts:
+                continue
+            self._changes.note(key)
+            if key in self._under_way or key in busy:
                 continue
             rest = self.set_aside.get(key)
             if rest is not None and now_s < rest.until_s:
@@ -122,7 +128,9 @@ class LogCleaner:
             except (StorageError, CorruptionError) as error:
                 self._rest(key, error)
                 continue
-            if found is not None and (best is None or found.dirty_ratio > best.dirty_ratio):
+            if found is None and waits_for_change(partition_log.config):
+                self._changes.forget(key)
+            elif found is not None and (best is None or found.dirty_ratio > best.dirty_ratio):
                 best = found
         self._counters.dirty_percent = 0 if best is None else round(best.dirty_ratio * 100)
         return best

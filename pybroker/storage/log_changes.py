@@ -107,6 +107,10 @@ class ChangeReader:
         """Let the next `take` return the partition again."""
         self.noted[partition] = None
 
+    def forget(self, partition: TopicPartition) -> None:
+        """Undo a call of `note`."""
+        self.noted.pop(partition, None)
+
 
 def take(noted: set[TopicPartition]) -> set[TopicPartition]:
     """Remove all notes from the set and return them. The caller reads the logs afterwards."""

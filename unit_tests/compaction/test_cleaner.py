@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pybroker.clock import SystemClock
-from pybroker.compaction import cleaner
+from pybroker.compaction import choice, cleaner
+from pybroker.compaction.choice import Plan
 from pybroker.compaction.cleaner import LogCleaner
 from pybroker.compaction.offset_map import ENTRY_BYTES
 from pybroker.config.broker_config import BrokerConfig
@@ -42,13 +44,17 @@ def filled(logs: LogManager, partition: TopicPartition, batches: int) -> Log:
     closed segments."""
     log = logs.create(partition, COMPACTED, TOPIC_ID)
     for number in range(batches):
-        builder = BatchBuilder()
-        builder.append(FIRST_TIMESTAMP + number, b"key", b"%d" % number)
-        data = bytearray(builder.build())
-        log.append(data, read_header(data), leader_epoch=0, now_ms=FIRST_TIMESTAMP)
+        append(log, number)
     log.roll()
     log.flush()
     return log
+
+
+def append(log: Log, number: int) -> None:
+    builder = BatchBuilder()
+    builder.append(FIRST_TIMESTAMP + number, b"key", b"%d" % number)
+    data = bytearray(builder.build())
+    log.append(data, read_header(data), leader_epoch=0, now_ms=FIRST_TIMESTAMP)
 
 
 @asynccontextmanager
@@ -159,3 +165,36 @@ async def test_stop_in_mid_pass_leaves_the_log_as_it_was(
     assert log.size_bytes == before
     assert not log.segments.are_pinned
     assert not list(Path(log.directory).glob("*.cleaned"))
+
+
+async def test_choice_looks_only_at_logs_that_changed_or_become_due_with_time(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[TopicPartition] = []
+    plan = choice.plan
+
+    def noting(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> Plan | None:
+        looked_at.append(log.topic_partition)
+        return plan(log, cleaned_to, high_watermark, now_ms)
+
+    log = filled(logs, A, 30)
+    lagging = filled(logs, TopicPartition("lagging", 0), 30)
+    logs.set_config(lagging.topic_partition, replace(COMPACTED, min_compaction_lag_ms=2**62))
+    async with cleaning(logs) as running:
+        await until(lambda: logs.checkpoints.cleaned_to(A) == 30)
+        await until(lambda: not running._under_way)
+    monkeypatch.setattr(cleaner, "plan", noting)
+    assert running._choose() is None
+    looked_at.clear()
+    for _ in range(3):
+        assert running._choose() is None
+        assert looked_at == [lagging.topic_partition]
+        looked_at.clear()
+    append(log, 30)
+    assert running._choose() is None
+    assert sorted(looked_at) == [lagging.topic_partition, A]
+    log.roll()
+    log.flush()
+    for _ in range(2):
+        chosen = running._choose()
+        assert chosen is not None and chosen.log is log
