@@ -24,9 +24,12 @@ from integration_tests.broker import PybrokerProcess
 from integration_tests.process import free_port
 from integration_tests.wire_client import Connection
 from pybroker.broker.lag_watch import FRESH_S
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.controller.partitions import Partition, PartitionStatus
 from pybroker.coordinator.controller.rebalance import imbalanced
 from pybroker.model import PartitionState, TopicPartition
+from pybroker.replication.housekeeping import Housekeeping
+from pybroker.replication.leader_state import SessionRequests
 from pybroker.replication.scrubber import Scrubber
 from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pybroker.wire.messages.offsets import (
@@ -58,6 +61,7 @@ FLUSH, FLUSH_ONE = "flush check", "flush check, 1 log changed"
 CHECKPOINT, CHECKPOINT_ONE = "checkpoints", "checkpoints, 1 log changed"
 REMOVAL, RETENTION = "removal of deleted files", "retention"
 ISR_REVIEW, SCRUBBER = "lag checks and ISR review", "scrubber's choice of logs"
+CLEANER = "log cleaner's choice of a log"
 BALANCE = "controller's balance check"
 PER_RUN: Final = {
     FLUSH: 1.0,
@@ -66,6 +70,7 @@ PER_RUN: Final = {
     CHECKPOINT_ONE: 5.0,
     REMOVAL: 5.0,
     ISR_REVIEW: 15.0,
+    CLEANER: 15.0,
     SCRUBBER: 30.0,
     RETENTION: 300.0,
     BALANCE: 300.0,
@@ -127,10 +132,14 @@ async def _of_logs(folder: Path, count: int) -> Figures:
     try:
         for start in range(0, count, TOPIC_PARTITIONS):
             await leading.lead(*keys[start : start + TOPIC_PARTITIONS])
+        sessions = {broker: SessionRequests(leading.clock.monotonic()) for broker in FOLLOWERS}
         for key in keys:
             leading.replicas.append(key=key)
-            for broker in FOLLOWERS * 2:
+            for broker, session in sessions.items():
                 leading.fetch(broker, 1, key=key)
+                leading.partition(key).session_repeats(broker, session)
+        for session in [*sessions.values()] * 2:
+            session.arrived(leading.clock.monotonic())
         await leading.changes.review_all()
         await leading.until_stored(ME, *FOLLOWERS, keys=keys)
         return await _log_figures(leading, keys[0])
@@ -138,19 +147,29 @@ async def _of_logs(folder: Path, count: int) -> Figures:
         await leading.stop()
 
 
-async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
-    logs, manager = leading.replicas.logs, leading.replicas.manager
-    marks = manager.high_watermarks()
-    now_ms = leading.clock.wall_ms()
+def _duties_of(leading: Leading) -> tuple[Scrubber, Housekeeping]:
+    logs, manager, clock = leading.replicas.logs, leading.replicas.manager, leading.clock
+    blocking = manager._blocking
     scrubber = Scrubber(
         logs=logs,
         replicas=manager,
-        blocking=manager._blocking,
-        clock=leading.clock,
+        blocking=blocking,
+        clock=clock,
         bytes_per_second=1,
         interval_s=10**6,
         found=lambda key, damage: None,
     )
+    housekeeping = Housekeeping(
+        logs=logs, replicas=manager, blocking=blocking, clock=clock, config=BrokerConfig
+    )
+    return scrubber, housekeeping
+
+
+async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
+    logs, manager = leading.replicas.logs, leading.replicas.manager
+    marks = manager.high_watermarks()
+    now_ms = leading.clock.wall_ms()
+    scrubber, housekeeping = _duties_of(leading)
 
     async def nothing() -> None:
         pass
@@ -169,11 +188,12 @@ async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
     async def remove() -> None:
         logs.remove_deleted(now_ms)
 
-    async def retain() -> None:
-        logs.run_retention(now_ms, lambda key: marks.get(key, 0))
+    async def choose_to_clean() -> None:
+        housekeeping.cleaner._choose()
 
     async def choose() -> None:
-        scrubber._due()
+        for key in scrubber._due():
+            scrubber._checked(key)
 
     logs.flush_idle(now_ms + LATER_MS)
     logs.flush_idle(now_ms)
@@ -187,7 +207,8 @@ async def _log_figures(leading: Leading, changing: TopicPartition) -> Figures:
         REMOVAL: await _run_ms(remove, nothing),
         ISR_REVIEW: await _run_ms(leading.changes.review_all, nothing),
         SCRUBBER: await _run_ms(choose, nothing),
-        RETENTION: await _run_ms(retain, nothing),
+        CLEANER: await _run_ms(choose_to_clean, nothing),
+        RETENTION: await _run_ms(housekeeping._retain, nothing),
     }
 
 
