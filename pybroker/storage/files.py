@@ -102,10 +102,11 @@ class _Handles:
                 with _reported_write("open", file.path):
                     file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[file] = None
+                file.pins += 1  # before the eviction, which would close this file, too
                 self._evict()
             else:
                 self._open.move_to_end(file)
-            file.pins += 1
+                file.pins += 1
             return file.descriptor
 
     def release(self, file: SystemFile) -> None:

@@ -230,6 +230,19 @@ def test_handles_are_bounded_except_for_unsynced_files(tmp_path: Path) -> None:
     assert open_handles() == before
 
 
+def test_a_file_opened_again_stays_open_while_all_others_are_unsynced(tmp_path: Path) -> None:
+    disk = SystemDisk(handles_max=4)
+    synced, *unsynced = (disk.open(f"{tmp_path}/{number}", create=True) for number in range(6))
+    synced.append(b"synced")
+    synced.sync()
+    for file in unsynced:
+        file.append(b"not synced")
+    assert synced.pread(0, 1000) == b"synced"
+    synced.sync()
+    for file in (synced, *unsynced):
+        file.close()
+
+
 def test_a_partial_write_is_undone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SystemDisk().open(path, create=True)
     file.append(b"whole")
