@@ -133,7 +133,9 @@ async def _of_logs(folder: Path, count: int) -> Figures:
         for start in range(0, count, TOPIC_PARTITIONS):
             await leading.lead(*keys[start : start + TOPIC_PARTITIONS])
         sessions = {broker: SessionRequests(leading.clock.monotonic()) for broker in FOLLOWERS}
-        for key in keys:
+        for number, key in enumerate(keys):
+            if number % TOPIC_PARTITIONS == 0:  # the files of unsynced logs stay open
+                leading.replicas.logs.flush_idle(leading.clock.wall_ms() + LATER_MS)
             leading.replicas.append(key=key)
             for broker, session in sessions.items():
                 leading.fetch(broker, 1, key=key)
