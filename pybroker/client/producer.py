@@ -221,6 +221,29 @@ class Producer:
             await self._give_way()
         return record.delivery
 
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Buffer | None = None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, and return its position in the log once it is delivered. Many calls in
+        turn are slow, because each waits for its own batch. If the call is cancelled while it
+        waits, the record is still sent. Raises DeliveryFailed, and the errors of `send`."""
+        delivery = await self.send(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+        )
+        return await delivery
+
     async def flush(self) -> None:
         """Send all batches without waiting for linger.ms. Return as soon as each record that `send`
         accepted before this call has succeeded or failed. The futures of `send` have the

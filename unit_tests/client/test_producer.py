@@ -73,6 +73,19 @@ async def test_records_arrive_in_order_with_their_offsets(codec: str) -> None:
         assert len(broker.partition().batches) < 50
 
 
+async def test_send_and_wait_returns_the_position_or_raises_the_failure() -> None:
+    async with FakeBroker({"t": 2}) as broker, producer(broker) as target:
+        for offset in range(2):
+            stored = await target.send_and_wait(
+                "t", b"v", key=b"k", headers={"h": b"1"}, partition=1, timestamp_ms=7
+            )
+            assert (stored.partition, stored.offset) == (1, offset)
+        assert broker.partition("t", 1).values() == [b"v", b"v"]
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
+        with pytest.raises(DeliveryFailed):
+            await target.send_and_wait("t", b"w")
+
+
 async def test_a_record_is_stored_as_given() -> None:
     async with FakeBroker({"t": 3}) as broker, producer(broker) as target:
         delivery = await target.send(
