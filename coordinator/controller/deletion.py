@@ -59,8 +59,8 @@ class Deletion:
         return ReplicaStatus.DELETION_STARTED not in self.replicas.values()
 
     def expecting(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """Return the deletion after the broker was asked to delete these replicas: their
-        confirmation is awaited. Raises IllegalMove."""
+        """Return the deletion after the broker was asked to delete these replicas: the controller
+        now waits for the broker's confirmations. Raises IllegalMove."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         return self._moved(keys, ReplicaStatus.DELETION_STARTED)
 

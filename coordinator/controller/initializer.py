@@ -58,8 +58,8 @@ class ControllerInitializer:
         self._rng = rng
 
     async def load(self) -> tuple[set[str], set[str]]:
-        """Read the whole cluster. Return (topics whose deletion is requested, topics to read
-        again: their topic id could not be stored)."""
+        """Read the whole cluster. Return two sets of topics: those whose deletion is requested, and
+        those to read again because their topic id could not be stored."""
         await self._coord.sync()
         self._context.brokers = await read_brokers(self._coord, self._watches.brokers)
         names = await read_topic_names(self._coord, self._watches.topics)

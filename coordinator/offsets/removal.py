@@ -103,8 +103,8 @@ def _end_ms(committed: CommittedOffset, since_ms: int | None, retention_ms: int)
 
 
 class OffsetRemoval:
-    """The removal of the offsets of one shard that have expired or whose topic is deleted, from
-    `begin` to `end`. Owns its tasks."""
+    """Removes the offsets of one shard that have expired or whose topic is deleted, between the
+    calls of `begin` and `end`. Owns its tasks."""
 
     def __init__(
         self, shard: ShardContext, coord: Coord, store: Removable, config: BrokerConfig

@@ -200,8 +200,8 @@ class ZookeeperOffsets:
         self._transactions.add(ended)
 
     async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
-        """Append a transaction's offsets that ZooKeeper refuses as records without a transaction,
-        so that the next load tries them again. Raises BrokerError."""
+        """ZooKeeper has refused these offsets of a committed transaction. Append them as records
+        outside a transaction, so that the next load tries them again. Raises BrokerError."""
         values = {
             key: None if committed is None else encode_offset_value(committed)
             for key, committed in refused.items()

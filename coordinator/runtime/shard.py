@@ -86,7 +86,7 @@ class ShardContext(Protocol):
 
     async def followed(self) -> None:
         """Wait until every in-sync replica follows this leader, so that no earlier coordinator
-        holds a lease. Raises BrokerError."""
+        holds a leader lease. Raises BrokerError."""
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
         """Return the producer for an `append` to its transaction, after the transaction coordinator

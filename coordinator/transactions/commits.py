@@ -73,6 +73,7 @@ class Commits:
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    """Retrieve the exception of a future, for which perhaps no caller waits."""
+    """Retrieve the exception of a future. If no caller waits for the future, asyncio would
+    otherwise log the exception as never retrieved."""
     if not future.cancelled():
         future.exception()

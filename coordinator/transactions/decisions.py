@@ -48,7 +48,7 @@ class Fence:
 
 
 def needs_producer_id(transaction: Transaction | None, call: Init) -> bool:
-    """Return whether InitProducerId needs a new producer id for its decision."""
+    """Return whether the decision on this InitProducerId request needs a new producer id."""
     if transaction is None:
         return True
     is_current = call.expected in (None, transaction.producer)

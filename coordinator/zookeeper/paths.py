@@ -110,7 +110,7 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(component: str) -> str:
-    """Return the name that `encode_name` has encoded. Like Java's decoder, '+' is decoded as a
+    """Return the name that `encode_name` has encoded. As in Java's decoder, a '+' stands for a
     space."""
     return urllib.parse.unquote_plus(component)
 
