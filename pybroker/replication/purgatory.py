@@ -82,7 +82,7 @@ class Wait:
         """When the shared timer is due (s of the event loop)."""
 
     def added(self, key: TopicPartition) -> None:
-        """Wait for a further partition, too, and at most `more_within_s` from now on."""
+        """Wait also for a further partition. The wait ends at most `more_within_s` from now."""
         self.keys.append(key)
         self._purgatory._watch((key,), self)
         self._purgatory._shorten(self)

@@ -126,7 +126,7 @@ class UnhealthyReplicas:
         self.loop.wake()
 
     def _on_refusal(self, key: TopicPartition) -> None:
-        """The broker could not open its replica of `key` for a LeaderAndIsr command."""
+        """Handle that the broker could not open its replica of `key` for a LeaderAndIsr command."""
         if self._logs.health.allows(key, Event.ORPHANED):
             self._refused.add(key)
             self.loop.wake()
