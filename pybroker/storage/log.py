@@ -323,7 +323,7 @@ class Log:
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
         """Return offset, timestamp and leader epoch of the first record whose timestamp is at least
-        `timestamp_ms`; None if no record below `upper_offset` is that late. May wait for the disk.
+        `timestamp_ms`; None if there is none below `upper_offset`. May wait for the disk.
         Raises BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)

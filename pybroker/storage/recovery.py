@@ -84,7 +84,8 @@ def scan(
 ) -> ScanEnd:
     """Check the batches in `file` from `position` on: header, length, checksum, and offsets that
     rise from `next_offset` on. Call `visit` for each valid batch, and return the end of the valid
-    batches. Unless `may_have_gaps`, a last batch whose base offset leaves a gap is invalid."""
+    batches. Unless `may_have_gaps` is True, the last batch is invalid if its base offset leaves a
+    gap."""
     chunk = b""
     start = position
     while position < size:
