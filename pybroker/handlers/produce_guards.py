@@ -98,9 +98,9 @@ async def confirm_guards(services: Services, message: ProduceRequest, guards: Gu
 def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:
-    """Return the error of each batch for the producer. Old producers do not retry after all of the
-    coordinator's retriable codes. They retry after NOT_ENOUGH_REPLICAS, without a refresh of their
-    metadata."""
+    """Return the error of each batch for the producer. Old producers do not retry after some of the
+    coordinator's retriable codes. So the producer gets NOT_ENOUGH_REPLICAS in place of a retriable
+    code: all producers then retry, without a refresh of their metadata."""
     errors = {}
     for key, code in found.items():
         detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"
