@@ -1,6 +1,5 @@
-"""The log cleaner of a real broker: it cleans while records are written and while the broker is
-killed, and it cleans the topic of committed offsets.
-"""
+"""Tests of the log cleaner of a real broker: it cleans while records are written and while the
+broker is killed, and it cleans the topic of committed offsets."""
 
 from __future__ import annotations
 

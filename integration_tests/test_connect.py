@@ -1,6 +1,6 @@
-"""Kafka Connect in distributed mode on three brokers: a source with exactly-once support copies a
-growing file into a topic while its worker and the brokers that it needs are killed.
-"""
+"""Tests of Kafka Connect in distributed mode on three brokers: a source with exactly-once
+support copies a growing file into a topic while its worker and the brokers that it needs are
+killed."""
 
 from __future__ import annotations
 

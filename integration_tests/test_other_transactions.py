@@ -1,6 +1,5 @@
-"""Transactions of kafkajs and of franz-go on three real brokers. Those of aiokafka are in
-test_transactions.py, those of the Java client and librdkafka in test_transformers.py.
-"""
+"""Tests of transactions of kafkajs and of franz-go on three real brokers. Those of aiokafka are
+in test_transactions.py, those of the Java client and librdkafka in test_transformers.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Groups of our consumers when members and coordinators die: every record is read at least once,
-and committed offsets never go back."""
+"""Tests of groups of our consumers when members and coordinators die: every record is read at
+least once, and committed offsets never go back."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Kafka Streams with `exactly_once_v2` on three brokers: a word count and a join with a table,
-while a leader, a coordinator and an instance of the application are killed.
-"""
+"""Tests of Kafka Streams with `exactly_once_v2` on three brokers: a word count and a join with a
+table, while a leader, a coordinator and an instance of the application are killed."""
 
 from __future__ import annotations
 

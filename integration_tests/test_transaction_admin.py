@@ -1,5 +1,5 @@
-"""`transactions` and Apache's kafka-transactions print the same on the same broker, and both abort
-hanging transactions there."""
+"""Tests that `transactions` and Apache's kafka-transactions print the same on the same broker,
+and both abort hanging transactions there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kafka's DumpLogSegments and `dump-log` print the same for the records of __transaction_state that
-our broker writes."""
+"""Tests that Kafka's DumpLogSegments and `dump-log` print the same for the records of
+__transaction_state that our broker writes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Programs of two clients consume, transform and produce in transactions, on three brokers, while
-coordinators, leaders and the programs are killed: each record is in the output once and in order.
-"""
+"""Tests that programs of two clients consume, transform and produce in transactions, on three
+brokers, while coordinators, leaders and the programs are killed: each record is in the output
+once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of transactional ids by the time at which they are due."""
+"""Tests of the queue of transactional ids by the time at which they are due."""
 
 from __future__ import annotations
 

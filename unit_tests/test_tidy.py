@@ -1,4 +1,4 @@
-"""The rules of the code base that a test can check. Each message says how to comply."""
+"""Tests of the rules of the code base. Each message of a failed test says how to comply."""
 
 from __future__ import annotations
 

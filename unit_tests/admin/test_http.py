@@ -1,4 +1,4 @@
-"""The HTTP server: the status codes of valid and invalid requests, and the limits of
+"""Tests of the HTTP server: the status codes of valid and invalid requests, and the limits of
 connections."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Levels of loggers under Kafka's names, changed while the process runs."""
+"""Tests of changes of loggers' levels under Kafka's names while the process runs."""
 
 from __future__ import annotations
 

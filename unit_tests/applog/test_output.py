@@ -1,4 +1,5 @@
-"""Log lines: one event per line whatever its text, in text and as JSON, in the right file."""
+"""Tests of log lines: an event is one line whatever its text, as text and as JSON, in the right
+file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines that a peer can cause are limited, and the omitted lines are counted."""
+"""Tests that log lines that a peer can cause are limited, and the omitted lines are counted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Controlled shutdown: the requests of a stopping broker, its retries, and the cases in which it
-does not wait."""
+"""Tests of controlled shutdown: the requests of a stopping broker, its retries, and the cases in
+which it does not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The controller's journal on disk: limited in size, readable, and without delay for decisions."""
+"""Tests of the controller's journal on disk: its size is limited, each line can be read, and no
+decision waits for the disk."""
 
 from __future__ import annotations
 

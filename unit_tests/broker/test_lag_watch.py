@@ -1,5 +1,5 @@
-"""The lag of groups for the metrics: committed offsets are read before log ends, one request covers
-all groups, and a recent report is reused."""
+"""Tests of the lag of groups for the metrics: committed offsets are read before log ends, one
+request covers all groups, and a recent report is reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While ZooKeeper does not answer a broker, the broker learns the leaders from other brokers."""
+"""Tests that a broker learns the leaders from other brokers while ZooKeeper does not answer it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components stop in the reverse order of their start, also if some of them fail."""
+"""Tests that components stop in the reverse order of their start, also if some of them fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A change of the broker's options reaches every log and listener, also after a failure."""
+"""Tests that a change of the broker's options reaches every log and listener, also after a
+failure."""
 
 from __future__ import annotations
 

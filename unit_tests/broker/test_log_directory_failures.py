@@ -1,4 +1,4 @@
-"""The broker notifies the controller of failed and lost log directories."""
+"""Tests that the broker notifies the controller of failed and lost log directories."""
 
 from __future__ import annotations
 

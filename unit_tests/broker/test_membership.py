@@ -1,5 +1,5 @@
-"""A broker and its ZooKeeper session: expiry, a new session, and an id that another broker has
-taken."""
+"""Tests of a broker and its ZooKeeper session: the expiry, a new session, and a broker id that
+another broker has registered."""
 
 from __future__ import annotations
 

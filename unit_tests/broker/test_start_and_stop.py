@@ -1,4 +1,4 @@
-"""A whole broker starts and stops in order, also if one of its components fails."""
+"""Tests that a whole broker starts and stops in order, also if one of its components fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The requests that a broker answers while it is cut off from ZooKeeper, and after a pause of its
-process."""
+"""Tests of the requests that a broker answers while it is cut off from ZooKeeper, and after a
+pause of its process."""
 
 from __future__ import annotations
 

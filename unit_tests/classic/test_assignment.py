@@ -1,4 +1,4 @@
-"""The assignment strategies, against tables computed by hand and Kafka's documentation."""
+"""Tests of the assignment strategies, against tables computed by hand and Kafka's documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Members of a classic group: their partitions, their stored offsets, and expired sessions."""
+"""Tests of members of a classic group: their partitions, their stored offsets, and expired
+sessions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Offsets at the coordinator: the start of members, the stores that are written, and refused
-commits."""
+"""Tests of a classic consumer's offsets at the coordinator: where members start, where offsets
+are stored, and refused commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Members that lose their session, a reply or a node, or whose partition has another owner."""
+"""Tests of members that lose their session, a reply of ZooKeeper or a node, and of partitions
+that another member owns."""
 
 from __future__ import annotations
 

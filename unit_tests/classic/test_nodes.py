@@ -1,4 +1,4 @@
-"""The nodes of a member, when other clients write the same nodes first."""
+"""Tests of the nodes of a member if other clients write the same nodes first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options and subscriptions of the classic consumer as users write them."""
+"""Tests of options and subscriptions of the classic consumer as users write them."""
 
 from __future__ import annotations
 

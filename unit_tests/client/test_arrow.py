@@ -1,4 +1,4 @@
-"""Arrow's record batches: types that Spark takes, and the values of the records."""
+"""Tests of Arrow's record batches: types that Spark takes, and the values of the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The consumer: positions, resets, transactions, damage, and temporary errors of brokers."""
+"""Tests of the consumer: positions, resets, transactions, damage, and temporary errors of
+brokers."""
 
 from __future__ import annotations
 

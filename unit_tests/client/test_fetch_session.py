@@ -1,4 +1,4 @@
-"""The requests of a fetch session, and when a new session begins."""
+"""Tests of fetch sessions: the requests of a session, and when a new session begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Consumers in a group: joining, staying, leaving, and the coordinator's answers meanwhile."""
+"""Tests of consumers in a group: joining, staying and leaving, and the reactions to the
+coordinator's answers."""
 
 from __future__ import annotations
 

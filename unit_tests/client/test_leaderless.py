@@ -1,4 +1,4 @@
-"""A partition without a leader: an early error if leaderless.timeout.ms is set, otherwise a
+"""Tests of partitions without a leader: with leaderless.timeout.ms an early error, otherwise a
 wait."""
 
 from __future__ import annotations

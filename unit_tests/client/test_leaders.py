@@ -1,4 +1,5 @@
-"""A wait for a partition without a leader ends with an error that names the partition."""
+"""Tests that a wait for a partition without a leader ends with an error that names the
+partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options as users write them."""
+"""Tests of the clients' options as users write them."""
 
 from __future__ import annotations
 

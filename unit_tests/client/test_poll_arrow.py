@@ -1,5 +1,5 @@
-"""Reading as Arrow's record batches: the same records, positions, commits and errors as with
-`getmany`."""
+"""Tests that `poll_arrow` returns the same records as `getmany`, with the same positions, commits
+and errors."""
 
 from __future__ import annotations
 

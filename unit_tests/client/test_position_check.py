@@ -1,5 +1,5 @@
-"""After a leader change the consumer asks for the end of its epochs, and returns to the offset
-where the log differs from the records it read (KIP-320)."""
+"""Tests that after a leader change the consumer asks for the end of its epochs, and returns to
+the offset where the log differs from the records it read (KIP-320)."""
 
 from __future__ import annotations
 

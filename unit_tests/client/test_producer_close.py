@@ -1,4 +1,5 @@
-"""The end of a producer: every accepted record gets an outcome, even if `close` is cancelled."""
+"""Tests of the end of a producer: every accepted record gets an outcome, even if `close` is
+cancelled."""
 
 from __future__ import annotations
 

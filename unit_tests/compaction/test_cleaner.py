@@ -1,4 +1,5 @@
-"""The log cleaner of a broker: its choice of a log, logs that cannot be cleaned, and its stop."""
+"""Tests of the log cleaner of a broker: its choice of a log, logs that cannot be cleaned, and
+its stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes of the log cleaner over a log."""
+"""Tests of passes of the log cleaner over a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A kill and a power loss at every disk operation of a pass of the log cleaner, and a full disk."""
+"""Tests of a kill and of a power loss at every disk operation of a pass of the log cleaner, and
+of a full disk."""
 
 from __future__ import annotations
 

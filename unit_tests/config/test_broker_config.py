@@ -1,4 +1,5 @@
-"""The broker's table: Kafka's names, defaults and precedence, and every fault at once."""
+"""Tests of the broker's options: Kafka's names, defaults and precedence, and an error that lists
+all faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of options: the values that each accepts, refuses and formats."""
+"""Tests of types of options: the values that each accepts, refuses and formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The versions that Kafka 3.9.1 reads, taken from its `MetadataVersion.fromVersionString`."""
+"""Tests of the versions that Kafka 3.9.1 accepts. They were taken from its
+`MetadataVersion.fromVersionString`."""
 
 from __future__ import annotations
 

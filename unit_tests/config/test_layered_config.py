@@ -1,4 +1,5 @@
-"""The layers of the broker's options: the value in force, its source, and allowed changes."""
+"""Tests of the layers of the broker's options: the value in force, its source, and allowed
+changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listener options: bound addresses, advertised addresses, and refused values."""
+"""Tests of listener options: bound addresses, advertised addresses, and refused values."""
 
 from __future__ import annotations
 

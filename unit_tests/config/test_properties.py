@@ -1,4 +1,4 @@
-"""Java's properties syntax, as `java.util.Properties` reads it."""
+"""Tests of Java's properties syntax, as `java.util.Properties` reads it."""
 
 from __future__ import annotations
 

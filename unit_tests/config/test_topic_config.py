@@ -1,4 +1,5 @@
-"""A topic's options: inherited from the broker, overridden by the topic, refused if invalid."""
+"""Tests of a topic's options: values inherited from the broker, values of the topic, and invalid
+values."""
 
 from __future__ import annotations
 

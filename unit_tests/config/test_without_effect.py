@@ -1,4 +1,4 @@
-"""Options that are accepted without effect: their detection and the warning."""
+"""Tests of options that are accepted without effect: they are detected, and the broker warns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The in-memory service fulfils the contract, and its methods for tests break sessions."""
+"""Tests that the in-memory service fulfils the contract, and its methods for tests break
+sessions."""
 
 from __future__ import annotations
 

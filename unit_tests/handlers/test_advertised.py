@@ -1,5 +1,5 @@
-"""advertised.listeners changes while the broker runs: the registration and the metadata for clients
-follow."""
+"""Tests of a change of advertised.listeners while the broker runs: the registration and the
+metadata for clients change, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""AlterConfigs and IncrementalAlterConfigs: the values in ZooKeeper afterwards, and the errors."""
+"""Tests of AlterConfigs and IncrementalAlterConfigs: the values in ZooKeeper afterwards, and the
+errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each row of the table of authorities: the broker answers the request with that authority or a
-larger one, and rejects it with a smaller one."""
+"""Tests of each row of the table of authorities: the broker answers the request with that
+authority or a larger one, and rejects it with a smaller one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs, and the options in force after a change."""
+"""Tests of DescribeConfigs, and the options in force after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""FindCoordinator: the first request creates the topic, whose leaders are the coordinators."""
+"""Tests of FindCoordinator: the first request creates the topic, whose leaders are the
+coordinators."""
 
 from __future__ import annotations
 

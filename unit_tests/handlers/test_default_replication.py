@@ -1,4 +1,4 @@
-"""default.replication.factor: topics that are created without a replication factor."""
+"""Tests of default.replication.factor: topics that are created without a replication factor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: the new log start, the error codes, and restarts."""
+"""Tests of DeleteRecords: the new log start, the error codes, and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders and ControlledShutdown: the error codes, and when the answer comes."""
+"""Tests of ElectLeaders and ControlledShutdown: the error codes, and when the answer comes."""
 
 from __future__ import annotations
 

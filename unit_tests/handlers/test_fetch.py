@@ -1,5 +1,5 @@
-"""Fetch requests and their responses: waiting fetches, transactions, replicas, and damaged
-records."""
+"""Tests of Fetch requests and their responses: waiting fetches, transactions, replicas, and
+damaged records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of fetch sessions: ids, evictions, and limits."""
+"""Tests of the cache of fetch sessions: ids, evictions, and limits."""
 
 from __future__ import annotations
 

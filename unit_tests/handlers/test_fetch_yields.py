@@ -1,4 +1,4 @@
-"""A fetch reads on the event loop only from the page cache, and yields regularly."""
+"""Tests that a fetch reads on the event loop only from the page cache, and yields regularly."""
 
 from __future__ import annotations
 

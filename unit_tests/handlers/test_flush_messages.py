@@ -1,5 +1,5 @@
-"""flush.messages: a batch is neither acknowledged nor readable before its sync, and many batches
-share one sync."""
+"""Tests of flush.messages: a batch is neither acknowledged nor readable before its sync, and
+many batches share one sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Groups on a broker: their nodes in ZooKeeper, and the answers to members when it stops."""
+"""Tests of groups on a broker: their nodes in ZooKeeper, and the answers to members when it
+stops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Any bytes result in an answer or a closed connection, never in another exception, and the broker
-continues."""
+"""Tests that any bytes result in an answer or a closed connection, never in another exception,
+and the broker continues."""
 
 from __future__ import annotations
 

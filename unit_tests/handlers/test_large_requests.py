@@ -1,4 +1,5 @@
-"""Legal but large requests: their answers are bounded, and they yield to the event loop."""
+"""Tests of valid but large requests: the answers are bounded, and the broker yields to the event
+loop meanwhile."""
 
 from __future__ import annotations
 

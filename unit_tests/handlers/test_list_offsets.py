@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch with leader changes and open transactions."""
+"""Tests of ListOffsets and OffsetForLeaderEpoch with leader changes and open transactions."""
 
 from __future__ import annotations
 

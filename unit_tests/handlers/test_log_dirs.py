@@ -1,5 +1,5 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: a result for each partition, and a broker that continues
-with its remaining directories."""
+"""Tests of DescribeLogDirs and AlterReplicaLogDirs: a result for each partition, and a broker
+that continues with its remaining directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata with unusual options, listeners, lost replicas and malformed nodes."""
+"""Tests of Metadata with unusual options, listeners, lost replicas and malformed nodes."""
 
 from __future__ import annotations
 

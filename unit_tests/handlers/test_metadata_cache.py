@@ -1,4 +1,5 @@
-"""Answers to Metadata are cached, but only for the state of the cluster that they describe."""
+"""Tests that answers to Metadata are cached, but only for the state of the cluster that they
+describe."""
 
 from __future__ import annotations
 

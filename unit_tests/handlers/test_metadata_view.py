@@ -1,4 +1,4 @@
-"""A broker's view of the cluster after each UpdateMetadata of the controller."""
+"""Tests of a broker's view of the cluster after each UpdateMetadata of the controller."""
 
 from __future__ import annotations
 

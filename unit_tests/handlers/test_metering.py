@@ -1,4 +1,5 @@
-"""The metering counts and times requests around the dispatcher, and does not change them."""
+"""Tests that the metering counts and times requests around the dispatcher, and does not change
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete through the whole broker, in both stores."""
+"""Tests of OffsetCommit, OffsetFetch and OffsetDelete through the whole broker, in both stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions: the error codes, and when the answer comes."""
+"""Tests of CreatePartitions: the error codes, and when the answer comes."""
 
 from __future__ import annotations
 

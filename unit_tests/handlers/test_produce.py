@@ -1,4 +1,5 @@
-"""Produce requests and their responses: the wait for replicas, and checks of batches in threads."""
+"""Tests of Produce requests and their responses: the wait for replicas, and checks of batches in
+threads."""
 
 from __future__ import annotations
 

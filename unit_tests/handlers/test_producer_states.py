@@ -1,4 +1,4 @@
-"""DescribeProducers: the producer state of a partition."""
+"""Tests of DescribeProducers: the producer state of a partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of followers: the readable range, the noted offsets, and the waits."""
+"""Tests of fetches of followers: the readable range, the noted offsets, and the waits."""
 
 from __future__ import annotations
 

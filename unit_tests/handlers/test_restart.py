@@ -1,4 +1,4 @@
-"""A broker that restarts on the same data, after a clean shutdown or a kill."""
+"""Tests of a broker that is started again with the same data, after a clean shutdown or a kill."""
 
 from __future__ import annotations
 

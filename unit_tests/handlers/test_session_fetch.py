@@ -1,4 +1,5 @@
-"""Fetch sessions through the dispatcher: leaders that change, followers, counters and limits."""
+"""Tests of fetch sessions through the dispatcher: leaders that change, followers, counters and
+limits."""
 
 from __future__ import annotations
 

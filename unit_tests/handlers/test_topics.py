@@ -1,5 +1,5 @@
-"""CreateTopics, DeleteTopics and InitProducerId with unusual options, nodes and ZooKeeper
-failures."""
+"""Tests of CreateTopics, DeleteTopics and InitProducerId with unusual options, nodes and
+ZooKeeper failures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fetch by read_committed consumers: the end of the wait, fetch sessions, and the list of aborted
-transactions."""
+"""Tests of Fetch by read_committed consumers: the end of the wait, fetch sessions, and the list
+of aborted transactions."""
 
 from __future__ import annotations
 

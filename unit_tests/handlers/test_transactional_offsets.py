@@ -1,4 +1,4 @@
-"""TxnOffsetCommit through the whole broker, in both offset stores."""
+"""Tests of TxnOffsetCommit through the whole broker, in both offset stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Produce in transactions: verification by the coordinator, and the codes for producers."""
+"""Tests of Produce in transactions: verification by the coordinator, and the codes for
+producers."""
 
 from __future__ import annotations
 

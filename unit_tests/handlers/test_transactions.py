@@ -1,5 +1,5 @@
-"""The requests of transactional producers at a whole broker: versions, error codes, and the records
-of __transaction_state.
+"""Tests of the requests of transactional producers at a whole broker: versions, error codes, and
+the records of __transaction_state.
 
 No test waits for markers: other tests write them to the partitions."""
 

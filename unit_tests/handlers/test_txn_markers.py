@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: the result of each partition, fencing, and the wait for replication."""
+"""Tests of WriteTxnMarkers: the result of each partition, fencing, and the wait for replication."""
 
 from __future__ import annotations
 

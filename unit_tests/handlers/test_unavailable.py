@@ -1,5 +1,5 @@
-"""APIs that the broker does not implement: every version answers with the right code, for every
-item of the request."""
+"""Tests of APIs that the broker does not implement: every version answers with the right code,
+for every item of the request."""
 
 from __future__ import annotations
 

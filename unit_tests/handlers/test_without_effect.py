@@ -1,4 +1,4 @@
-"""A broker warns once of each option that it accepts but that has no effect."""
+"""Tests that a broker warns once of each option that it accepts but that has no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of operations survives a kill, and every line of it is read."""
+"""Tests that the log of operations survives a kill, and every line of it is read."""
 
 from __future__ import annotations
 

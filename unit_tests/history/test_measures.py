@@ -1,4 +1,4 @@
-"""Measures of availability, computed from a history."""
+"""Tests of measures of availability, computed from a history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of a started broker are not searched for reference cycles again."""
+"""Tests that the objects of a started broker are not searched for reference cycles again."""
 
 from __future__ import annotations
 

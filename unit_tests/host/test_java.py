@@ -1,4 +1,4 @@
-"""The search for the ZooKeeper server's jars, and its command line."""
+"""Tests of the search for the ZooKeeper server's jars, and of the server's command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for blocking work, and the readiness message."""
+"""Tests of threads for blocking work, and the readiness message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several brokers of one command do not collide: ids, ports, directories."""
+"""Tests that several brokers of one command do not collide: ids, ports, directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of `pybroker start`, and the end of a start that is impossible."""
+"""Tests of the arguments of `pybroker start`, and of starts that fail."""
 
 from __future__ import annotations
 

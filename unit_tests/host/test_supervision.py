@@ -1,4 +1,4 @@
-"""When the brokers of one command are started, restarted and stopped."""
+"""Tests of the supervision of several brokers: when it starts, restarts and stops each of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The controller's commands to another broker arrive as sent, and the broker's errors are raised at
-the controller."""
+"""Tests that the controller's commands to another broker arrive as sent, and the broker's errors
+are raised at the controller."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A controller's connections end together with their brokers, and none of them delays the
-controller's resignation."""
+"""Tests that a controller's connections end together with their brokers, and none of them delays
+the controller's resignation."""
 
 from __future__ import annotations
 

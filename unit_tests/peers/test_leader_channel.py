@@ -1,5 +1,5 @@
-"""A follower's channel to its leader over a real connection: the leader's handlers answer its
-requests in a fetch session, and the connection is opened again after any failure."""
+"""Tests of a follower's channel to its leader over a real connection: the leader's handlers
+answer its requests in a fetch session, and the channel connects again after any failure."""
 
 from __future__ import annotations
 

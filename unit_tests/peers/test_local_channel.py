@@ -1,4 +1,5 @@
-"""The log lines of commands that a broker carries out: one per command, not one per partition."""
+"""Tests of the log lines of commands that a broker carries out: one line for each command, not
+for each partition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Records in a batch, on both implementations: they are decoded as built, and damage is
-reported."""
+"""Tests of the records in a batch, by both implementations: they are decoded as they were
+encoded, and damage is reported."""
 
 from __future__ import annotations
 

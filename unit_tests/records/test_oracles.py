@@ -1,4 +1,5 @@
-"""Comparison with the batches of kafka-python and aiokafka, in both directions and byte by byte."""
+"""Tests that compare our record batches with those of kafka-python and aiokafka, in both
+directions and byte by byte."""
 
 from __future__ import annotations
 

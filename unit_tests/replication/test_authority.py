@@ -1,5 +1,5 @@
-"""The authority of a leader: each combination of grants by the controller, ZooKeeper and the
-followers."""
+"""Tests of the authority of a leader: each combination of the roles by the controller, the
+answers of ZooKeeper, and the fetches of followers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Followers copy their leaders' logs with the same bytes and leader epochs, despite failures."""
+"""Tests that followers copy their leaders' logs with the same bytes and leader epochs, despite
+failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three replicas through changes of leaders, truncations, kills, deletions and all kinds of
+"""Tests of three replicas with changes of leaders, truncations, kills, deletions and all kinds of
 batches. At the end their logs have the same bytes, and each committed record has its offset.
 
 A seed determines all random choices, so it repeats a run exactly.

@@ -1,4 +1,4 @@
-"""Diverging logs, and a leader that has deleted the point of divergence."""
+"""Tests of diverging logs, and a leader that has deleted the point of divergence."""
 
 from __future__ import annotations
 

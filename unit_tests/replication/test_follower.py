@@ -1,4 +1,5 @@
-"""The decisions of a follower: one step from the leader's answer and the follower's log."""
+"""Tests of the decisions of a follower: one step from the leader's answer and the follower's
+log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The times at which replicas of a full directory begin and stop to yield leadership."""
+"""Tests of replicas in a full log directory: when they begin and stop to yield leadership."""
 
 from __future__ import annotations
 

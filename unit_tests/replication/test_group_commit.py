@@ -1,4 +1,4 @@
-"""Replicas that sync their logs before they acknowledge appended records."""
+"""Tests of replicas that sync their logs before they acknowledge appended records."""
 
 from __future__ import annotations
 

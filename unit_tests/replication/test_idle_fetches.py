@@ -1,4 +1,4 @@
-"""Followers of idle leaders let their fetches wait longer, until something changes."""
+"""Tests that followers of idle leaders let their fetches wait longer, until something changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The high watermark is at most the log end of every possible leader."""
+"""Tests that the high watermark is at most the log end of every possible leader."""
 
 from __future__ import annotations
 

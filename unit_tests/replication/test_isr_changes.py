@@ -1,4 +1,4 @@
-"""The writes of ISR changes to ZooKeeper: their conditions, lost replies, and other writers."""
+"""Tests of the writes of ISR changes to ZooKeeper: conditions, lost replies and other writers."""
 
 from __future__ import annotations
 

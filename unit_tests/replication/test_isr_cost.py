@@ -1,4 +1,4 @@
-"""The number of ZooKeeper requests for the ISR of many partitions."""
+"""Tests of the number of ZooKeeper requests for the ISR of many partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The times of the notifications of changed ISRs to the controller."""
+"""Tests of the times of the notifications of changed ISRs to the controller."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An ISR change whose topic is deleted and recreated meanwhile: the state nodes of the recreated
-topic have the same versions as those of the deleted one."""
+"""Tests of an ISR change whose topic is deleted and recreated meanwhile: the state nodes of the
+recreated topic have the same versions as those of the deleted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts of follower fetches, and the ISR changes that the leader derives from them.
+"""Tests of the ISR changes that a leader derives from scripts of follower fetches.
 
 A line is a time in seconds, a word and its numbers: `append N` (the log end becomes N), `fetch B N`
 (broker B fetches at offset N), `check` (the leader looks for lagging followers; if it looks at the

@@ -1,4 +1,5 @@
-"""The controller's commands to a broker: the effects of each, and the commands that it refuses."""
+"""Tests of the controller's commands to a broker: the effects of each, and the commands that it
+refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""No world of the model violates a promise; without any single rule, some world does.
+"""Tests of the replication model: no world violates an invariant, and without any single rule some
+world does.
 
 `PYBROKER_MODEL=full` also checks larger models, for some minutes. `pytest -s` shows a shortest way
 to each violation.

@@ -1,4 +1,4 @@
-"""The high watermark of a partition, and the checks of its role and leader epoch."""
+"""Tests of the high watermark of a partition, and the checks of its role and leader epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random schedules of appends, fetches, ISR changes and lost replies, against a real partition.
+"""Tests of a real partition with random schedules of appends, fetches, ISR changes and lost
+replies.
 
 After every step each electable replica has all committed records, the high watermark has not
 fallen, and the leader considers the stored ISR possible.

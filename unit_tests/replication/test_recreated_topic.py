@@ -1,5 +1,5 @@
-"""A broker's write about a replica of a deleted topic is not stored for the recreated topic, whose
-nodes have the same versions."""
+"""Tests that a broker's write about a replica of a deleted topic is not stored for the recreated
+topic, whose nodes have the same versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which the scrubber searches logs, and the cost of choosing them."""
+"""Tests of the order in which the scrubber searches logs, and the cost of choosing them."""
 
 from __future__ import annotations
 

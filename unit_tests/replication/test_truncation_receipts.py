@@ -1,5 +1,5 @@
-"""Truncation of a replica's log, and the part of it that a loss receipt names, as
-docs/replication.rst says."""
+"""Tests of the truncation of a log, and of the truncated offsets that a loss receipt has to name
+(docs/replication.rst)."""
 
 from __future__ import annotations
 

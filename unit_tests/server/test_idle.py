@@ -1,4 +1,5 @@
-"""Idle connections (connections.max.idle.ms): a peer whose bytes are still arriving is not idle."""
+"""Tests of idle connections (connections.max.idle.ms): a connection on which bytes still arrive
+is not idle."""
 
 from __future__ import annotations
 

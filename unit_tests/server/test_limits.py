@@ -1,4 +1,4 @@
-"""The limits on the resources that peers can use: connections, memory, files, log lines."""
+"""Tests of the limits on what peers can use: connections, memory, files, log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receive buffer returns frames as they were sent, however the bytes were split."""
+"""Tests that the receive buffer returns frames as they were sent, however the bytes were split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bugs of the broker that the simulation has found, as small scenarios. A seed would not show its
-bug any more after the next change of the code. docs/reliability.rst lists the bugs.
-"""
+"""Tests of bugs of the broker that the simulation has found, as small scenarios. The seed of a
+bug would not show it any more after the next change of the code. docs/reliability.rst lists the
+bugs."""
 
 from __future__ import annotations
 

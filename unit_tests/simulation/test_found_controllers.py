@@ -1,6 +1,5 @@
-"""Bugs of the controller that the simulation has found. `test_found.py` has the bugs of the
-broker.
-"""
+"""Tests of bugs of the controller that the simulation has found. `test_found.py` has the bugs of
+the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Bugs with damaged leader epochs in batches, which no checksum covers, found by the simulation."""
+"""Tests of bugs with damaged leader epochs in batches, which no checksum covers, found by the
+simulation."""
 
 from __future__ import annotations
 

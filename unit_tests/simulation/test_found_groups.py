@@ -1,4 +1,5 @@
-"""Bugs with consumer groups that the simulation has found. `test_found.py` has other bugs."""
+"""Tests of bugs with consumer groups that the simulation has found. `test_found.py` has other
+bugs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs with topics that are deleted and recreated, found by the simulation."""
+"""Tests of bugs with topics that are deleted and recreated, found by the simulation."""
 
 from __future__ import annotations
 

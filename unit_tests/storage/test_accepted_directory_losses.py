@@ -1,5 +1,5 @@
-"""Log directories whose loss the operator accepts: the loss is recorded until their replicas have
-stepped aside."""
+"""Tests of log directories whose loss the operator accepts: the loss is recorded until their
+replicas have stepped aside."""
 
 from __future__ import annotations
 

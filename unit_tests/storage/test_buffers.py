@@ -1,4 +1,4 @@
-"""Buffers are reused, but never while a view of one exists."""
+"""Tests that buffers are reused, but never while a view of one exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaps in a log that compaction may have left, and gaps that are damage."""
+"""Tests of gaps in a log: those that compaction may have left, and those that are damage."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Corrupt leader epochs: no checksum covers the epoch of a batch, and the epoch file has no
-checksum. The start decides which of the two is right if they differ."""
+"""Tests of corrupt leader epochs: no checksum covers the epoch of a batch, and the epoch file
+has no checksum. The start decides which of the two is right if they differ."""
 
 from __future__ import annotations
 

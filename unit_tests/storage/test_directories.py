@@ -1,4 +1,4 @@
-"""Several log directories: unusable ones, failing ones, and lost ones."""
+"""Tests of several log directories: unusable ones, failing ones, and lost ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The closing of all logs at a broker's stop: which files are synced, how often, in which order."""
+"""Tests of the closing of all logs when a broker stops: which files are synced, how often, and
+in which order."""
 
 from __future__ import annotations
 

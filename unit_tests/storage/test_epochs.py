@@ -1,4 +1,4 @@
-"""Leader epochs, as tables (KIP-101, KIP-279)."""
+"""Tests of the leader epochs of a log, as tables (KIP-101, KIP-279)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The behaviour of a log whose disk fails."""
+"""Tests of the behaviour of a log whose disk fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files, byte by byte, as Apache Kafka writes and reads them."""
+"""Tests of the files' bytes, which are those that Apache Kafka writes and reads."""
 
 from __future__ import annotations
 

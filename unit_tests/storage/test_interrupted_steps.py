@@ -1,4 +1,5 @@
-"""Interruptions between two steps that belong together: a kill, a power loss, another thread."""
+"""Tests of interruptions between two steps that belong together: a kill, a power loss, another
+thread."""
 
 from __future__ import annotations
 

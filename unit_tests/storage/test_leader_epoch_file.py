@@ -1,4 +1,5 @@
-"""When the leader epoch file is written: before the first batch of an epoch, not before."""
+"""Tests of the writes of the leader epoch file: an epoch is written just before its first batch,
+not earlier."""
 
 from __future__ import annotations
 

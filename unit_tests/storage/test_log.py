@@ -1,4 +1,4 @@
-"""Appending to a log and reading it back."""
+"""Tests of appending to a log and of reading it."""
 
 from __future__ import annotations
 

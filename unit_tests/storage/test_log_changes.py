@@ -1,4 +1,4 @@
-"""The periodic duties look only at logs that changed, and lose no change."""
+"""Tests that the periodic duties look only at logs that changed, and lose no change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log and a list have the same records after any sequence of operations."""
+"""Tests that a log and a list have the same records after any sequence of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log manager: start, use and shutdown of a log directory."""
+"""Tests of the log manager: start, use and shutdown of a log directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log manager with full disks, failed disks, missing directories and damaged logs."""
+"""Tests of the log manager with full disks, failed disks, missing directories and damaged logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves of a partition between log directories: no event during a move loses a record."""
+"""Tests of moves of a partition between log directories: no event during a move loses a record."""
 
 from __future__ import annotations
 

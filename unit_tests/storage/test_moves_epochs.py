@@ -1,5 +1,5 @@
-"""Moves between log directories that a truncation or a full disk interrupts, and moves of
-transactions."""
+"""Tests of moves between log directories that a truncation or a full disk interrupts, and moves
+of transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A log directory that the broker creates survives a power loss, like the files in it."""
+"""Tests that a log directory that the broker creates survives a power loss, like the files in
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage that opening a log finds where recovery checks nothing."""
+"""Tests of damage that is found when a log is opened, in files that recovery does not check."""
 
 from __future__ import annotations
 

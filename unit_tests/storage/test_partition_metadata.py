@@ -1,5 +1,5 @@
-"""The topic id of a log is durable before its records, so that a recreated topic does not get the
-log of the deleted one."""
+"""Tests that the topic id of a log is durable before its records, so that a recreated topic does
+not get the log of the deleted one."""
 
 from __future__ import annotations
 

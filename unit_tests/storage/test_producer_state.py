@@ -1,4 +1,4 @@
-"""The decisions of the producer state, as tables."""
+"""Tests of the decisions of the producer state, as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer state of a log survives restarts, truncations and retention."""
+"""Tests that the producer state of a log survives restarts, truncations and retention."""
 
 from __future__ import annotations
 

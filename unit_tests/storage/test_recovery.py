@@ -1,4 +1,4 @@
-"""Recovery of a log that was not closed cleanly, with one fault in each test."""
+"""Tests of the recovery of a log that was not closed cleanly, with one fault in each test."""
 
 from __future__ import annotations
 

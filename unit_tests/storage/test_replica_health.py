@@ -1,4 +1,4 @@
-"""The health of replicas: every event in every health, and late events."""
+"""Tests of the health of replicas: every event in every health, and events that come too late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The distinction between a torn tail of a killed broker and damage at the end of a log."""
+"""Tests of the distinction between a torn tail of a killed broker and damage at the end of a
+log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions in a log: the last stable offset, and the index of aborted transactions."""
+"""Tests of transactions in a log: the last stable offset, and the index of aborted transactions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rules of the protocol guide, and the clients' habits, for headers, versions and tagged
-fields: one test for each."""
+"""Tests of the rules of the protocol guide for headers, versions and tagged fields, and of the
+requests that real clients send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Comparison of our codec with other codecs, in both directions and all versions of theirs."""
+"""Tests that compare our codec with other codecs, in both directions and in all versions that
+they have."""
 
 from __future__ import annotations
 

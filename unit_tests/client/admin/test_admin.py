@@ -1,4 +1,4 @@
-"""The admin client: results item by item, and which requests are repeated."""
+"""Tests of the admin client: it returns a result for each item, and repeats only some requests."""
 
 from __future__ import annotations
 

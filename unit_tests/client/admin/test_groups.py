@@ -1,5 +1,5 @@
-"""Requests of the admin client about groups go to the coordinator, and again after it moved;
-requests that may have been carried out are repeated only if that is harmless."""
+"""Tests that requests of the admin client about groups go to the coordinator, and again after it
+moved; requests that may have been carried out are repeated only if that is harmless."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Requests of the admin client about transactions go to the coordinator of the transactional id or
-to the partition's leader; an abort that may have been carried out is not repeated."""
+"""Tests that requests of the admin client about transactions go to the coordinator of the
+transactional id or to the partition's leader; an abort that may have been carried out is not
+repeated."""
 
 from __future__ import annotations
 

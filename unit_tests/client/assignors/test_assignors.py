@@ -1,4 +1,4 @@
-"""The rules of all assignors, and known assignments of range and roundrobin."""
+"""Tests of the rules of all assignors, and known assignments of range and roundrobin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The sticky assignors: balance, as few moves as possible, and never two owners at once."""
+"""Tests of the sticky assignors: balance, as few moves as possible, and never two owners at
+once."""
 
 from __future__ import annotations
 

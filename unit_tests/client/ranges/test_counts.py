@@ -1,5 +1,5 @@
-"""Counted records of ranges are compared with later logs of every shape, and with a model of single
-offsets."""
+"""Tests of the counted records of ranges: the count is compared with later logs of every shape, and
+with a model of single offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The position within a range, over logs of every shape, against a model of single offsets."""
+"""Tests of the position within a range, over logs of every shape, against a model of single
+offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which missing offsets of a range count as lost, and which do not."""
+"""Tests of the missing offsets of a range: which of them count as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that start, end and restart, and commands that they refuse."""
+"""Tests of brokers that start, end and restart, and commands that they refuse."""
 
 from __future__ import annotations
 

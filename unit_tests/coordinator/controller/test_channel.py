@@ -1,4 +1,4 @@
-"""The commands for one broker, and their order, when many changes are pending."""
+"""Tests of the commands for one broker, and their order, when many changes are pending."""
 
 from __future__ import annotations
 

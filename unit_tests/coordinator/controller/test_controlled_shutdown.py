@@ -1,4 +1,5 @@
-"""Controlled shutdown: a broker hands over the partitions that it leads before it stops."""
+"""Tests of controlled shutdown: a broker hands over the partitions that it leads before it
+stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The choice of the controller, and the controller's reaction to lost sessions and connections."""
+"""Tests of the choice of the controller, and the controller's reaction to lost sessions and
+connections."""
 
 from __future__ import annotations
 

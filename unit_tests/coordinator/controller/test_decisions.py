@@ -1,4 +1,5 @@
-"""The next state of a partition in each of many circumstances, as tables."""
+"""Tests of decisions: the next state of a partition for each combination of circumstances, as
+tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Topic deletion: confirmed by every live replica, and finished whatever happens in between."""
+"""Tests of topic deletions: every live replica confirms, and the deletion is finished despite
+failures."""
 
 from __future__ import annotations
 

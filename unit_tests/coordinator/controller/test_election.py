@@ -1,4 +1,4 @@
-"""The controller election: a broker wins only if its own session owns /controller."""
+"""Tests of the controller election: a broker wins only if its own session owns /controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new controller corrects everything that brokers missed before its election."""
+"""Tests that a new controller corrects everything that brokers missed before its election."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader changes the ISR, and the metadata of all brokers follow."""
+"""Tests of ISR changes by leaders: the controller sends the new ISR to all brokers as metadata."""
 
 from __future__ import annotations
 

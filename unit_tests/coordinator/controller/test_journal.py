@@ -1,5 +1,5 @@
-"""Every decision is in the journal, with its reason, the states before and after, and the event
-that caused it."""
+"""Tests that every decision is in the journal, with its reason, the states before and after, and
+the event that caused it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live brokers with a failed log directory: other replicas lead the partitions in it."""
+"""Tests of live brokers with a failed log directory: other replicas lead the partitions in it."""
 
 from __future__ import annotations
 

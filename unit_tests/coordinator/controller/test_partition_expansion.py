@@ -1,5 +1,5 @@
-"""Partition expansion: the placement of new partitions, and concurrent writes of the topic's
-node."""
+"""Tests of partition expansion: the placement of new partitions, and concurrent writes of the
+topic's node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partition's statuses and the allowed transitions, as tables."""
+"""Tests of the partition's statuses and the allowed transitions, as tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The placement of replicas: spread over brokers and racks, balanced, and exactly by Kafka's
-rule."""
+"""Tests of the placement of replicas: spread over brokers and racks, balanced, and exactly by
+Kafka's rule."""
 
 from __future__ import annotations
 

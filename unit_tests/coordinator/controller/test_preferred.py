@@ -1,4 +1,4 @@
-"""Requested elections, by the node of Kafka's tools and by ElectLeaders requests."""
+"""Tests of requested elections: by the node of Kafka's tools, and by ElectLeaders requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The node by which Kafka's older tools request a reassignment, which this version refuses."""
+"""Tests of the node by which Kafka's older tools request a reassignment. The controller refuses
+the request."""
 
 from __future__ import annotations
 

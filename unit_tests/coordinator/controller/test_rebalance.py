@@ -1,4 +1,4 @@
-"""Automatic preferred leader elections."""
+"""Tests of automatic preferred leader elections."""
 
 from __future__ import annotations
 

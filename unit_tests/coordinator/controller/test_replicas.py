@@ -1,5 +1,5 @@
-"""The statuses of replicas while their topic is being deleted, and the allowed transitions, as
-tables."""
+"""Tests of the statuses of replicas while their topic is being deleted, and the allowed
+transitions, as tables."""
 
 from __future__ import annotations
 

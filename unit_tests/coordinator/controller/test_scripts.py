@@ -1,4 +1,4 @@
-"""The controller's behaviour, as scripts with their traces: `scripts/*.txt`.
+"""Tests of the controller's behaviour, as scripts with their traces: `scripts/*.txt`.
 
 `stage.py` has the commands, `unit_tests/scripts.py` the form of a script. When a change of the
 controller changes a trace on purpose, write the traces again and review the difference as part of

@@ -1,5 +1,5 @@
-"""Random faults of all kinds on three brokers. When the faults have ended, ZooKeeper and the
-brokers agree, and every partition has a leader."""
+"""Tests with random faults of all kinds on three brokers. When the faults have ended, ZooKeeper
+and the brokers agree, and every partition has a leader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Orphaned partitions: after a power loss of every in-sync replica, no replica leads until all have
-returned."""
+"""Tests of orphaned partitions: after a power loss of every in-sync replica, no replica leads
+until all have returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Topics that are created, grow and are replaced: the stored states and the commands to brokers."""
+"""Tests of topics that are created, grow and are replaced: the stored states and the commands to
+brokers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The creation of topics: each refusal has Kafka's error code, and both nodes are created or
-none."""
+"""Tests of the creation of topics: each refusal has Kafka's error code, and either both nodes
+are created or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Unclean elections: only where they are allowed, and with a loss receipt."""
+"""Tests of unclean elections: they happen only if they are allowed, and they write a loss
+receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fenced writes: the effect of a failed write on the other writes, and of a lost reply."""
+"""Tests of fenced writes: the effect of a failed write on the other writes, and of a lost reply."""
 
 from __future__ import annotations
 

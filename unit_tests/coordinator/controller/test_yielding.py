@@ -1,5 +1,5 @@
-"""The controller yields to other tasks of its process, and a slow broker does not delay the
-others."""
+"""Tests that the controller yields to other tasks of its process, and a slow broker does not
+delay the others."""
 
 from __future__ import annotations
 

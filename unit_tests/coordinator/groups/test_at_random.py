@@ -1,4 +1,4 @@
-"""Random clients, faults and failovers, checked against invariants:
+"""Tests with random clients, faults and failovers, checked against invariants:
 
 - all members of a generation get the same assignment: no partition has two owners, not even across
   coordinators;

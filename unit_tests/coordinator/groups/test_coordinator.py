@@ -1,5 +1,5 @@
-"""The coordinator of a shard: limits, records that cannot be decoded, and clients that disconnect
-while they wait."""
+"""Tests of the coordinator of a shard: limits, records that cannot be decoded, and clients that
+disconnect while they wait."""
 
 from __future__ import annotations
 

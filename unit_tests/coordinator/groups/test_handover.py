@@ -1,5 +1,5 @@
-"""Whether the restart of a static member makes its group rebalance. The tests of the rebalance
-itself are in `unit_tests/simulation/test_found_groups.py`."""
+"""Tests of whether the restart of a static member makes its group rebalance. The tests of the
+rebalance itself are in `unit_tests/simulation/test_found_groups.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of coordinated groups in the format of classic consumers."""
+"""Tests of the nodes of coordinated groups in the format of classic consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The records of `__consumer_offsets`: bytes of Apache Kafka 3.9.1, old versions, damage."""
+"""Tests of the records of `__consumer_offsets`: the bytes of Apache Kafka 3.9.1, old versions,
+and damaged records."""
 
 from __future__ import annotations
 

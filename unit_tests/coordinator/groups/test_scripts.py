@@ -1,4 +1,4 @@
-"""The behaviour of a group, as scripts with their traces: `scripts/*.txt`.
+"""Tests of the behaviour of a group, as scripts with their traces: `scripts/*.txt`.
 
 `stage.py` has the commands, `unit_tests/scripts.py` the form of a script. The scripts that are
 named after a state have one step for every request, marked by a comment that begins with the

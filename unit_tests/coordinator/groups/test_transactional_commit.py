@@ -1,4 +1,5 @@
-"""TxnOffsetCommit at the coordinator of a group: the order of its checks, and the memory limit."""
+"""Tests of TxnOffsetCommit at the coordinator of a group: the order of its checks, and the
+memory limit."""
 
 from __future__ import annotations
 

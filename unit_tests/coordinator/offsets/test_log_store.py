@@ -1,4 +1,5 @@
-"""`offsets.storage=kafka`: records in the log, and the import of offsets from ZooKeeper."""
+"""Tests of `offsets.storage=kafka`: the records in the log, and the import of offsets from
+ZooKeeper."""
 
 from __future__ import annotations
 

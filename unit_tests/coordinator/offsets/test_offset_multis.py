@@ -1,5 +1,5 @@
-"""The multis that write committed offsets: several offsets in one multi, with a fence check and the
-missing parent nodes."""
+"""Tests of the multis that write committed offsets: several offsets in one multi, with a fence
+check and the missing parent nodes."""
 
 from __future__ import annotations
 

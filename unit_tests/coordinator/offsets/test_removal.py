@@ -1,4 +1,5 @@
-"""The offsets that expire, those that are removed with a topic, and those that are kept."""
+"""Tests of the offsets that expire, those that are removed with a topic, and those that are
+kept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The writes of a transaction's offsets to ZooKeeper: all of them, even if coordinators change
-between two multis, and in the order of the log."""
+"""Tests of the writes of a transaction's offsets to ZooKeeper: all offsets are written, in the
+order of the log, even if the coordinator changes between two multis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Offsets of transactions in both stores: pending until the marker, deleted, and migrated."""
+"""Tests of the offsets of transactions in both stores: pending until the marker, deleted, and
+migrated."""
 
 from __future__ import annotations
 

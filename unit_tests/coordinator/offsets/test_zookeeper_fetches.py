@@ -1,4 +1,5 @@
-"""`offsets.storage=zookeeper`: the checks that precede the answer to a fetch of offsets."""
+"""Tests of `offsets.storage=zookeeper`: the checks that precede the answer to a fetch of
+offsets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`offsets.storage=zookeeper`: the nodes of a commit, the brokers that may write them, and the
-answers while ZooKeeper is silent."""
+"""Tests of `offsets.storage=zookeeper`: the nodes of a commit, the brokers that may write them,
+and the answers while ZooKeeper is silent."""
 
 from __future__ import annotations
 

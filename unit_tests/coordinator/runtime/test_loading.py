@@ -1,4 +1,4 @@
-"""The loading of a shard, and its fence."""
+"""Tests of the loading of a shard, and its fence."""
 
 from __future__ import annotations
 

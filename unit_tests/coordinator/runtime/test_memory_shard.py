@@ -1,4 +1,4 @@
-"""The test doubles of the coordinators' tests keep the contracts of the ports."""
+"""Tests that the test doubles of the coordinators' tests keep the contracts of the ports."""
 
 from __future__ import annotations
 

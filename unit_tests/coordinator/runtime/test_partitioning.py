@@ -1,4 +1,4 @@
-"""Groups belong to the same partition as in Kafka."""
+"""Tests that groups belong to the same partition as in Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards while they serve, when they end, and after another broker has taken over."""
+"""Tests of shards while they serve, when they end, and after another broker has taken over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random producers, lost commits and failovers, checked against invariants:
+"""Tests with random producers, lost commits and failovers, checked against invariants:
 
 - the next coordinator has the state that the coordinator before it had stored;
 - a transaction never gets markers for both outcomes, and none before its end is committed;

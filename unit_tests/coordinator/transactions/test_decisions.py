@@ -1,4 +1,4 @@
-"""The decisions of the transaction coordinator, as tables."""
+"""Tests of the decisions of the transaction coordinator, as tables."""
 
 from __future__ import annotations
 

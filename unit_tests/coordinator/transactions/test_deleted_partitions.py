@@ -1,4 +1,4 @@
-"""Partitions that were deleted, by the nodes in ZooKeeper."""
+"""Tests of the search for deleted partitions in ZooKeeper's nodes."""
 
 from __future__ import annotations
 

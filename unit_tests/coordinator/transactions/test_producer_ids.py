@@ -1,4 +1,4 @@
-"""Producer ids are unique in the whole cluster, even after lost replies and restarts."""
+"""Tests that producer ids are unique in the whole cluster, even after lost replies and restarts."""
 
 from __future__ import annotations
 

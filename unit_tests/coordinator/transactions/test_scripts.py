@@ -1,4 +1,5 @@
-"""The behaviour of a transaction coordinator, as scripts with their traces: `scripts/*.txt`.
+"""Tests of the behaviour of a transaction coordinator, as scripts with their traces:
+`scripts/*.txt`.
 
 `stage.py` has the commands, `unit_tests/scripts.py` the form of a script. When a change alters a
 trace on purpose:

@@ -1,4 +1,5 @@
-"""Configurations in ZooKeeper: writes with their notification, and the application of changes."""
+"""Tests of configurations in ZooKeeper: writes with their notification, and the application of
+changes."""
 
 from __future__ import annotations
 

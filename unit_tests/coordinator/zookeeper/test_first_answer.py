@@ -1,4 +1,5 @@
-"""The wait for ZooKeeper's first answer: when it ends, its error messages and its log lines."""
+"""Tests of the wait for ZooKeeper's first answer: when it ends, its error messages and its log
+lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers and watches reach the event loop in the order in which kazoo's thread gets them."""
+"""Tests that answers and watches reach the event loop in the order in which kazoo's thread gets
+them."""
 
 from __future__ import annotations
 

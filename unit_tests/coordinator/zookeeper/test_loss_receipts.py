@@ -1,4 +1,4 @@
-"""Loss receipts: their content, and that no replica's entry is overwritten."""
+"""Tests of loss receipts: their content, and concurrent additions by several replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writes of many callers in one multi. Each write has its own checks and gets its own answer."""
+"""Tests of the batcher that sends the writes of many callers in one multi. Each write has its
+own checks and gets its own answer."""
 
 from __future__ import annotations
 

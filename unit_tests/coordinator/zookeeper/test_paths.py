@@ -1,4 +1,4 @@
-"""Every path is built as Kafka's tools expect it, and parsed again."""
+"""Tests that every path is built as Kafka's tools expect it, and parsed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sockets by which kazoo reads many answers at once."""
+"""Tests of the sockets by which kazoo reads many answers at once."""
 
 from __future__ import annotations
 

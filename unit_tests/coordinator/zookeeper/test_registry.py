@@ -1,4 +1,4 @@
-"""Registrations: lost replies, and registrations of earlier and of other sessions."""
+"""Tests of registrations: lost replies, and registrations of earlier and of other sessions."""
 
 from __future__ import annotations
 

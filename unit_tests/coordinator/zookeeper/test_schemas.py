@@ -1,4 +1,5 @@
-"""Nodes are written as every Kafka with ZooKeeper reads them, and all their versions are read."""
+"""Tests that nodes are written as every Kafka with ZooKeeper reads them, and all their versions
+are read."""
 
 from __future__ import annotations
 

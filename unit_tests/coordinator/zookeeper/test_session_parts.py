@@ -1,4 +1,4 @@
-"""The parts of a session: the connect string, the stored keys, the size of requests."""
+"""Tests of the parts of a session: the connect string, the stored keys, the size of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes to a topic's nodes are refused after the topic is deleted."""
+"""Tests that writes to a topic's nodes are refused after the topic is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Damaged and incomplete replicas: when they step aside, and when their files are replaced."""
+"""Tests of damaged and incomplete replicas: when they step aside, and when their files are
+replaced."""
 
 from __future__ import annotations
 

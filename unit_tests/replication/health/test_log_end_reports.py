@@ -1,4 +1,4 @@
-"""Each replica of an orphaned partition reports its log end."""
+"""Tests that each replica of an orphaned partition reports its log end."""
 
 from __future__ import annotations
 

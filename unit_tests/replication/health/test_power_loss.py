@@ -1,4 +1,5 @@
-"""After a power loss a broker removes its suspect replicas from the ISR before it registers."""
+"""Tests that after a power loss a broker removes its suspect replicas from the ISR before it
+registers."""
 
 from __future__ import annotations
 
