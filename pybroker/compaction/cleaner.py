@@ -156,8 +156,7 @@ class LogCleaner:
         finally:
             await self._in_thread(steps.close)
         write = self._logs.checkpoints.write_cleaned_to
-        await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to)
-        if self._logs.checkpoints.cleaned_to(key) != done.cleaned_to:
+        if not await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to):
             # Without this pause the cleaner would clean the same part again and again.
             self._rest(key, StorageError("cleaner-offset-checkpoint cannot be written"))
             return

@@ -68,16 +68,19 @@ class CheckpointWriter:
         home = self._table.home.get(partition)
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
-    def write_cleaned_to(self, log: Log, generation: int, offset: int) -> None:
+    def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
         """Record that the log is clean up to `offset`, unless it was truncated since the
-        `generation` of its segments, or replaced by another log."""
+        `generation` of its segments, or replaced by another log. Return False if the checkpoint
+        cannot be written."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)
             is_same = self._table.logs.get(partition) is log
             if home is not None and is_same and log.segments.generation == generation:
                 wanted = {partition: offset}
-                self.attempt(home, partial(home.cleaner_offsets.update, [partition], wanted))
+                write = partial(home.cleaner_offsets.update, [partition], wanted)
+                return self.attempt(home, write)
+        return True
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
         """Call `write` for this directory. Return whether everything was written. A full disk is

@@ -114,6 +114,25 @@ async def test_log_that_cannot_be_cleaned_rests_while_others_are_cleaned(
     assert len(told) == 1
 
 
+async def test_log_that_is_truncated_at_the_end_of_a_pass_does_not_rest(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(logs, A, 30)
+    checkpoints, write = logs.checkpoints, logs.checkpoints.write_cleaned_to
+
+    def truncated_before(log: Log, generation: int, offset: int) -> bool:
+        if log.log_end_offset == 30:
+            log.truncate_to(29)
+        return write(log, generation, offset)
+
+    monkeypatch.setattr(checkpoints, "write_cleaned_to", truncated_before)
+    async with cleaning(logs) as running:
+        await until(lambda: running._counters.passes or A in running.set_aside)
+        assert A not in running.set_aside
+    assert log.log_end_offset < 30
+    assert (checkpoints.cleaned_to(A) or 0) < 30
+
+
 async def test_memory_of_the_map_is_limited_by_the_option(logs: LogManager) -> None:
     filled(logs, A, 30)
     few = BrokerConfig(
