@@ -84,15 +84,15 @@ storage: * | txn_index | checkpoints files index_table producer_state retention 
     checkpoint_writer ending moves retention_schedule | opening relocation | manager
 testing: cluster_view history loop_thread place relay sockets | cluster_parts proxy | cluster_links
     cluster_waits simulation | cluster | plugin
-testing.history: ops values | model | client_rules eras group_rules loader measures
-    stale_leaders | cluster_rules promises | transaction_rules | checker
+testing.history: ops values | keyed | model | client_rules eras group_rules keyed_rules loader
+    measures stale_leaders | cluster_rules promises | transaction_rules | checker
 testing.simulation: disk_faults environment inodes kinds memory_tree replica_files | links loop
     schedule | broker_log fault_sequences machine result shrink zookeeper_wire | disk many swarm tcp
     workload zookeeper_member zookeeper_takeover | cli cluster_record disk_view transport
     zookeeper_session | invariants network zookeeper | broker | cluster watching | simulation view |
-    data_loss_budget movers operator | faults | nemesis | run | __main__
+    data_loss_budget movers operator | faults | nemesis run_options | run | __main__
 testing.simulation.workload: options recorder | clients late_commits transaction_requests |
-    api_producer groups producers readers topics | transactions | workload
+    api_producer groups producers readers topics | keyed transactions | workload
 tools: _cli _stop _topic_lines _verifiable _without_effect _zookeeper_commands container_environment
     start | * | _config_zookeeper _dump_indexes _election_file _group_reset consumer_perf_test
     container delete_records producer_perf_test | _group_options configs dump_log leader_election

@@ -8,7 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from pybroker.testing.history.checker import RULES, check, repeated, report
-from unit_tests.history import test_group_rules, test_promises, test_transaction_rules
+from unit_tests.history import (
+    test_group_rules,
+    test_keyed_rules,
+    test_promises,
+    test_transaction_rules,
+)
 from unit_tests.history.script import T0, Script, value
 
 Story = Callable[[Script], None]
@@ -287,7 +292,8 @@ def test_every_rule_has_a_bad_history() -> None:
     promises = {rule for rule, _ in test_promises.BAD.values()}
     groups = {rule for rule, _ in test_group_rules.BAD.values()}
     transactions = {rule for rule, _ in test_transaction_rules.BAD.values()}
-    found = {rule for rule, _, _ in BAD.values()} | promises | groups | transactions
+    keyed = {rule for rule, _ in test_keyed_rules.BAD.values()}
+    found = {rule for rule, _, _ in BAD.values()} | promises | groups | transactions | keyed
     assert found == set(RULES)
 
 

@@ -155,6 +155,12 @@ def returns_from_power_loss_with_less(scenario: Scenario) -> None:
     scenario.look()
 
 
+def deletes_what_is_not_committed(scenario: Scenario) -> None:
+    scenario.commit(5, 2, 3)
+    scenario.now(1, log_end=8, log_start=6)
+    scenario.look()
+
+
 BAD: dict[Steps, set[str]] = {
     lets_two_brokers_lead_in_an_epoch: {"one-leader-per-epoch"},
     lets_the_high_watermark_fall: {"high-watermark-never-falls"},
@@ -165,6 +171,7 @@ BAD: dict[Steps, set[str]] = {
     cuts_what_is_committed: {"committed-kept"},
     loses_its_end_unseen: {"committed-kept", "high-watermark-covered"},
     returns_from_power_loss_with_less: {"committed-kept", "high-watermark-covered"},
+    deletes_what_is_not_committed: {"only-committed-deleted"},
 }
 
 

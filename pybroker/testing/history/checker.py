@@ -10,6 +10,7 @@ from pybroker.testing.history import (
     client_rules,
     cluster_rules,
     group_rules,
+    keyed_rules,
     promises,
     transaction_rules,
 )
@@ -46,6 +47,10 @@ RULES: Final[dict[str, Rule]] = {
     transaction_rules.STABLE: transaction_rules.stable_offset,
     transaction_rules.OUTPUT: transaction_rules.offsets_match_output,
     transaction_rules.FENCED: transaction_rules.fenced_writes_nothing,
+    keyed_rules.LATEST: keyed_rules.latest_kept,
+    keyed_rules.SURVIVORS: keyed_rules.survivors_unchanged,
+    keyed_rules.TOMBSTONES: keyed_rules.tombstones_kept,
+    keyed_rules.SAME: keyed_rules.replicas_agree,
 }
 LOSSY: Final = frozenset({"no-phantom", "replicas-identical", "epochs", _NAMED})
 """The names of the rules that hold even if an unclean election, or acks below all, may have lost

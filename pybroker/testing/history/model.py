@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from pybroker.testing.history.keyed import Keyed
 from pybroker.testing.history.values import Identity, TopicPartition
 
 UNKNOWN: Final = -1
@@ -438,6 +439,7 @@ class History:
     early_ends: list[EarlyEnd] = field(default_factory=list)
     groups: Groups = field(default_factory=Groups)
     transactions: Transactions = field(default_factory=Transactions)
+    keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
         """Return, by partition, the first of its final reads."""

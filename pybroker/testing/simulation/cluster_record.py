@@ -19,6 +19,7 @@ from pybroker.testing.history.model import (
     State,
     TopicLife,
 )
+from pybroker.testing.simulation.workload.options import KEYED_TOPIC
 from pybroker.testing.simulation.workload.recorder import nanoseconds
 
 _INTERNAL: Final = "__"
@@ -101,9 +102,13 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions of `alive` that are not of an internal topic. All their records are
-        values of the simulation's producers."""
-        return [each for each in self.alive() if not each.topic.startswith(_INTERNAL)]
+        """Return the partitions of `alive` that are neither of an internal nor of the compacted
+        topic. All their records are values of the simulation's producers."""
+        return [
+            each
+            for each in self.alive()
+            if not each.topic.startswith(_INTERNAL) and each.topic != KEYED_TOPIC
+        ]
 
     def required(self, partition: TopicPartition) -> int:
         """Return the number of in-sync replicas that the partition needs for acks=all."""

@@ -20,7 +20,8 @@ NEVER_FALLS: Final = "high-watermark-never-falls"
 COVERED: Final = "high-watermark-covered"
 HELD: Final = "commit-held-by-enough"
 KEPT: Final = "committed-kept"
-INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT)
+UNCOMMITTED: Final = "only-committed-deleted"
+INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT, UNCOMMITTED)
 
 
 class ReplicaNow(NamedTuple):
@@ -36,6 +37,7 @@ class ReplicaNow(NamedTuple):
     high_watermark: int
     log_end: int
     runs: bool = True
+    log_start: int = 0
 
 
 _Life = tuple[str, int]
@@ -69,6 +71,7 @@ class Invariants:
     def doubt(self, broker: int) -> None:
         """Doubt all replicas of the broker, because its disk may have lost data now. They do not
         count until they have left the ISR and rejoined it."""
+        self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
     def observe(self, replicas: Sequence[ReplicaNow]) -> None:
@@ -84,6 +87,7 @@ class Invariants:
             for replica in found:
                 if replica.leads and replica.runs:
                     self._look_at_leader(life, replica, found)
+                    self._look_at_start(life, replica)
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
@@ -160,6 +164,14 @@ class Invariants:
         if before is not None and mark > before:
             self._look_at_commit(life, leader, {replica.broker for replica in found})
         self._committed[life] = max(self._committed.get(life, 0), mark)
+
+    def _look_at_start(self, life: _Life, leader: ReplicaNow) -> None:
+        """Check that the leader has deleted no record at or above the high watermark. A leader that
+        has restarted may know a lower high watermark, so the highest of all leaders counts."""
+        committed = self._committed.get(life, leader.log_start)
+        if leader.log_start > committed and leader.partition not in self._lost:
+            text = f"leader {leader.broker} has deleted it, but the high watermark is {committed}"
+            self._tell(UNCOMMITTED, leader.partition, leader.log_start - 1, text)
 
     def _look_at_electable(self, life: _Life, found: Iterable[ReplicaNow]) -> None:
         """Check that each replica that may be elected has all records that any leader committed."""

@@ -11,8 +11,10 @@ from typing import Final
 from pybroker.model import TopicPartition
 from pybroker.ports import Disk
 from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
+from pybroker.records.control import ControlType, parse_control
 from pybroker.records.record import decode_records
 from pybroker.storage.producer_state import ProducerEntry
+from pybroker.testing.history.keyed import KeyedRead, KeyedRecord
 from pybroker.testing.history.model import Batch, FinalRead, Record, ReplicaFiles
 
 _DIGEST_CHARACTERS: Final = 12
@@ -82,6 +84,45 @@ def final_read(
         if begin <= record.offset < end
     )
     return FinalRead(partition, f"files of broker {broker}", begin, records)
+
+
+def keyed_read(
+    disk: Disk,
+    log_dir: str,
+    broker: int,
+    partition: TopicPartition,
+    end: int,
+    *,
+    start: int,
+    at: int,
+) -> KeyedRead:
+    """Return all committed records from `start` up to, not including, `end` in the files of a
+    compacted partition, without those of aborted and open transactions. `at` is the present time in
+    ns. Raises DamagedFile."""
+    found: list[KeyedRecord] = []
+    of_transactions: dict[int, list[KeyedRecord]] = {}
+    for header, data in _batches(disk, log_dir, partition):
+        records = decode_records(data, decompressed_bytes_max=_BATCH_BYTES_MAX)
+        if header.is_control:
+            for marker in filter(None, map(parse_control, records)):
+                pending = of_transactions.pop(header.producer_id, [])
+                found += pending if marker.type is ControlType.COMMIT else []
+            continue
+        target = found
+        if header.is_transactional:
+            target = of_transactions.setdefault(header.producer_id, [])
+        target += (
+            KeyedRecord(
+                each.offset,
+                bytes(each.key or b"").decode(errors="replace"),
+                None if each.value is None else bytes(each.value).decode(errors="replace"),
+            )
+            for each in records
+            if start <= each.offset < end
+        )
+    found.sort(key=lambda each: each.offset)
+    source = f"files of broker {broker}"
+    return KeyedRead(partition, source, at, at, start, end, tuple(found), True, broker)
 
 
 def _segments(disk: Disk, folder: str) -> list[str]:

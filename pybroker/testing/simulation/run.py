@@ -21,7 +21,7 @@ from pybroker.broker.transaction_coordination import TRANSACTION_TOPIC
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.model import TopicPartition
 from pybroker.testing.history.checker import LOSSY, RULES, check
-from pybroker.testing.history.model import NANOSECONDS, Calm, EarlyEnd, Violation
+from pybroker.testing.history.model import NANOSECONDS, Calm, EarlyEnd, History, Violation
 from pybroker.testing.simulation.broker_log import BrokerLog, explained_by
 from pybroker.testing.simulation.cluster import SimCluster
 from pybroker.testing.simulation.cluster_record import ClusterRecord
@@ -37,10 +37,15 @@ from pybroker.testing.simulation.result import (
     Result,
     wrong,
 )
-from pybroker.testing.simulation.schedule import Options, Schedule, ScheduleError
+from pybroker.testing.simulation.run_options import (
+    TRANSACTION_PARTITIONS,
+    broker_config,
+    workload_options,
+)
+from pybroker.testing.simulation.schedule import Schedule, ScheduleError
 from pybroker.testing.simulation.view import is_healthy, replica, stored_states
 from pybroker.testing.simulation.watching import LiveWatch, read_files
-from pybroker.testing.simulation.workload import ProducerKind, Workload, WorkloadOptions
+from pybroker.testing.simulation.workload import Workload
 from pybroker.testing.simulation.workload.recorder import nanoseconds
 
 TOPIC: Final = "load-0"
@@ -49,31 +54,17 @@ _START_S_MAX: Final = 60.0
 _RECOVERY_S_MAX: Final = 30.0
 """The maximum time in seconds that recovery may take, in addition to session timeouts and lag
 times."""
-_ANSWER_S_MAX: Final = 10.0
-"""The time in seconds after which brokers close half-open connections. Until then a replica may be
-out of sync or not have received its role, and clients may wait for their own timeouts.
-"""
 _QUIET_S_MAX: Final = 60.0
 _SUPERVISION_S: Final = 1.0
 _READ_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.1
 _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
-_RETENTION_CHECK_MS: Final = 400
-_OFFSETS_PARTITIONS: Final = 3
-_TRANSACTION_PARTITIONS: Final = 3
-_TIME_OUT_CHECK_MS: Final = 500
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_CLOCK: Final = "clock"
+"""The fault that moves a broker's clock, after which no tombstone has to stay."""
 _PROGRESS: Final = 3
 """The number of values that must be acknowledged in each partition after the faults."""
-
-_UNCLEAN_MEAN_S: Final = (0.0, 4.0, 1.0)
-"""The mean time in seconds between two unclean elections, by the value of the option `lossy`."""
-_PRODUCERS: Final = (
-    ProducerKind.IDEMPOTENT,
-    ProducerKind.PLAIN,
-    ProducerKind.LEADER_ONLY,
-    ProducerKind.UNACKNOWLEDGED,
-)
 
 
 class ConditionFailed(Exception):
@@ -170,18 +161,21 @@ class _Run:
             options.brokers,
             zookeepers=options.zookeepers,
             log_dirs=options.log_dirs,
-            config=_config(options),
+            config=broker_config(options),
         )
         self.workload = Workload(
             environment,
             self.cluster.machine,
             self.cluster.network.sockets,
             self.cluster.bootstrap,
-            _load(options),
+            workload_options(options),
         )
         self.history = self.workload.history
         self.history.may_lose = bool(options.lossy)
         self.history.expires = bool(options.retention_bytes or options.retention_ms)
+        if not any(event.kind == _CLOCK for event in schedule.events):
+            keyed = self.history.keyed
+            keyed.delete_retention = options.delete_retention_ms * _NANOSECONDS_PER_MS
         self.history.stale = int((options.session_s + _REQUEST_S_MAX) * NANOSECONDS)
         self.record = ClusterRecord(self.history, min_isr=options.min_isr)
         self.cluster.zookeeper.on_commit.append(self.record.committed)
@@ -191,7 +185,7 @@ class _Run:
         coordinators = {
             "coordinator": [TopicPartition(GROUP_TOPIC, number) for number in groups],
             "transactions": [
-                TopicPartition(TRANSACTION_TOPIC, partition_of(each, _TRANSACTION_PARTITIONS))
+                TopicPartition(TRANSACTION_TOPIC, partition_of(each, TRANSACTION_PARTITIONS))
                 for each in self.workload.transactional_ids
             ],
         }
@@ -395,6 +389,8 @@ class _Run:
             "generations": len({(e.group, e.generation) for e in history.groups.holdings}),
             "transactions": sum(each.outcome == "ok" for each in history.transactions.all),
             "producer_epochs": len(history.transactions.starts),
+            "keyed": sum(each.outcome == "ok" for each in history.keyed.sends),
+            "compacted_away": _compacted_away(history),
             "steps": self.environment.steps,
             "virtual_ms": int(self.environment.now * 1000),
             "logs_shortened": sum(files.start > 0 for files in history.files),
@@ -402,6 +398,14 @@ class _Run:
             **{f"move_{what}": count for what, count in sorted(self.nemesis.moves.counts.items())},
             **{f"fault_{kind}": count for kind, count in sorted(self.nemesis.begun.items())},
         }
+
+
+def _compacted_away(history: History) -> int:
+    """Return how many acknowledged keyed records the final read does not find any more."""
+    finals = [read for read in history.keyed.reads if read.is_final]
+    present = {each.offset for read in finals for each in read.records}
+    sends = history.keyed.sends if finals else ()
+    return sum(each.outcome == "ok" and each.offset not in present for each in sends)
 
 
 _FINAL_READ_RULES: Final = frozenset(
@@ -422,52 +426,3 @@ _NO_DATA_LOSS_RULES: Final = frozenset({"losses-named"})
 
 _RECEIPT_RULES: Final = frozenset({"clean-elections", "admitted-losses"})
 """The names of the rules about loss receipts."""
-
-
-def _config(options: Options) -> dict[str, object]:
-    return {
-        "min.insync.replicas": options.min_isr,
-        "log.flush.interval.messages": 1 if options.flush else 2**63 - 1,
-        "unclean.leader.election.enable": options.lossy == 1,
-        "log.segment.bytes": options.segment_bytes,
-        "log.retention.bytes": options.retention_bytes or -1,
-        "log.retention.ms": options.retention_ms or -1,
-        "log.retention.check.interval.ms": _RETENTION_CHECK_MS,
-        "zookeeper.session.timeout.ms": int(1000 * options.session_s),
-        "replica.lag.time.max.ms": int(1000 * options.lag_s),
-        "controller.socket.timeout.ms": int(1000 * _ANSWER_S_MAX),
-        "replica.socket.timeout.ms": int(1000 * _ANSWER_S_MAX),
-        "replica.fetch.wait.max.ms": options.fetch_wait_ms,
-        "replica.fetch.max.bytes": options.fetch_bytes,
-        "offsets.topic.num.partitions": _OFFSETS_PARTITIONS,
-        "offsets.storage": "kafka" if options.offsets_in_log else "zookeeper",
-        "group.min.session.timeout.ms": 1_000,
-        "transaction.state.log.num.partitions": _TRANSACTION_PARTITIONS,
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": _TIME_OUT_CHECK_MS,
-    }
-
-
-def _load(options: Options) -> WorkloadOptions:
-    return WorkloadOptions(
-        partitions=options.partitions,
-        replication=options.brokers,
-        producers=_PRODUCERS[: options.producers],
-        records_per_s=options.records_per_s,
-        linger_ms=options.linger_ms,
-        # A batch, with its header and the error of its estimated size, must fit into a segment.
-        batch_bytes=min(options.batch_bytes, options.segment_bytes // 2),
-        readers=options.readers,
-        askers=options.askers,
-        fetch_wait_ms=options.fetch_wait_ms,
-        crash_mean_s=options.crash_mean_s,
-        churn_mean_s=options.churn_mean_s,
-        election_mean_s=options.election_mean_s,
-        groups=options.groups,
-        members=options.members,
-        late_commits=bool(options.late_commits),
-        writers=options.writers,
-        loops=options.loops,
-        has_api_transactions=bool(options.api_transactions),
-        offsets_partitions=_OFFSETS_PARTITIONS,
-        unclean_mean_s=_UNCLEAN_MEAN_S[options.lossy],
-    )

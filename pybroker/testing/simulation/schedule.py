@@ -85,6 +85,13 @@ class Options:
     request themselves."""
     offsets_in_log: int = 0
     """1: committed offsets are stored in __consumer_offsets. 0: in ZooKeeper."""
+    compacted: int = 0
+    """The number of producers that write keyed records to a compacted topic: the first is
+    idempotent, the second is not, the third is transactional. 0: there is no such topic."""
+    also_deletes: int = 0
+    """1: cleanup.policy=compact,delete of the compacted topic. 0: compact."""
+    delete_retention_ms: int = 0
+    """delete.retention.ms of the compacted topic."""
     faults_s: float = 10.0
     """The time in seconds during which faults begin."""
     planted: str = ""

@@ -68,6 +68,13 @@ _TRANSACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
     ("offsets_in_log", (0, 0, 1)),
     ("api_transactions", (0, 1)),
 )
+_COMPACTION: Final = 0.12
+"""The share of seeds with a compacted topic. It is small because its clients make runs slow."""
+_COMPACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
+    ("compacted", (1, 2, 3, 3)),
+    ("also_deletes", (0, 0, 1)),
+    ("delete_retention_ms", (0, 500, 3_000, 600_000)),
+)
 _LATE_COMMITS: Final = 0.5
 """The share of seeds with groups in which commits arrive late and twice."""
 _TIMES_COORDINATOR: Final = 4
@@ -113,6 +120,9 @@ def _options(seed: str) -> Options:
     rng = random.Random(f"{seed}/transactions")
     if rng.random() < _TRANSACTIONS and not drawn["lossy"]:
         drawn |= {name: rng.choice(values) for name, values in _TRANSACTION_OPTIONS}
+    rng = random.Random(f"{seed}/compaction")
+    if rng.random() < _COMPACTION and not drawn["lossy"]:
+        drawn |= {name: rng.choice(values) for name, values in _COMPACTION_OPTIONS}
     if random.Random(f"{seed}/directories").random() < _DIRECTORIES:
         drawn["log_dirs"] = 2
     return Options(**drawn)  # type: ignore[arg-type]

@@ -16,7 +16,9 @@ from pybroker.testing.simulation.cluster_record import ClusterRecord
 from pybroker.testing.simulation.disk_view import DiskView
 from pybroker.testing.simulation.environment import Environment
 from pybroker.testing.simulation.invariants import Invariants, ReplicaNow
-from pybroker.testing.simulation.replica_files import final_read, replica_files
+from pybroker.testing.simulation.replica_files import final_read, keyed_read, replica_files
+from pybroker.testing.simulation.workload.options import KEYED_TOPIC
+from pybroker.testing.simulation.workload.recorder import nanoseconds
 
 _LOOK_S: Final = 0.02
 _topic_id = lru_cache(maxsize=256)(encode_uuid)
@@ -103,6 +105,7 @@ class LiveWatch:
                         partition.high_watermark,
                         partition.log.log_end_offset,
                         rooms is not None,
+                        partition.log.log_start_offset,
                     )
 
     def _followed(self, cut: Callable[[Partition, int], None]) -> Callable[[Partition, int], None]:
@@ -130,7 +133,12 @@ def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
         for broker, partition in found.items():
             view = DiskView(broker.disk)
             entries = partition.log.producers.entries.values()
-            where = (view, partition.log.directory.rpartition("/")[0], broker.id, key)
+            directory = partition.log.directory.rpartition("/")[0]
+            where = (view, directory, broker.id, key)
+            if key.topic == KEYED_TOPIC:
+                at = nanoseconds(broker.machine.environment.now)
+                history.keyed.reads.append(keyed_read(*where, end, start=start, at=at))
+                continue
             files = replica_files(*where, end, start=start, producers=entries)
             history.files.append(files)
             if key in loaded:

@@ -81,6 +81,9 @@ class Shared:
     """Whether topics and group members stay unchanged from now on, and every partition gets its
     share of values."""
     groups_are_stopping: bool = False
+    has_keyed_topic: bool = False
+    """Whether the compacted topic exists. It is not in `catalog`, whose topics get the values of
+    all producers."""
 
 
 class Client:

@@ -40,6 +40,10 @@ OUTPUT_TOPIC: Final = "transformed-0"
 """The topic into which loops write. It exists if the workload has any."""
 
 
+KEYED_TOPIC: Final = "keyed-0"
+"""The compacted topic. It exists if the workload has producers of keyed records."""
+
+
 class ProducerKind(enum.Enum):
     """The guarantees of a producer, by acks and idempotence. They decide which rules its values
     must follow."""
@@ -111,6 +115,10 @@ class WorkloadOptions:
     has_api_transactions: bool = False
     """Whether the clients with transactional ids use `pybroker.client.Producer`. If not, they send
     each request themselves."""
+    keyed_writers: int = 0
+    """The number of producers that write to the compacted topic; see `keyed.py`."""
+    keyed_configs: Mapping[str, str] = field(default_factory=dict)
+    """The options of the compacted topic."""
     fetch_wait_ms: int = 50
     fetch_bytes: int = 65_536
     crash_mean_s: float = 0.0

@@ -195,7 +195,13 @@ class FinalReader(_Consuming):
             for partition, records in (await consumer.getmany(_POLL_MS)).items():
                 found[partition] += records
         for partition in partitions:
-            self.recorder.final(self.name, partition, starts[partition], found[partition])
+            self.found(partition, starts[partition], ends[partition], found[partition])
+
+    def found(
+        self, partition: TopicPartition, start: int, end: int, records: Sequence[ConsumerRecord]
+    ) -> None:
+        """Record that the partition has these records from `start` up to, not including, `end`."""
+        self.recorder.final(self.name, partition, start, records)
 
 
 class CommittedFinalReader(FinalReader):

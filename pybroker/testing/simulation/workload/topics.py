@@ -12,7 +12,7 @@ from pybroker.client.errors import ClientError
 from pybroker.errors import ErrorCode
 from pybroker.testing.history.model import Fault
 from pybroker.testing.simulation.workload.clients import Client
-from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS
+from pybroker.testing.simulation.workload.options import CLIENT_OPTIONS, KEYED_TOPIC
 
 _AGAIN_S: Final = 0.2
 _LAST_TRIES: Final = 10
@@ -33,6 +33,8 @@ class AdminClient(Client):
         for name in self.options.topic_names:
             if name not in self.shared.catalog.topics:
                 await self._create(admin, name)
+        if self.options.keyed_writers and not self.shared.has_keyed_topic:
+            await self._create_keyed(admin)
         while not self.is_stopping:
             await asyncio.sleep(_TICK_S)
             for mean_s, act in (
@@ -81,6 +83,18 @@ class AdminClient(Client):
         if await self._decide(lambda: admin.create_topics([topic]), ErrorCode.TOPIC_ALREADY_EXISTS):
             self.shared.catalog.born(name, options.partitions)
             self.recorder.managed["created"] += 1
+
+    async def _create_keyed(self, admin: Admin) -> None:
+        options = self.options
+        topic = NewTopic(
+            KEYED_TOPIC,
+            partitions=1,
+            replication_factor=options.replication,
+            configs=options.keyed_configs,
+        )
+        self.shared.has_keyed_topic = await self._decide(
+            lambda: admin.create_topics([topic]), ErrorCode.TOPIC_ALREADY_EXISTS
+        )
 
     async def _delete(self, admin: Admin, name: str) -> None:
         catalog = self.shared.catalog

@@ -12,6 +12,11 @@ from pybroker.testing.simulation.loop import Sockets
 from pybroker.testing.simulation.machine import Machine
 from pybroker.testing.simulation.workload.clients import Catalog, Client, Shared
 from pybroker.testing.simulation.workload.groups import clients_of_groups
+from pybroker.testing.simulation.workload.keyed import (
+    PARTITION,
+    KeyedFinalReader,
+    keyed_clients,
+)
 from pybroker.testing.simulation.workload.options import WorkloadOptions
 from pybroker.testing.simulation.workload.producers import ProducerClient
 from pybroker.testing.simulation.workload.readers import (
@@ -82,6 +87,7 @@ class Workload:
                 CommittedReaderClient(shared, f"{name}-committed-reader"),
                 StableOffsetClient(shared, f"{name}-stable-asker"),
             ]
+        self._clients += keyed_clients(shared, name)
         self._of_groups = [*clients_of_groups(shared, name), *clients_of_loops(shared, name)]
         self._final: list[FinalReader | FinalOffsetsClient] = []
 
@@ -152,7 +158,9 @@ class Workload:
     @property
     def is_ready(self) -> bool:
         """Return whether the topics of the workload exist."""
-        return self.catalog.topics.keys() >= {*self._shared.options.topic_names}
+        options = self._shared.options
+        has_keyed = self._shared.has_keyed_topic or not options.keyed_writers
+        return has_keyed and self.catalog.topics.keys() >= {*options.topic_names}
 
     @property
     def is_quiet(self) -> bool:
@@ -207,6 +215,9 @@ class Workload:
             fresh.append(CommittedFinalReader(self._shared, name, chosen))
             groups = loop_groups(self._shared.options, self._name)
             fresh.append(FinalOffsetsClient(self._shared, f"{self._name}-offsets-{begun}", groups))
+        if self._shared.options.keyed_writers:
+            name = f"{self._name}-keyed-final-{begun}"
+            fresh.append(KeyedFinalReader(self._shared, name, [PARTITION]))
         self._final += fresh
         for reader in fresh:
             reader.start()

@@ -1,0 +1,207 @@
+"""The rules for compacted topics. They hold for every replica's files and for every reader.
+
+An unknown outcome counts as "maybe stored": such a record may replace an acknowledged one, and may
+be replaced itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from pybroker.testing.history.keyed import KeyedRead, KeyedRecord, KeyedSend
+from pybroker.testing.history.model import NANOSECONDS, UNKNOWN, History, State, Violation
+from pybroker.testing.history.values import TopicPartition
+
+LATEST: Final = "compaction-keeps-latest"
+SURVIVORS: Final = "compaction-keeps-offsets"
+TOMBSTONES: Final = "tombstone-kept"
+SAME: Final = "compacted-replicas-agree"
+_TRANSACTION_MAX: Final = 10 * NANOSECONDS
+"""The longest time in ns from a record to the marker that ends its transaction: the transaction
+timeout and the pause until the coordinator notices it."""
+
+_ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
+
+
+def latest_kept(history: History) -> Iterator[Violation]:
+    """Check that every read finds the last acknowledged record of each key, or a later record of
+    the key. If the last acknowledged record is a tombstone, no earlier value is found, unless the
+    replica may have been behind when another replica removed the tombstone."""
+    sends = _by_key(history)
+    for read in _judged(history):
+        found = _last(read.records)
+        for (partition, key), asked in sends.items():
+            last = _last_acknowledged(asked, read) if partition == read.partition else None
+            if last is None:
+                continue
+            seen = found.get(key)
+            if seen is not None and seen.offset >= last.offset:
+                continue
+            if last.value is None and (seen is None or not _had_tombstone(history, read, last)):
+                continue
+            if any(_may_replace(each, last, read) for each in asked):
+                continue
+            text = (
+                f"the last acknowledged record of key {key} is {last.value}, but was found: {seen}"
+            )
+            yield Violation(LATEST, partition, last.offset, text, (str(last), str(read)))
+
+
+def survivors_unchanged(history: History) -> Iterator[Violation]:
+    """Check that every record that is found was sent with this key, was not aborted, and has the
+    offset of its acknowledgement; and that offsets ascend."""
+    values = {each.value: each for each in history.keyed.sends if each.value is not None}
+    deleted = {(partition, key) for (partition, key), asked in _by_key(history).items()
+               if any(each.value is None and each.outcome != "fail" for each in asked)}  # fmt: skip
+    for read in _judged(history):
+        for before, after in pairwise(read.records):
+            if before.offset >= after.offset:
+                text = f"the offset follows {before.offset}"
+                yield Violation(SURVIVORS, read.partition, after.offset, text, (str(read),))
+        for record in read.records:
+            send = values.get(record.value or "")
+            if send is not None and send.outcome == "fail" and not _had_marker(history, read, send):
+                continue
+            text = _fault(record, send, (read.partition, record.key) in deleted)
+            if text:
+                yield Violation(SURVIVORS, read.partition, record.offset, text, (str(read),))
+
+
+def tombstones_kept(history: History) -> Iterator[Violation]:
+    """Check that a tombstone that is the last record of its key is in every replica for
+    delete.retention.ms after it was sent, since its answer may be late."""
+    for read in _judged(history):
+        found = _last(read.records)
+        for (partition, key), asked in _by_key(history).items():
+            last = _last_acknowledged(asked, read) if partition == read.partition else None
+            if last is None or last.value is not None or key in found:
+                continue
+            if read.ended - last.begun >= history.keyed.delete_retention:
+                continue
+            if any(_may_replace(each, last, read) for each in asked):
+                continue
+            text = f"the tombstone of key {key} is not there any more"
+            yield Violation(TOMBSTONES, partition, last.offset, text, (str(last), str(read)))
+
+
+def replicas_agree(history: History) -> Iterator[Violation]:
+    """Check that all final reads find the same last value of each key that was never deleted."""
+    finals = [read for read in _judged(history) if read.is_final]
+    deleted = set[str]()
+    if any(read.ended >= history.keyed.delete_retention for read in finals):
+        # A replica that was behind may have missed tombstones, so that it keeps the values.
+        deleted = {each.key for each in history.keyed.sends if each.value is None}
+    start = max((read.start for read in finals), default=0)
+    for one, other in pairwise(finals):
+        left, right = (
+            {(each.key, each.offset, each.value) for each in _last(read.records).values()
+             if each.value is not None and each.offset >= start and each.key not in deleted}
+            for read in (one, other)
+        )  # fmt: skip
+        for key, offset, value in sorted(left ^ right, key=lambda each: each[1])[:1]:
+            text = f"only one of two replicas has the last value {value} of key {key}"
+            yield Violation(SAME, one.partition, offset, text, (str(one), str(other)))
+
+
+def _judged(history: History) -> Iterator[KeyedRead]:
+    """Yield the reads of partitions without a loss receipt."""
+    lost = {loss.partition for loss in history.losses}
+    return (read for read in history.keyed.reads if read.partition not in lost)
+
+
+def _by_key(history: History) -> _ByKey:
+    found: dict[tuple[TopicPartition, str], list[KeyedSend]] = defaultdict(list)
+    for send in history.keyed.sends:
+        found[send.partition, send.key].append(send)
+    return found
+
+
+def _last(records: Sequence[KeyedRecord]) -> dict[str, KeyedRecord]:
+    return {record.key: record for record in records}
+
+
+def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend | None:
+    """Return the send with the highest offset among those that were acknowledged before the read,
+    None if the read does not include this offset."""
+    known = [
+        each
+        for each in sends
+        if each.outcome == "ok" and each.offset != UNKNOWN and each.ended <= read.begun
+    ]
+    last = max(known, key=lambda each: each.offset, default=None)
+    return last if last is not None and read.start <= last.offset < read.end else None
+
+
+def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
+    """Return whether `other` may have replaced `last` before the end of the read, and the read need
+    not have it: it may lie at or above the end of the read, or be a tombstone that was removed."""
+    if other is last or other.outcome == "fail" or other.begun > read.ended:
+        return False
+    if other.offset != UNKNOWN and other.offset < last.offset and not other.may_repeat:
+        return False
+    if other.offset == UNKNOWN or other.outcome == "info":
+        return other.value is None or not read.is_final
+    return other.offset >= read.end or (other.value is None and other.offset > last.offset)
+
+
+def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
+    """Return whether the read cannot have missed the marker that aborts the record's transaction.
+    Markers are removed like tombstones, so a follower that is behind may never get one."""
+    ended = aborted.begun + _TRANSACTION_MAX
+    if read.ended < history.keyed.delete_retention:
+        return True
+    return _had_tombstone(history, read, replace(aborted, ended=ended))
+
+
+def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
+    """Return whether the read cannot have missed the tombstone. A reader must have been faster than
+    delete.retention.ms, with one leader, because each replica has its own delete horizons. The
+    replica must have been in sync when the tombstone was committed, and have lost no data: a
+    follower that is behind for longer than delete.retention.ms never gets the tombstone."""
+    begun, ended = tombstone.begun, tombstone.ended + history.stale
+    replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)
+    if replicas & history.keyed.doubted:
+        return False
+    if not all(
+        replicas <= {*state.isr} for state in _states(history, read.partition, begun, ended)
+    ):
+        return False
+    if read.is_final:
+        return True
+    leaders = {
+        state.leader
+        for state in _states(history, read.partition, read.begun - history.stale, read.ended)
+    }
+    return read.ended - read.begun < history.keyed.delete_retention and len(leaders) == 1
+
+
+def _replicas(history: History, partition: TopicPartition) -> set[int]:
+    return {
+        replica
+        for life in history.lives
+        if life.topic == partition[0]
+        for replica in life.replicas.get(partition[1], ())
+    }
+
+
+def _states(history: History, partition: TopicPartition, begin: int, end: int) -> list[State]:
+    """Return the states that the partition had between the two times."""
+    states = [each for each in history.states if each.partition == partition and each.at <= end]
+    first = max((n for n, each in enumerate(states) if each.at <= begin), default=0)
+    return states[first:]
+
+
+def _fault(record: KeyedRecord, send: KeyedSend | None, is_deleted: bool) -> str:
+    if record.value is None:
+        return "" if is_deleted else f"a tombstone of key {record.key} was never sent"
+    if send is None or send.key != record.key:
+        return f"value {record.value} was never sent with key {record.key}"
+    if send.outcome == "fail":
+        return f"value {record.value} was not committed: {send}"
+    if send.offset not in (UNKNOWN, record.offset) and not send.may_repeat:
+        return f"value {record.value} had the offset {send.offset}"
+    return ""
