@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.client.transactions.manager import TransactionManager
+from pybroker.compaction import cleaner, cleaning
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.groups import heartbeat
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
@@ -30,6 +31,7 @@ from pybroker.replication.isr_changes import IsrChanges
 from pybroker.replication.leader_state import NOBODY, LeaderState
 from pybroker.replication.partition import Partition
 from pybroker.replication.verification import TransactionVerification
+from pybroker.storage import log as storage_log
 from pybroker.storage import opening
 from pybroker.storage.filename import MOVED_HERE
 from pybroker.storage.moves import ReplicaMove
@@ -37,6 +39,7 @@ from pybroker.storage.producer_state import ProducerState
 from pybroker.testing.simulation.result import Result
 from pybroker.testing.simulation.run import simulate
 from pybroker.testing.simulation.schedule import Schedule
+from unit_tests.simulation import cleaning_mutants as of_cleaning
 from unit_tests.simulation import transaction_mutants as of_transactions
 
 _ANY_VERSION: Final = -1
@@ -433,6 +436,21 @@ PLANTED: Final = (
         "commit-before-delivery",
         "the producer of pybroker.client commits after the delivery of all records",
         (Replacement(TransactionManager, "commit", of_transactions.commit_at_once),),
+    ),
+    Planted(
+        "tombstone-dropped-early",
+        "a tombstone stays for delete.retention.ms",
+        (Replacement(cleaning._Pass, "_is_past_horizon", of_cleaning.without_tombstones),),
+    ),
+    Planted(
+        "uncommitted-record-replaces",
+        "only records below the high watermark are cleaned",
+        (Replacement(cleaner, "plan", of_cleaning.up_to_the_log_end),),
+    ),
+    Planted(
+        "retention-past-high-watermark",
+        "retention deletes only segments below the high watermark",
+        (Replacement(storage_log, "expired", of_cleaning.past_high_watermark),),
     ),
 )
 

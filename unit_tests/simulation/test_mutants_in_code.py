@@ -285,18 +285,22 @@ IN_RUNS: Final = frozenset(
         "applied-before-written",
         "no-verification",
         "completion-forgotten",
+        "tombstone-dropped-early",
+        "uncommitted-record-replaces",
+        "retention-past-high-watermark",
         "commit-before-delivery",
     }
 )
-"""The bugs of transactions. Their rules need a coordinator, leaders and clients, so only the runs
-of test_mutants.py try them: with the bug a run breaks a rule, without it the same run breaks none.
+"""The bugs of transactions, cleaning and retention. Their rules need leaders and clients, so only
+the runs of test_mutants.py try them: with the bug a run breaks a rule, without it the same run
+breaks none.
 """
 
 
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() | IN_RUNS == BY_NAME.keys()
     assert not RULES.keys() & IN_RUNS
-    assert len(PLANTED) == len(BY_NAME) == 25
+    assert len(PLANTED) == len(BY_NAME) == 28
 
 
 @pytest.mark.parametrize("name", RULES)

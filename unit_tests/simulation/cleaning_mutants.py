@@ -1,0 +1,27 @@
+"""The replacements of the mutants that remove a rule of the log cleaner or of retention (see
+`mutants.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_EVERY_OFFSET = 2**62
+
+
+def without_tombstones(_is_past_horizon: Any) -> Any:
+    """Remove tombstones in the first pass."""
+    return lambda self, header: True
+
+
+def up_to_the_log_end(plan: Any) -> Any:
+    def changed(log: Any, cleaned_to: Any, _high_watermark: int, now_ms: int) -> Any:
+        return plan(log, cleaned_to, log.log_end_offset, now_ms)
+
+    return changed
+
+
+def past_high_watermark(expired: Any) -> Any:
+    def changed(segments: Any, config: Any, **facts: Any) -> Any:
+        return expired(segments, config, **{**facts, "high_watermark": _EVERY_OFFSET})
+
+    return changed
