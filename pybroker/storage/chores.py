@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
-from pybroker.errors import BrokerError, StorageError
+from pybroker.errors import BrokerError, CorruptionError, StorageError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 from pybroker.storage.log import Log
@@ -108,7 +108,7 @@ def run_retention(
         try:
             deleted = partition_log.delete_expired(now_ms, hw_of(partition))
             partition_log.producers.expire(now_ms, producer_id_expiration_ms)
-        except (BrokerError, StorageError) as error:
+        except (BrokerError, StorageError, CorruptionError) as error:
             log.error("retention failed, trying again partition=%s error=%s", partition, error)
             partition_log.changes.touch(partition)
             continue

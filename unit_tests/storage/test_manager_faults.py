@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.errors import ErrorCode
+from pybroker.errors import CorruptionError, ErrorCode
 from pybroker.storage.files import SystemDisk
+from pybroker.storage.log import Log
 from unit_tests.storage.bench import refused
 from unit_tests.storage.faulty_disk import FaultyDisk
 from unit_tests.storage.test_manager import SMALL, TOPIC_ID, A, B, C, Host, existing, fill, make
@@ -226,3 +227,21 @@ def test_a_new_log_with_only_its_directory_left_is_opened_after_a_failed_sync(
     manager = host.kill()
     assert manager.suspects == {A}
     assert existing(manager).log_end_offset == 0
+
+
+def test_retention_runs_for_other_logs_if_one_is_corrupt(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = host.start()
+    for partition in (A, B):
+        make(manager, partition, 40)
+    expire = Log.delete_expired
+
+    def corrupt_in_a(log: Log, now_ms: int, high_watermark: int) -> int:
+        if log.topic_partition == A:
+            raise CorruptionError("a batch has a wrong checksum")
+        return expire(log, now_ms, high_watermark)
+
+    monkeypatch.setattr(Log, "delete_expired", corrupt_in_a)
+    assert manager.run_retention(host.clock.wall_ms() * 2, lambda partition: 40) > 0
+    assert existing(manager, B).log_start_offset == 40
