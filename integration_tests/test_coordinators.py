@@ -5,6 +5,7 @@ over if the coordinator dies or is paused, and no other broker writes for the gr
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +36,8 @@ from unit_tests.patience import wait_until
 TOPIC: Final = "__consumer_offsets"
 GROUPS: Final = ["", "g", "group-1", "äöü", "𝄞", "a/b", ".."]
 PARTITIONS: Final = 5
+SESSION_S: Final = 3.0
+"""The session timeout of a `Cluster`."""
 
 
 def found(bootstrap: str, group: str) -> FindCoordinatorResponse:
@@ -191,7 +194,14 @@ def test_a_resumed_old_coordinator_does_not_coordinate(
             what="the broker coordinates the group",
         )
         cluster.pause(first)
+        paused = time.monotonic()
         after = fenced_by_another(nodes, partition, first)
+        # ZooKeeper counts from the last ping. Only a broker that was paused for longer than the
+        # session timeout knows at once that it may have been replaced.
+        wait_until(
+            lambda: time.monotonic() - paused > SESSION_S,
+            what="the pause is longer than the session timeout",
+        )
         cluster.resume(first)
         assert heartbeat(connection, group) == ErrorCode.NOT_COORDINATOR
     cluster.wait_until_in_sync(TOPIC)

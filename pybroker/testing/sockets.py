@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
+ROW_MAX: Final = 10
+"""The maximum number of consecutive ports."""
 _LOWEST_PORT: Final = 10_000
 _SYSTEMS_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CONNECTIONS: Final = Path("/proc/net/tcp")
@@ -42,10 +45,17 @@ def free_row(count: int, host: str = "127.0.0.1") -> int:
 
 
 def _candidates() -> list[int]:
+    """Return random ports. A port is free until the server of a test binds it, so each worker of
+    pytest-xdist has ports of its own: otherwise two workers could choose the same port."""
     highest = 32_767
     with suppress(OSError, ValueError):
         highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
-    return random.sample(range(_LOWEST_PORT, highest), 500)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    share = (highest - _LOWEST_PORT) // workers
+    first = _LOWEST_PORT + number * share
+    # A row of ports may begin at the last candidate.
+    return random.sample(range(first, first + share - ROW_MAX), min(500, share - ROW_MAX))
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
