@@ -72,7 +72,8 @@ class Deletion:
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)
 
     def without_broker(self, broker_id: int) -> Deletion:
-        """Return the deletion after the broker has ended: none of its confirmations is awaited."""
+        """Return the deletion after the broker has ended. The controller awaits none of its
+        confirmations any more."""
         awaited = [key for key in self.replicas if key[0] == broker_id and self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_INELIGIBLE)
 

@@ -359,9 +359,10 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session of the least worth, if a new session of `size` partitions has a
-        greater worth and so may evict it. Otherwise return None. A session of a follower has a
-        greater worth than one of a consumer; among equals, the number of partitions decides."""
+        """Return the session that a new session of `size` partitions may evict, or None. A session
+        of a follower is worth more than a session of a consumer. Among sessions of one kind, a
+        session of more partitions is worth more. The session of the least worth is evicted, and
+        only by a new session that is worth more."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

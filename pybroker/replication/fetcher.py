@@ -95,7 +95,8 @@ does not answer."""
 
 
 class Fetcher:
-    """Copies the added partitions from the leader on one broker, from its creation until `stop`."""
+    """Replicates partitions from the leaders on one other broker, from its creation until `stop`.
+    The caller adds and removes partitions."""
 
     def __init__(
         self,

@@ -359,8 +359,9 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove the producers that have no open transaction and have not appended for
-        `expiration_ms`, and the guards of that age. Return the number of removed producers."""
+        """Remove each producer that has no open transaction and has not appended for
+        `expiration_ms`. Also remove each guard (`Verification`) that is as old as that. Return the
+        number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

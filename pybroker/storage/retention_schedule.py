@@ -37,8 +37,9 @@ class RetentionSchedule:
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Let the log wait, after retention has deleted what it may delete now. A log that must not
-        be changed now (`busy`, or read by the log cleaner) is due again at the next call."""
+        """Record that retention has deleted the expired segments of this log, and compute when the
+        log is due again. A log is due again at the next call if retention could not change it now:
+        its partition is in `busy`, or the log cleaner reads it."""
         log = self._log_of(key)
         if log is None:
             return
