@@ -1,8 +1,9 @@
 """The client's state of a fetch session with one broker (KIP-227). This module does no I/O.
 
 The broker stores the partitions of a session and its last response for each. A request contains
-only changed partitions, a response only partitions with changes. The caller selects the positions,
-which may be any comparable values, and converts them to requests.
+only changed partitions, a response only partitions with changes. For each partition the caller
+gives a value, for example its fetch offset and leader epoch. This module compares the values to
+find the changed partitions, and the caller builds the request from them.
 
 A session has at most one request in flight: `next`, then `handle` or `failed`.
 """

@@ -170,8 +170,8 @@ class Partition(Watched):
             return False  # the ISR may differ: this leader may have changed it since
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
-            f"{self.topic_partition}: the command has leader epoch {facts.state.leader_epoch} and"
-            f" leader {facts.state.leader}, but the replica knows leader epoch {self.leader_epoch}",
+            f"{self.topic_partition}: LeaderAndIsr has leader epoch {told.leader_epoch} and leader"
+            f" {told.leader}, but the replica has {self.leader_epoch} and {known and known.leader}",
         )
 
     def told_again(self, facts: PartitionFacts) -> int:

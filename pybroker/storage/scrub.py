@@ -37,8 +37,8 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """The result of `whole`: the position up to which the batches are valid, and the offset that
-    follows."""
+    """The result of `whole`: the byte position at which the valid batches end, and the offset after
+    their last record."""
 
     position: int
     next_offset: int

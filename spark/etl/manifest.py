@@ -20,8 +20,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Owner:
-    """The job that owns an output. The store rejects another job, another mode, and other partition
-    columns."""
+    """The job that owns an output, with its mode and its partition columns. If one of the three
+    differs, a job cannot write to the output."""
 
     job: str
     mode: Mode

@@ -60,8 +60,8 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
         if before is None or job.source.mode == "latest":
             raise
         raise SnapshotError(
-            f"{error} (the job continues from the last commit in {job.sink.path}; to read the"
-            " topics from source.starting again, set another sink.path)"
+            f"{error} (a job begins after its last commit, here the one in {job.sink.path}; to read"
+            " the topics from source.starting again, set another sink.path)"
         ) from error
     if before is not None and before.cluster_id != found.cluster_id:
         raise OutputError(

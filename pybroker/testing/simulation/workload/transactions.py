@@ -235,8 +235,8 @@ class _TransactionalClient(Client):
 
     async def _send_late(self, producer: TransactionalProducer, transaction: Transaction) -> None:
         """Send a batch of the transaction after the transaction has ended. Raises ClientError if
-        the batch is refused or the answer is lost. The process then ends, so that the batch cannot
-        arrive in a later transaction of the same epoch."""
+        the batch is refused or the answer is lost. This error ends the process, so that the batch
+        cannot arrive in a later transaction of the same epoch."""
         partition = self.rng.choice(self.shared.catalog.partitions())
         await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
         values, settled = self._noted(transaction, partition, 1)
@@ -461,7 +461,7 @@ def _committed_consumer(client: Client, group: str, **more: Any) -> Consumer:
 
 
 def loop_groups(options: WorkloadOptions, name: str) -> list[str]:
-    """Return the transactional ids of all loops, which are the names of their groups, too."""
+    """Return the transactional id of each `LoopClient`. Its consumer group has the same name."""
     return [f"{name}-loop-{number}" for number in range(options.loops)]
 
 
