@@ -262,6 +262,14 @@ def deletes_the_first_record_of_an_open_transaction_on_one_replica(
     script.abort(transaction)
 
 
+def deletes_all_records_of_an_open_transaction(script: TransactionScript) -> None:
+    script.history.expires = True
+    transaction = script.begin()
+    script.send(FIRST, transaction)
+    script.stable(FIRST, 1)
+    script.commit(transaction)
+
+
 def ends_a_transaction_in_each_way(script: TransactionScript) -> None:
     script.start(0)
     committed = script.begin()
@@ -301,6 +309,7 @@ def transforms_each_record_once(script: TransactionScript) -> None:
 GOOD: tuple[Story, ...] = (
     ends_a_transaction_in_each_way,
     deletes_the_first_record_of_an_open_transaction_on_one_replica,
+    deletes_all_records_of_an_open_transaction,
     hides_a_transaction_whose_commit_has_no_answer,
     transforms_each_record_once,
 )

@@ -75,18 +75,20 @@ def stable_offset(history: History) -> Iterator[Violation]:
     never decrease, are above each record that was read with read_committed before, and do not pass
     a record of a transaction that its producer has not asked to commit or abort yet.
 
-    If records expire, the offsets may decrease: the last stable offset is at least the log start
-    offset, and retention may delete the first records of an open transaction on one replica before
-    the others (as in Kafka, `UnifiedLog.maybeIncrementFirstUnstableOffset`)."""
+    If records expire, the offsets may decrease and may pass an open transaction: the last stable
+    offset is at least the log start offset, and retention may delete the records of an open
+    transaction, on one replica before the others (as in Kafka,
+    `UnifiedLog.maybeIncrementFirstUnstableOffset`)."""
     view = _view(history)
     if view is None:
         return
     read = replace(view, sends={})
     stale_leaders = StaleLeaders(read)
-    if not history.expires:
-        for found in cluster_rules.decreased_offsets(read, stale_leaders):
-            yield replace(found, rule=STABLE)
     for found in cluster_rules.below_known_offsets(read, stale_leaders):
+        yield replace(found, rule=STABLE)
+    if history.expires:
+        return
+    for found in cluster_rules.decreased_offsets(read, stale_leaders):
         yield replace(found, rule=STABLE)
     answers: dict[TopicPartition, list[Latest]] = defaultdict(list)
     for answer in view.latest:
