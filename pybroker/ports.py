@@ -322,10 +322,10 @@ class MarkerChannel(Protocol):
     async def write_markers(
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
-        """Let the broker write the markers. Return partition -> code for each marker: NONE if the
-        marker is committed there, else an error. No two markers may have the same producer id.
-        Raise PybrokerError, OSError or TimeoutError if it is unknown whether the markers were
-        written."""
+        """Ask the other broker to append the markers to its partitions. Return for each marker a
+        mapping from partition to error code: NONE if the marker is committed there. No two
+        markers may have the same producer id. Raise PybrokerError, OSError or TimeoutError if it is
+        unknown whether the markers were written."""
 
 
 @dataclass(frozen=True, slots=True)

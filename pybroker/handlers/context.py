@@ -1,5 +1,5 @@
-"""The services of the broker and the request that each handler receives. Handlers have no state of
-their own."""
+"""The arguments of each handler: the request and the services of the broker. Handlers have no state
+of their own."""
 
 from __future__ import annotations
 

@@ -133,9 +133,10 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """Return whole batches of one segment, from the one that contains `offset` on and below
-    `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again for the
-    next segment. Return None if `cached_only` is True and the read would wait for the disk."""
+    """Return whole batches of one segment, from the batch that contains `offset` up to, not
+    including, `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again
+    for the next segment. Return None if `cached_only` is True and the read would wait for the
+    disk."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
