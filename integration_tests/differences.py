@@ -47,8 +47,8 @@ class Difference:
 DIFFERENCES: Final[Mapping[str, Difference]] = {
     "errors in one line": Difference(
         "all tools",
-        "A failure prints one line on standard error; wrong usage adds a hint at --help. Apache's"
-        " tools print a Java stack trace or the whole list of options as well.",
+        "A failure prints one line on standard error. After wrong usage the line also recommends"
+        " --help. Apache's tools also print a Java stack trace, or the list of all options.",
         "The user sees the relevant sentence at once.",
     ),
     "version": Difference(
@@ -63,17 +63,17 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "spelling of --admin.config": Difference(
         "all tools",
-        "A tool that has the option --command-config or --admin.config accepts both names.",
-        "In Kafka some tools have the one name and some the other, with the same meaning.",
+        "Tools with the option --command-config also accept it as --admin.config, and the reverse.",
+        "Some of Kafka's tools have the one name and some the other, with the same meaning.",
     ),
     "abbreviated options": Difference(
         "all tools",
         "Options cannot be abbreviated. Apache's tools also accept --boot for --bootstrap-server.",
-        "A new option could change the meaning of an old script.",
+        "With a later release the abbreviation could mean another option.",
     ),
     "order of topics": Difference(
         "configs",
-        "Topics are sorted by name. Apache prints them in the order of a hash table.",
+        "Topics are sorted by name. Apache's tool prints them in the order of a hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,
@@ -81,36 +81,38 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "unknown broker": Difference(
         "configs",
         "If no broker has the id, the tool fails at once. Apache's tool waits for a minute.",
-        "The tool asks the cluster for its brokers.",
+        "The cluster's metadata name all brokers.",
     ),
     "single broker options": Difference(
         "configs",
-        "The tool changes single options of a broker. Apache's tool reads all dynamic options and"
-        " writes them all again, so it fails while a password is set.",
+        "The tool changes only the given options of a broker. Apache's tool reads all dynamic"
+        " options of the broker and writes them back. It fails if one of them is a password,"
+        " because it cannot read passwords.",
         "Two operators do not undo each other's changes.",
     ),
     "quotas": Difference(
         "configs",
-        "The tool refuses the options of users, clients, IP addresses and client metrics.",
+        "The tool refuses the options for users, clients, IP addresses and client metrics.",
         "The broker has no quotas and no credentials yet.",
     ),
     "deprecation of ZooKeeper": Difference(
         "configs",
-        "The tool does not warn that --zookeeper will be removed.",
+        "The tool prints no warning that --zookeeper is deprecated.",
         "pybroker keeps the option.",
         without("^Warning: --zookeeper is deprecated|^Use --bootstrap-server instead to specify"),
     ),
     "topics in ZooKeeper": Difference(
         "configs",
         "--zookeeper can change options of topics, as in Kafka until 2.8. Kafka 3.9.1 refuses it.",
-        "Scripts for these releases change a topic in this way while no broker runs.",
+        "Scripts that were written for these releases can change a topic in this way while"
+        " no broker runs.",
     ),
     "usable versions": Difference(
         "broker-api-versions",
-        "[usable: N] is the version that pybroker's client uses with that broker. For a broker"
-        " of pybroker, Kafka's tool prints the same version. For newer brokers pybroker's tool"
-        " prints a lower version, or no version if the client never uses the API.",
-        "The tool shows the versions that this client uses with that broker.",
+        "[usable: N] names the version that the tool's client uses with the broker. With a"
+        " pybroker broker both tools print the same number. With a newer broker pybroker's tool"
+        " may print a lower number. It prints none if pybroker's client never uses the API.",
+        "The number describes the client that prints it.",
         replaced(r" \[usable: \d+\]", ""),
         replaced(r" \[usable: \d+\]", ""),
     ),
@@ -123,108 +125,114 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "name of a missing topic": Difference(
         "topics",
-        "The message about a missing topic names Topic 'x'. Apache names Topic 'Optional[x]'.",
+        "The message about a missing topic names Topic 'x'. Apache's tool names"
+        " Topic 'Optional[x]'.",
         "Apache's text is a defect of release 3.",
         replaced(r"'Optional\[(.*)\]'", r"'\1'"),
     ),
     "values with =": Difference(
         "topics",
         "--config accepts an empty value (name=) and values that contain an equals sign.",
-        "Some options have such values.",
+        "Some options have empty values, or values with an equals sign.",
     ),
     "order of groups": Difference(
         "consumer-groups",
-        "Groups, topics and partitions are sorted by name. Apache prints them in the order of a"
-        " hash table.",
+        "Groups, topics and partitions are sorted by name. Apache's tool prints them in"
+        " the order of a hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,
     ),
     "rows of tables": Difference(
         "consumer-groups",
-        "Each row of --reset-offsets and --delete-offsets has its own line. Apache's release 3.9"
-        " prints all rows in the line of the headings.",
+        "--reset-offsets and --delete-offsets print each row of their table on a line of its own."
+        " Kafka 3.9 prints all rows on the line of the headings.",
         "Apache's output is a defect of release 3.",
         with_split_tables,
     ),
     "errors of groups": Difference(
         "consumer-groups",
-        "An error is shown by the name of its Kafka error code. Apache prints the Java class. If"
-        " members of the group prevent the command, standard error has a line for each member.",
+        "The tool names an error by its Kafka error code. Apache's tool names the Java class. If"
+        " a command fails because the group has members, standard error has a line for each"
+        " member.",
         "pybroker has no Java classes, and the operator needs to know the members.",
         replaced(r"(due to: |Error: :).*", r"\1"),
         replaced(r"(due to: |Error: :).*", r"\1"),
     ),
     "names of deleted groups": Difference(
         "consumer-groups",
-        "If some groups could not be deleted, the deleted ones are listed as 'a', 'b'. Apache"
-        " prints 'a'b', '.",
+        "If some groups could not be deleted, the message lists the deleted groups as 'a', 'b'."
+        " Apache's tool prints 'a'b', '.",
         "Apache's output is a defect of release 3.",
         replaced(r"(deleted successfully: ).*", r"\1"),
         replaced(r"(deleted successfully: ).*", r"\1"),
     ),
     "failed commands": Difference(
         "consumer-groups",
-        "A command that fails as a whole has exit code 1 and prints the reason on standard error."
-        " Apache's tool has exit code 0 and prints a line on standard output. If only single groups"
-        " are refused, both tools print these refusals and have exit code 0.",
+        "A command that fails as a whole prints the reason on standard error and has exit code 1."
+        " Apache's tool prints a line on standard output and has exit code 0. If only some groups"
+        " are refused, both tools print these groups and have exit code 0.",
         "A script must notice that nothing was done.",
     ),
     "missing partitions": Difference(
         "consumer-groups",
-        "--reset-offsets fails at once if a partition is missing. Apache waits until a timeout.",
-        "The tool asks the cluster for its partitions.",
+        "--reset-offsets fails at once if a partition is missing. Apache's tool waits until a"
+        " timeout.",
+        "The cluster's metadata name all partitions.",
     ),
     "lag below zero": Difference(
         "consumer-groups",
-        "LAG is 0 if a group has committed an offset beyond the log end. Apache prints a negative"
-        " number.",
-        "There is nothing left to read; the two offsets show the difference.",
+        "LAG is 0 if a group has committed an offset beyond the log end. Apache's tool prints a"
+        " negative number.",
+        "There is nothing left to read. The columns with the two offsets show the difference.",
         with_lag_from_zero,
     ),
     "lag in detail": Difference(
         "consumer-groups",
-        "The option --lag-details adds the last stable offset, and the lag in bytes and seconds.",
+        "The tool also has the option --lag-details. It prints the last stable offset of each"
+        " partition, and the lag in bytes and in seconds.",
         "The number of records does not show how late a group is.",
     ),
     "types of groups": Difference(
         "consumer-groups",
-        "--list --type prints the type Unknown for every group and refuses a filter by type, also"
-        " for newer brokers, which return types in version 5 of ListGroups.",
-        "All groups of ZooKeeper-mode Kafka have one type.",
+        "--list --type prints the type Unknown for every group. The tool refuses to filter by"
+        " type. This is also so with newer brokers, which report types.",
+        "All groups of ZooKeeper-mode Kafka have the same type.",
     ),
     "errors of partitions": Difference(
         "delete-records",
-        "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
-        "pybroker has no Java classes; Kafka's documents and other clients use the name.",
+        "The tool names an error by its Kafka error code. Apache's tool names the Java class.",
+        "pybroker has no Java classes. Kafka's documentation and other clients use the name of"
+        " the code.",
         replaced("error: .*", "error"),
         replaced("error: .*", "error"),
     ),
     "order of partitions": Difference(
         "delete-records",
-        "The lines have the order of the given file. Apache uses the order of a hash table.",
+        "The lines have the order of the given file. Apache's tool prints them in the order of"
+        " a hash table.",
         "The author of the file finds the lines more easily.",
         sorted,
         sorted,
     ),
     "order of elected partitions": Difference(
         "leader-election and preferred-replica-election",
-        "The partitions of a line are sorted. Apache prints them in the order of a hash table, and"
-        " names the kind of table (Set or HashSet).",
+        "The partitions in a line are sorted. Apache's tool prints them in the order of a hash"
+        " table, after the name of the Java class (Set or HashSet).",
         "The same cluster prints the same lines.",
         lambda lines: with_sorted_partitions(replaced("HashSet", "Set")(lines)),
         with_sorted_partitions,
     ),
     "errors of elections": Difference(
         "leader-election and preferred-replica-election",
-        "An error is shown by the name of its Kafka error code. Apache prints the Java class.",
+        "The tool names an error by its Kafka error code. Apache's tool names the Java class.",
         "pybroker has no Java classes.",
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
         replaced(r"(^Error completing .* for partition: \S+: ).*", r"\1"),
     ),
     "deprecation of the old election tool": Difference(
         "preferred-replica-election",
-        "The tool does not warn that it and its option --zookeeper are deprecated.",
+        "The tool prints no warning that it and its option --zookeeper are deprecated.",
         "pybroker keeps both.",
         without(
             "^This tool is deprecated|^Warning: --zookeeper is|^Use --bootstrap-server instead"
@@ -232,25 +240,26 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "elections that did not happen": Difference(
         "preferred-replica-election",
-        "With --zookeeper the tool waits until the controller has held the election, prints a"
-        " line for each partition that still has another leader, and then ends with exit code 1."
+        "With --zookeeper the tool waits until the controller has held the elections. It prints a"
+        " line for each partition whose leader still is another replica, and then has exit code 1."
         " Apache's tool ends with exit code 0 as soon as it has written the request.",
         "Otherwise the operator does not learn that an election did not happen.",
     ),
     "leaders that were elected before": Difference(
         "preferred-replica-election",
-        "With --bootstrap-server, 'Preferred replica already elected' names the partitions that had"
-        " their preferred leader before. Apache's tool names the partitions that were elected"
-        " just now, or none.",
+        "With --bootstrap-server the line 'Preferred replica already elected' names the"
+        " partitions whose preferred replica already was the leader. Apache's tool names the"
+        " partitions that it has just elected, or none.",
         "Apache's output is a defect of release 2.",
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
         replaced("^(Preferred replica already elected for partitions).*", r"\1"),
     ),
     "descriptions of older releases": Difference(
         "topics",
-        "--describe prints the text of Kafka 3.9. Apache's tools until 2.8 print no columns Elr and"
-        " LastKnownElr, and with --zookeeper only the options of the topic itself. Apache's tools"
-        " until 2.1 print no blanks after the colons of the first line and no TopicId.",
+        "--describe prints the text of Kafka 3.9. The columns Elr and LastKnownElr are missing in"
+        " Kafka until 2.8. With --zookeeper these releases print only the options of the topic"
+        " itself. Kafka until 2.1 prints no TopicId, and no blanks after the colons of the first"
+        " line.",
         "The tool can print the text of one release only.",
         lambda lines: replaced(r"^(Topic:)(?=\S)", r"\1 ")(
             replaced(r"\t(PartitionCount|ReplicationFactor|Configs):(?=\S)", r"\t\1: ")(
@@ -261,22 +270,23 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "order of transactions": Difference(
         "transactions",
-        "Transactional ids and partitions are sorted. Apache prints them in the order of a hash"
-        " table.",
+        "Transactional ids and partitions are sorted. Apache's tool prints them in the order of"
+        " a hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,
     ),
     "reasons of failures": Difference(
         "transactions",
-        "The end of an error line is the name and the message of the Kafka error code. Apache's"
-        " tool prints a sentence of its Java client.",
-        "pybroker has no Java classes; Kafka's documents and other clients use the name.",
+        "An error line ends with the name and the message of the Kafka error code. In Apache's"
+        " tool it ends with a sentence of the Java client.",
+        "pybroker has no Java classes. Kafka's documentation and other clients use the name of"
+        " the code.",
     ),
     "missing partitions of transactions": Difference(
         "transactions",
         "The tool fails at once if a partition is missing. Apache's tool waits for a minute.",
-        "The tool asks the cluster for its partitions.",
+        "The cluster's metadata name all partitions.",
     ),
     "internal topics": Difference(
         "transactions",
@@ -285,83 +295,86 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "times of tiered storage": Difference(
         "get-offsets",
-        "With --time the tool refuses earliest-local (-4), latest-tiered (-5) and all other numbers"
-        " below -3. Apache's tool sends them, prints nothing and ends with exit code 0.",
+        "The tool refuses --time earliest-local (-4), latest-tiered (-5) and all numbers below"
+        " -5. Apache's tool sends them to the broker, prints nothing and has exit code 0.",
         "pybroker has no tiered storage.",
     ),
     "blanks between numbers": Difference(
         "get-offsets",
         "--partitions accepts a blank after each comma.",
-        "The meaning of the list stays clear.",
+        "A blank does not change the meaning of the list.",
     ),
     "decoders of internal topics": Difference(
         "dump-log",
-        "The tool refuses the decoders for records of KRaft and of tiered storage.",
+        "The tool refuses the decoders for the records of KRaft and of tiered storage.",
         "pybroker never writes such records.",
     ),
     "records of transactions": Difference(
         "dump-log",
-        "--transaction-log-decoder sorts the partitions of a transaction. Apache prints them in the"
-        " order of a hash table. A record that cannot be decoded prints an error line, as with"
-        " --offsets-decoder. Apache's tool ends there.",
+        "--transaction-log-decoder sorts the partitions of a transaction. Apache's tool prints"
+        " them in the order of a hash table. For a record that it cannot decode, pybroker's tool"
+        " prints an error line and goes on. Apache's tool ends there.",
         "The same file prints the same lines, and the records after a damaged one are shown.",
         with_sorted_transaction_partitions,
         with_sorted_transaction_partitions,
     ),
     "records of offsets that cannot be read": Difference(
         "dump-log",
-        "--offsets-decoder words the reason for a skipped record differently, does not decode the"
-        " records of KIP-848, and shows the known fields of a subscription of a later version.",
-        "Apache's reasons name Java code, and groups of KIP-848 need KRaft.",
+        "--offsets-decoder prints other reasons for skipped records. It does not decode the"
+        " records of new consumer groups (KIP-848). If a member's subscription has a newer"
+        " version, the tool prints the fields that it knows.",
+        "Apache's reasons name Java code, and KIP-848 needs KRaft.",
     ),
     "binary payloads": Difference(
         "dump-log",
-        "DefaultDecoder prints the bytes as hexadecimal digits. Apache prints a Java address.",
+        "DefaultDecoder prints the bytes as hexadecimal digits. Apache's tool prints the address"
+        " of a Java object.",
         "The digits show the content of the record.",
     ),
     "other decoders": Difference(
         "dump-log",
-        "The tool refuses decoders that are classes of the user.",
+        "The tool refuses decoders that are Java classes of the user.",
         "pybroker has no JVM to load them.",
     ),
     "old message formats in depth": Difference(
         "dump-log",
-        "Messages of formats 0 and 1 are printed, but not decompressed (--deep-iteration ends"
-        " with an error).",
-        "The broker has never written them.",
+        "The tool prints messages of formats 0 and 1, but cannot decompress them. With"
+        " --deep-iteration it ends with an error.",
+        "pybroker's broker has never written these formats.",
     ),
     "damaged records": Difference(
         "dump-log",
-        "A batch that cannot be decoded ends the tool before its first record is printed. Apache"
-        " prints the records before the fault.",
+        "If a record of a batch cannot be decoded, the tool prints no record of the batch and"
+        " ends. Apache's tool first prints the records before the damaged one.",
         "The records of a batch are decoded together.",
     ),
     "order of directories and partitions": Difference(
         "log-dirs",
-        "Directories are in the order of log.dirs, partitions sorted by name. Apache prints both in"
-        " the order of a hash table.",
+        "Directories have the order of log.dirs. Partitions are sorted by name. Apache's tool"
+        " prints both in the order of a hash table.",
         "The same cluster prints the same lines.",
     ),
     "failed records": Difference(
         "producer-perf-test",
-        "If records were not delivered, the exit code is 1, and the tool prints up to ten reasons."
-        " Apache's tool prints a stack trace for each such record and ends with exit code 0.",
+        "If records were not delivered, the tool prints up to ten reasons and has exit code 1."
+        " Apache's tool prints a stack trace for each such record and has exit code 0.",
         "A measurement with lost records is not valid.",
     ),
     "bootstrap server of the test": Difference(
         "producer-perf-test",
-        "The tool accepts --bootstrap-server, or bootstrap.servers in --producer-props.",
-        "All other tools have the option, and so has Kafka's tool since 4.1.",
+        "The brokers can be named by --bootstrap-server, or by bootstrap.servers in"
+        " --producer-props. Apache's tool has only the second form.",
+        "All other tools have the option. Kafka's tool has it since 4.1.",
     ),
     "throughput of zero": Difference(
         "producer-perf-test",
-        "--throughput 0 is refused. Apache sends one record and then waits for ever.",
+        "--throughput 0 is refused. Apache's tool sends one record and then waits for ever.",
         "A test that sends nothing has no use.",
     ),
     "random payloads": Difference(
         "producer-perf-test",
-        "The random letters of the payloads differ from Apache's, but are of the same alphabet.",
-        "No user depends on the letters, and pybroker makes many of them at a time.",
+        "Payloads have other random letters than Apache's, from the same alphabet.",
+        "No user depends on the letters, and pybroker generates many at a time to save time.",
     ),
     "metrics of the client": Difference(
         "producer-perf-test and consumer-perf-test",
@@ -372,31 +385,33 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "no group": Difference(
         "consumer-perf-test",
-        "The tool assigns all partitions to itself. So --group is accepted and has no effect, and"
-        " rebalance.time.ms is the time until the tool knew the partitions.",
+        "The tool reads all partitions by itself, without a group. It accepts --group and ignores"
+        " it. rebalance.time.ms is the time until the tool knows the partitions.",
         "The tool measures reading, not the group's rebalances.",
     ),
     "reading without a group": Difference(
         "console-consumer",
-        "Without --group the tool reads all partitions that the topic has when the tool starts."
-        " Apache's tool joins a group console-consumer-NNN that is never used again; pybroker's"
-        " tool does so only with --include.",
-        "Reading a topic then needs no coordinator, and does not wait for one.",
+        "Without --group the tool reads the partitions that the topic has at the start, and joins"
+        " no group. Apache's tool joins a group console-consumer-NNN, which is never used again."
+        " pybroker's tool joins such a group only with --include.",
+        "Without a group the tool does not need to wait for a coordinator.",
     ),
     "retries": Difference(
         "verifiable-producer",
-        "The tool retries failed records within delivery.timeout.ms. Apache sends each only once.",
+        "The tool retries failed records within delivery.timeout.ms. Apache's tool sends each"
+        " record only once.",
         "pybroker's producer is idempotent: a retried record is never stored twice.",
     ),
     "exceptions": Difference(
         "verifiable-producer",
-        "The field exception names an error of pybroker.client. Apache's names a Java class.",
+        "The field exception names an error class of pybroker.client. Apache's tool names a Java"
+        " class.",
         "pybroker has no Java classes.",
     ),
     "failed consumers": Difference(
         "verifiable-consumer",
-        "If reading cannot continue, the tool prints a line on standard error and ends with exit"
-        " code 1. Apache's tool ends with exit code 0.",
+        "If the tool cannot go on reading, it prints a line on standard error and has exit code"
+        " 1. Apache's tool has exit code 0.",
         "A test must notice the failure.",
     ),
     "group protocol": Difference(
@@ -406,24 +421,25 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "events of the connection": Difference(
         "zookeeper-shell",
-        "The shell prints one event when it connects, before the first answer, and none when it"
-        " disconnects. Apache's shell prints both events once or twice, between the answers.",
-        "Output in the same order can be compared and piped.",
+        "The shell prints one event when it connects, before its first answer. It prints none"
+        " when it disconnects. Apache's shell prints both events, once or twice, between the"
+        " answers.",
+        "Scripts can compare output that has the same order in each run.",
         without_events,
         without_events,
     ),
     "server that does not answer": Difference(
         "zookeeper-shell",
-        "If no server can be reached, the shell prints the reason and ends with exit code 1."
-        " Apache's shell goes on trying, and each command fails.",
-        "A wrong address should be reported at once.",
+        "If the shell reaches no server, it prints the reason and has exit code 1. Apache's shell"
+        " goes on trying, and each command fails.",
+        "The user learns at once that an address is wrong.",
     ),
     "commands of the shell": Difference(
         "zookeeper-shell",
         "The shell has no container nodes, no TTL nodes and no TLS. It lacks the commands"
         " listquota, setquota, delquota, addWatch, removewatches, reconfig, getEphemerals and"
-        " whoami. It has the command help, which ends with exit code 0.",
-        "Kafka uses none of these; the ZooKeeper client library lacks most of them.",
+        " whoami. Its command help has exit code 0.",
+        "Kafka needs none of the missing parts. The client library (kazoo) lacks most of them.",
     ),
     "version of the shell": Difference(
         "zookeeper-shell",
