@@ -87,7 +87,7 @@ async def _look_up(
 ) -> ListOffsetsPartitionResponse:
     found: _Found | None
     try:
-        needed = NEEDED["ListOffsets of an offset that is found"]
+        needed = NEEDED["ListOffsets of the log start or of a timestamp in the log"]
         partition = services.replicas.leader(key, wanted.current_leader_epoch, needed)
         _check_special_time(wanted.timestamp, request.version)
         if wanted.timestamp in _NEED_THE_END:

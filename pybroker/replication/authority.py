@@ -39,11 +39,11 @@ class Authority(enum.IntEnum):
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
         "Fetch, except in the two cases below": Authority.READ,
-        "ListOffsets of an offset that is found": Authority.READ,
+        "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer if the metadata has a leader of a later epoch": Authority.COMMITTED,
+        "Fetch by a consumer after UpdateMetadata named a later leader": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
@@ -58,13 +58,12 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
 
 SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
     {
-        Authority.NOTHING: "this broker does not lead {}, or its ZooKeeper session may have ended",
-        Authority.READ: "another broker leads {} now, and this broker has not received the"
-        " controller's command about this yet",
-        Authority.COMMITTED: "ZooKeeper does not answer this broker, and {} may have another"
-        " leader",
-        Authority.ALONE: "an in-sync replica of {} has not fetched within replica.lag.time.max.ms,"
-        " and ZooKeeper has not confirmed the leader in this time",
+        Authority.NOTHING: "this broker does not lead {}, or does not know whether it still leads",
+        Authority.READ: "this broker has read in ZooKeeper that another broker leads {} now",
+        Authority.COMMITTED: "ZooKeeper has not confirmed this broker's session lately, so {} may"
+        " have another leader",
+        Authority.ALONE: "within replica.lag.time.max.ms an in-sync replica of {} has not fetched,"
+        " and ZooKeeper has not confirmed the leader",
         Authority.CONFIRMED: "this broker has asked the controller for another leader of {}, and"
         " the controller may have elected it",
     }

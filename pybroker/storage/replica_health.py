@@ -49,15 +49,15 @@ class Health(enum.Enum):
 
 
 class Event(enum.Enum):
-    UNSYNCED = "power loss or failed disk"
+    UNSYNCED = "power loss or disk error"
     CORRUPT = "corrupt range found"
     LOST = "log or log directory lost"
     COPY_BEGUN = "copying begins"
-    COMPLETE = "copy complete, or partition orphaned"
+    COMPLETE = "has every record, or no replica has more"
     FOLLOWS = "another broker leads"
-    ORPHANED = "leaves the ISR as the only electable replica"
+    ORPHANED = "steps aside, partition orphaned"
     STEPPED_ASIDE = "steps aside"
-    DISMISSED = "damage does not matter to the only replica"
+    DISMISSED = "wrong epoch accepted"
     IN_SYNC = "in the ISR again"
 
 

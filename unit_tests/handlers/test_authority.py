@@ -87,14 +87,17 @@ async def delete(bench: Bench) -> ErrorCode:
 
 END = "ListOffsets of the log end without a check in ZooKeeper"
 END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
-LED_ELSEWHERE = "Fetch by a consumer if the metadata has a leader of a later epoch"
+LED_ELSEWHERE = "Fetch by a consumer after UpdateMetadata named a later leader"
 OF_THE_LEASE = "OffsetCommit"
 """`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
     "Fetch, except in the two cases below": [fetch(0)],
-    "ListOffsets of an offset that is found": [list_offsets(-2), list_offsets(NOW_MS - 1)],
+    "ListOffsets of the log start or of a timestamp in the log": [
+        list_offsets(-2),
+        list_offsets(NOW_MS - 1),
+    ],
     "OffsetForLeaderEpoch": [end_of_epoch],
     "Produce with acks=all": [produce(-1)],
     "WriteTxnMarkers": [end],
