@@ -23,26 +23,33 @@ Configuration
 .. This page is made by ``make docs`` from the tables in ``pybroker/config/broker_options.py`` and
    ``pybroker/config/topic_config.py``; change those.
 
-This page lists all options of the broker and of topics. The broker reads Kafka's
-``server.properties``: names, defaults and precedence are those of Apache Kafka 3.9 in ZooKeeper
-mode. ``pybroker start CONFIG`` reads the file; ``--override key=value`` overrides it.
+This page lists all options of the broker and of topics. Their names, defaults and precedence are
+those of Apache Kafka 3.9 in ZooKeeper mode. ``pybroker start CONFIG`` reads a file in the format of
+Kafka's ``server.properties``. ``--override key=value`` overrides an option of the file.
 
-Without a file some defaults are those of a small cluster. Internal topics get as many replicas as
-there are brokers, at most three. The first member of a group does not wait for other members. With
-``--brokers N`` all other topics get as many replicas as internal topics
-(``default.replication.factor``). With three or more brokers ``min.insync.replicas`` is 2.
+**Without a file** some defaults suit a small cluster:
 
-If a value is invalid, the broker does not start and lists all faults at once. It does not start
-either if a name looks like a typing mistake, or if an option marked *refused here* is set to
-another value than its default. One warning names all options that are set and have no effect:
-options marked *without effect here*, Kafka's options without an entry, and unknown names.
+- Internal topics get as many replicas as there are brokers, at most three.
+- The first member of a consumer group does not wait for other members.
+- With ``pybroker start --brokers N`` all other topics get as many replicas as internal topics
+  (``default.replication.factor``).
+- With three or more brokers ``min.insync.replicas`` is 2.
 
-Options marked as *dynamic* can be changed while the broker runs: with ``kafka-configs``, with an
-admin client, or in ZooKeeper's nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``. The
-mark *cluster-wide* means that an option can be changed for all brokers or for one broker. The mark
-*per-broker* means that an option can be changed for one broker at a time only. A value for one
-broker overrides a value for all brokers, and both override the file. All options of topics are
-dynamic.
+**Faults.** The broker does not start in three cases, and lists all faults at once:
+
+- The value of an option is invalid.
+- The name of an option looks like a typing mistake.
+- An option marked *refused here* is set to another value than its default.
+
+**Options without effect.** One warning names all options that are set and have no effect. These are
+options marked *without effect here*, options of Kafka without an entry on this page, and unknown
+names.
+
+**Dynamic options** can be changed while the broker runs: with ``kafka-configs``, with an admin
+client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``. An
+option marked *cluster-wide* can be changed for all brokers or for one broker. An option marked
+*per-broker* can be changed for one broker only. A value for one broker overrides a value for all
+brokers, and both override the file. All options of topics are dynamic.
 """
 
 
@@ -56,12 +63,15 @@ def render() -> str:
         *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
         _heading("Options of a topic"),
         "Set these options when you create a topic, or change them later. If a topic does not set\n"
-        "an option, the broker's option that the entry names after *inherits* applies.\n",
+        "an option, the topic uses the broker's option that the entry names after *inherits*.\n",
         *(_entry(row) for row in _sorted(TOPIC_OPTIONS)),
         _heading("Options of Kafka that stop the start"),
         "If one of these options of Kafka is set, the broker does not start. Each entry gives the\n"
         "reason and, if there is a remedy, what to do.\n",
-        *(f"``{name}``\n    {reason}.\n" for name, (_, reason) in sorted(REFUSED.items())),
+        *(
+            f"``{name}``\n    {reason[0].upper()}{reason[1:]}.\n"
+            for name, (_, reason) in sorted(REFUSED.items())
+        ),
         _heading("Options of Kafka without effect or entry"),
         "The broker accepts these options of Kafka, warns once, and ignores them, because it does\n"
         "not have the feature.\n",

@@ -21,28 +21,34 @@ Metrics
    ``pybroker/admin/families.py``; change those.
 
 This page lists the broker's metrics. ``http://HOST:8090/metrics`` returns them in Prometheus' text
-format (``pybroker.http.listener`` sets the address). The metrics that Kafka has, too, have the
-names that dashboards for Kafka use: those that the JMX exporter makes from Kafka's metrics, and
-those of kafka_exporter. So neither exporter has to run beside this broker. The names of all other
-metrics begin with ``pybroker_``.
+format (``pybroker.http.listener`` sets the address).
+
+The names are those that dashboards for Kafka use. Some are the names that the JMX exporter makes
+from Kafka's metrics, and some are those of kafka_exporter. So neither exporter has to run beside
+this broker. Metrics that Kafka does not have begin with ``pybroker_``.
+
+The entries use these terms:
 
 - A **gauge** is the value at the moment of the request.
 - A **counter** begins at 0 with each start of the broker.
-- A **summary** has a line for each of the quantiles 0.5, 0.75, 0.95, 0.98, 0.99 and 0.999 of about
-  the last minute. A quantile may differ from the exact value by one eighth. It is NaN if
-  nothing was measured. ``_sum`` and ``_count`` begin at 0 with each start of the broker. Of the
-  Produce and Fetch requests that are answered without waiting, one in sixteen is timed and
-  counts sixteen times.
-- A metric of a **partition** is shown only by the partition's leader, and a metric of the
-  **cluster** only by the controller. So sums over all brokers are correct.
-- Metrics of the **process** have prometheus-client's names: ``process_cpu_seconds_total``,
-  ``process_resident_memory_bytes``, ``process_open_fds``, ``python_gc_collections_total`` ...
+- A **summary** is about a set of times. It has a line for each of the quantiles 0.5, 0.75, 0.95,
+  0.98, 0.99 and 0.999 of about the last minute. A quantile may differ from the exact value by one
+  eighth. It is NaN if nothing was measured. ``_sum`` and ``_count`` begin at 0 with each start of
+  the broker. The broker measures only one in sixteen of the Produce and Fetch requests that it can
+  answer at once. Such a measurement counts sixteen times.
+- **by** names the labels of a metric. The metric has a line for each value of its labels.
+
+Only the partition's leader shows the metrics ``kafka_topic_partition_...``, and only the
+controller shows the metrics of the whole cluster. So sums over all brokers are correct.
+
+Metrics of the operating system's process are not listed below. They have the names of Prometheus'
+Python client, such as ``process_cpu_seconds_total`` and ``process_resident_memory_bytes``.
 """
 
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "Metrics of the broker's process and requests": ("",),
+        "Metrics of the broker's process and requests": ("", "kafka_coordinator_transaction_"),
         "Metrics of replicas and log directories": (
             "kafka_server_replica",
             "kafka_server_brokertopicmetrics_replication",

@@ -86,10 +86,10 @@ class TopicCounters:
     messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. The line without a topic label is the sum over all topics, as in every metric by topic.", "topic")
     bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as received (compressed).", "topic")
     bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
-    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Writes to a partition, accepted or refused.", "topic")
-    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Writes to a partition that were refused.", "topic")
-    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Reads of a partition that were answered.", "topic")
-    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Reads of a partition that failed.", "topic")
+    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Writes of Produce requests, accepted or refused. A request counts once for each of its partitions.", "topic")
+    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Writes of Produce requests that were refused. A request counts once for each such partition.", "topic")
+    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Reads of Fetch requests that were answered. A request counts once for each partition in its response.", "topic")
+    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Reads of Fetch requests that failed. A request counts once for each such partition.", "topic")
     # fmt: on
 
     def add(self, other: TopicCounters) -> None:
@@ -214,9 +214,9 @@ class CleanerCounters:
     """Shows the work of the log cleaner."""
 
     # fmt: off
-    uncleanable: int = gauge("kafka_log_logcleanermanager_uncleanable_partitions_count", "Compacted logs that could not be cleaned, and are tried again later.")
-    dirty_percent: int = gauge("kafka_log_logcleanermanager_max_dirty_percent", "The largest share of bytes that are not cleaned yet, in percent, of the logs that are due.")
-    recopy_percent: int = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "The share of its bytes, in percent, that the last cleaned log has kept.")
+    uncleanable: int = gauge("kafka_log_logcleanermanager_uncleanable_partitions_count", "Compacted logs that the log cleaner could not clean. The cleaner tries them again later.")
+    dirty_percent: int = gauge("kafka_log_logcleanermanager_max_dirty_percent", "Among the logs that are due to be cleaned, the largest share of bytes that are not cleaned yet, in percent.")
+    recopy_percent: int = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "The share of bytes that remained in the log that was cleaned last, in percent.")
     last_clean_seconds: int = gauge("kafka_log_logcleaner_max_clean_time_secs", "The time, in seconds, that the last pass over a log took.")
     passes: int = counter("pybroker_log_cleaner_passes_total", "Passes of the log cleaner over a log.")
     removed_bytes: int = counter("pybroker_log_cleaner_removed_bytes_total", "Bytes by which the log cleaner has made logs smaller.")
@@ -243,16 +243,16 @@ class Metrics:
     groups: GroupCounters = field(default_factory=GroupCounters)
     cleaner: CleanerCounters = field(default_factory=CleanerCounters)
     # fmt: off
-    closed: dict[str, int] = counters_by("reason", "pybroker_connections_closed_total", "Connections that were closed, by reason: peer, idle, slow, limit, malformed, refused, fault, shutdown.")
+    closed: dict[str, int] = counters_by("reason", "pybroker_connections_closed_total", "Connections that were closed. The reasons are peer (the other side closed it), idle, slow (a request arrived too slowly), limit (too many connections), malformed (an invalid request), refused (a request that the broker does not serve), fault (an unexpected error of the broker) and shutdown.")
     accepted: dict[str, int] = counters_by("listener", "pybroker_connections_accepted_total", "Connections that were accepted.")
     syncs: SharedTimeMeter = summary("kafka_log_logflushstats_logflushrateandtimems", "Time of an fsync of a log's file, in ms.", SharedTimeMeter)
     coordination: TimeMeter = summary("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms", "Time of a ZooKeeper request until its answer, in ms.", TimeMeter)
-    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time that the controller takes to elect and store leaders after brokers joined or left, in ms.", TimeMeter)
+    elections: TimeMeter = summary("kafka_controller_controllerstats_leaderelectionrateandtimems", "Time in which the controller elects new leaders and stores them in ZooKeeper, after brokers joined or left, in ms.", TimeMeter)
     replication_bytes_out: int = counter("kafka_server_brokertopicmetrics_replicationbytesout_total", "Bytes of record batches that were sent to followers. They are not part of the topic metrics.")
     isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
     isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")
-    verification_failures: int = counter("kafka_server_addpartitionstotxnmanager_verificationfailurerate_total", "Partitions of transactions that the transaction coordinator did not confirm before their first batch (KIP-890).")
-    verifications: TimeMeter = summary("kafka_server_addpartitionstotxnmanager_verificationtimems", "Time until the transaction coordinator has answered whether partitions are in a transaction, in ms.", TimeMeter)
+    verification_failures: int = counter("kafka_server_addpartitionstotxnmanager_verificationfailurerate_total", "Partitions whose leader refused the first batch of a transaction, because the coordinator did not confirm that the transaction includes the partition (KIP-890).")
+    verifications: TimeMeter = summary("kafka_server_addpartitionstotxnmanager_verificationtimems", "Time of a leader's request to the transaction coordinator whether a transaction includes a partition (KIP-890), in ms.", TimeMeter)
     isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the leader could not write to ZooKeeper.")
     # fmt: on
 

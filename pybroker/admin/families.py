@@ -127,10 +127,10 @@ def _known(at: Sight, partitions: Iterable[TopicPartition]) -> int:
 # fmt: off
 # values that `exposition.py` computes
 BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1. The labels have the versions of pybroker and Python, the broker id and the cluster id.")
-READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "By condition of the page /readyz: 1 if the condition holds, else 0.")
+READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "1 if the condition of the page /readyz is true, else 0.")
 BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "The phase of the broker: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
-IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share of the last minute, 0 to 1, in which the event loop's thread used no CPU. Kafka's name is about its request handler threads, which this broker does not have. Below 0.3 the broker is near its limit.")
-LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds: a timer is set five times a second, and this is the time by which it fires late.")
+IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the thread of the event loop used no processor time. Below 0.3 the broker is near its limit. In Kafka this metric is about request handler threads. This broker handles requests in the event loop instead.")
+LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds. The broker sets a timer five times a second, and measures how late the timer fires.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
 REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. The quantiles are those of the last minute.")
 TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", GAUGE, ("topic",), "Partitions of the topic. Only the controller shows this metric.")
@@ -147,8 +147,8 @@ ROWS: Final = (
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories of this broker that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
-    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait, by kind: Fetch for data, Produce with acks=all for the high watermark.", _purgatories),
-    _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and whose last stable offset a transaction has held back for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
+    _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait in purgatory. Fetch requests wait for data. Produce requests with acks=all wait until their records are below the high watermark.", _purgatories),
+    _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and that have a hanging transaction: it has held back the last stable offset for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
     _of_controller("offlinepartitionscount", "Partitions without a leader. 0 if this broker is not the controller, as in every metric of kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
@@ -194,7 +194,7 @@ OF_LOGS: Final = (
     LogFact(_partition("kafka_log_log_logendoffset", "The offset that the next record in the partition's log on this broker gets."), lambda log: log.end),
     # kafka_exporter's names: each partition by its leader, the cluster by the controller
     LogFact(_partition("kafka_topic_partition_current_offset", "The partition's high watermark. Only the broker that leads the partition shows the metrics of kafka_topic_partition."), lambda log: log.high_watermark, of_leaders=True),
-    LogFact(_partition("kafka_cluster_partition_laststableoffsetlag", "The offsets between the last stable offset and the high watermark of a partition that this broker leads: consumers with read_committed cannot read them yet, because a transaction is open."), lambda log: log.high_watermark - log.last_stable, of_leaders=True),
+    LogFact(_partition("kafka_cluster_partition_laststableoffsetlag", "The number of offsets between the last stable offset and the high watermark. Consumers with read_committed cannot read them yet, because a transaction is open. Only the partition's leader shows this metric."), lambda log: log.high_watermark - log.last_stable, of_leaders=True),
     LogFact(_partition("kafka_topic_partition_oldest_offset", "The first offset that a reader of the partition may ask for."), lambda log: log.start, of_leaders=True),
 )
 
