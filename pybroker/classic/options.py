@@ -47,23 +47,27 @@ class ClassicOptions:
     group_id: str = string("group.id", "", "the group whose members share the partitions")
     consumer_id: str = string(
         "consumer.id", "",
-        "the last part of the member's name, after the group's name; empty: a generated one")
+        "the last part of the member's name, after the group's name. If it is empty, the "
+        "consumer generates it")
     client_id: str = string(
-        "client.id", "", "the client id that brokers log; empty: the group id")
+        "client.id", "", "the client id that brokers log. If it is empty, the group id is used")
     zookeeper_session_timeout_ms: int = integer(
         "zookeeper.session.timeout.ms", 6_000,
-        "the session timeout: after it the partitions of a dead member are assigned to others",
+        "the timeout of the ZooKeeper session. After it the partitions of a dead member "
+        "are assigned to others",
         minimum=1)
     zookeeper_connection_timeout_ms: int | None = integer(
         "zookeeper.connection.timeout.ms", None,
-        "how long the start waits for ZooKeeper; not set: the session timeout", minimum=1)
+        "how long the start waits for ZooKeeper. If it is not set, the session timeout "
+        "is used", minimum=1)
     rebalance_max_retries: int = integer(
         "rebalance.max.retries", 4,
         "a rebalance fails after rebalance.backoff.ms times this number", minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
         "the pause before a failed rebalance is tried again, unless a node of the group changes"
-        " earlier; also how long a rebalance waits for the records that streams have returned",
+        " earlier. A rebalance also waits up to this time until the application has processed"
+        " the records that streams have returned",
         minimum=0)
     auto_commit_enable: bool = boolean(
         "auto.commit.enable", True, "whether offsets are committed automatically")
@@ -78,7 +82,8 @@ class ClassicOptions:
         choices=("zookeeper", "kafka"))
     dual_commit_enabled: bool | None = boolean(
         "dual.commit.enabled", None,
-        "with offsets.storage=kafka, whether offsets are also stored in ZooKeeper; not set: true")
+        "with offsets.storage=kafka, whether offsets are also stored in ZooKeeper. If it "
+        "is not set, they are")
     offsets_channel_socket_timeout_ms: int = integer(
         "offsets.channel.socket.timeout.ms", 10_000,
         "the time limit of a commit at the coordinator, including its retries", minimum=1)
@@ -92,7 +97,8 @@ class ClassicOptions:
         "how many chunks of up to 500 records of a partition are queued for a stream", minimum=1)
     consumer_timeout_ms: int = integer(
         "consumer.timeout.ms", -1,
-        "reading the next record fails after this time without a record; -1: never", minimum=-1)
+        "reading the next record fails after this time without a record. With -1 it "
+        "never fails", minimum=-1)
     fetch_message_max_bytes: int = integer(
         "fetch.message.max.bytes", 1_048_576,
         "the most bytes of one partition in a fetch response", minimum=1)
