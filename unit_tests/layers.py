@@ -53,7 +53,7 @@ coordinator.transactions: commits deleted_partitions markers producer_ids states
     dependencies transaction | decisions records | coordinator | service
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
-compaction: offset_map transactions choice | rewriting | cleaning | cleaner
+compaction: offset_map transactions choice | rewriting | blocks | cleaning | cleaner
 handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
     acknowledgement produce_guards | * |
     alter_configs deletion fetch_reading internal_topic list_offsets produce_lane topics

@@ -8,17 +8,17 @@ records that the log retains. Offsets never change.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.compaction.blocks import Blocks
 from pybroker.compaction.choice import Plan
 from pybroker.compaction.offset_map import OffsetMap
 from pybroker.compaction.rewriting import Batch, Fate, remains
 from pybroker.compaction.transactions import SeenTransactions
-from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Disk
-from pybroker.records.batch import BatchHeader, crc_matches
+from pybroker.records.batch import BatchHeader
 from pybroker.records.record import encoded_records
 from pybroker.storage import lookup
 from pybroker.storage.filename import CLEANED_SUFFIX
@@ -104,61 +104,92 @@ class _Pass:
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
     def collect_keys(self) -> Generator[int]:
-        """Put the keys of the dirty part into the offset map, batch by batch, until the map is
-        full. Yield the size of each batch."""
+        """Put the keys of the dirty part into the offset map until the map is full. Yield the
+        number of bytes after each block of batches."""
         plan, keys = self._plan, self.keys
         seen = self.transactions(plan.first_dirty)
         for segment in plan.segments:
             if segment.next_offset <= plan.first_dirty:
                 continue
-            for batch in _batches(segment):
-                header = batch.header
-                if header.next_offset <= plan.first_dirty:
+            blocks = Blocks(segment)
+            while blocks.has_more():
+                begin = blocks.position
+                blocks.position = keys.put_batches(blocks.data, begin, plan.first_dirty)
+                if blocks.position > begin:
+                    yield blocks.position - begin
                     continue
-                if header.is_control:
-                    seen.is_empty(header, lookup.marker_of(batch.data, header))
-                elif not seen.is_aborted(header):
-                    payload = encoded_records(batch.data, header, lookup.DECOMPRESSED_BYTES_MAX)
-                    has_room = yield from keys.put(payload, header)
-                    if not has_room and keys.end == plan.first_dirty:
-                        raise CannotClean(
-                            f"the batch at offset {header.base_offset} has {header.record_count}"
-                            " records, more keys than log.cleaner.dedupe.buffer.size has room for:"
-                            " raise that option"
-                        )
-                    if not has_room:
-                        return
-                keys.end = header.next_offset
-                yield header.size
+                batch = blocks.take()
+                has_room = yield from self._collect(batch, seen)
+                if not has_room:
+                    return
+                yield batch.header.size
             keys.end = segment.next_offset
+
+    def _collect(self, batch: Batch, seen: SeenTransactions) -> Generator[int, None, bool]:
+        """Put the keys of one batch into the offset map. Return whether the map had room."""
+        header, first_dirty = batch.header, self._plan.first_dirty
+        if header.next_offset <= first_dirty:
+            return True
+        if header.is_control:
+            seen.is_empty(header, lookup.marker_of(batch.data, header))
+        elif not seen.is_aborted(header):
+            payload = encoded_records(batch.data, header, lookup.DECOMPRESSED_BYTES_MAX)
+            has_room = yield from self.keys.put(payload, header)
+            if not has_room and self.keys.end == first_dirty:
+                raise CannotClean(
+                    f"the batch at offset {header.base_offset} has {header.record_count}"
+                    " records, more keys than log.cleaner.dedupe.buffer.size has room for:"
+                    " raise that option"
+                )
+            if not has_room:
+                return False
+        self.keys.end = header.next_offset
+        return True
 
     def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
         """Copy the retained batches and records of a group of segments into one new segment, and
-        replace the group by it. Yield the size of each batch read. Return the size of the new
-        segment in bytes."""
+        replace the group by it. Yield the number of bytes after each block of batches. Return
+        the size of the new segment in bytes."""
         log, base = self._plan.log, group[0].base_offset
         writer = _Writer(Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX))
         try:
             writer.clear(self._disk)
             for segment in group:
-                for batch in _batches(segment):
-                    kept = yield from remains(
-                        batch,
-                        self._fate(batch, seen),
-                        self.keys,
-                        self._horizon,
-                        drops_tombstones=self._is_past_horizon(batch.header),
-                        level=log.config.level_of(batch.header.codec),
-                    )
-                    if kept is not None:
-                        writer.add(kept, log.config.index_interval_bytes)
-                    yield batch.header.size
+                blocks = Blocks(segment)
+                while blocks.has_more():
+                    yield (yield from self._rewrite_block(blocks, writer, seen))
             size = writer.finish(self._disk, seen, group[-1].next_offset)
             log.segments.replace(group, writer.segment, self._plan.generation)
         except BaseException:
             writer.discard(self._disk)
             raise
         return size
+
+    def _rewrite_block(
+        self, blocks: Blocks, writer: _Writer, seen: SeenTransactions
+    ) -> Generator[int, None, int]:
+        """Copy the next batches of `blocks`, as many as one compiled call can copy, or one batch.
+        Return the number of bytes read."""
+        log, begin = self._plan.log, blocks.position
+        interval_bytes = log.config.index_interval_bytes
+        blocks.position, length, copied = self.keys.select_batches(
+            blocks.data, begin, self._now_ms, writer.data, writer.length
+        )
+        if blocks.position > begin:
+            writer.extend(length, copied, interval_bytes)
+            return blocks.position - begin
+        batch = blocks.take()
+        kept = yield from remains(
+            batch,
+            self._fate(batch, seen),
+            self.keys,
+            self._horizon,
+            drops_tombstones=self._is_past_horizon(batch.header),
+            level=log.config.level_of(batch.header.codec),
+        )
+        if kept is not None:
+            writer.add(kept, interval_bytes)
+        return batch.header.size
 
     def _fate(self, batch: Batch, seen: SeenTransactions) -> Fate:
         """Return the decision about a batch that follows from its transaction and its producer, as
@@ -183,11 +214,13 @@ class _Pass:
 
 
 class _Writer:
-    """Writes the batches of a new segment, about a megabyte at a time."""
+    """Writes the batches of a new segment, about a megabyte at a time. The first `length` bytes of
+    `data` are the batches that are not written yet."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self._data = bytearray()
+        self.data = bytearray(_WRITE_BYTES + SCRUB_BYTES)
+        self.length = 0
         self._batches: list[Appended] = []
 
     def clear(self, disk: Disk) -> None:
@@ -197,18 +230,34 @@ class _Writer:
                 disk.unlink(path)
         self.segment.file.truncate(0)
 
+    def extend(
+        self,
+        length: int,
+        batches: Iterable[tuple[int, int, int, int]],
+        index_interval_bytes: int,
+    ) -> None:
+        """Take over `batches`, which the caller has put into `data` up to the position `length`:
+        the fields of `Appended`."""
+        self.length = length
+        self._batches += map(Appended._make, batches)
+        if length >= _WRITE_BYTES:
+            self._flush(index_interval_bytes)
+
     def add(self, batch: Batch, index_interval_bytes: int) -> None:
         header = batch.header
-        place, size = len(self._data), header.size
-        self._batches.append(Appended(place, size, header.last_offset, header.max_timestamp))
-        self._data += batch.data
-        if len(self._data) >= _WRITE_BYTES:
+        end = self.length + header.size
+        if end > len(self.data):
             self._flush(index_interval_bytes)
+            end = header.size
+        self.data[end - header.size : end] = batch.data
+        facts = (end - header.size, header.size, header.last_offset, header.max_timestamp)
+        self.extend(end, [facts], index_interval_bytes)
 
     def _flush(self, index_interval_bytes: int = 0) -> None:
         if self._batches:
-            self.segment.append(self._data, self._batches, index_interval_bytes)
-            self._data, self._batches = bytearray(), []
+            data = memoryview(self.data)[: self.length]
+            self.segment.append(data, self._batches, index_interval_bytes)
+            self.length, self._batches = 0, []
 
     def finish(self, disk: Disk, seen: SeenTransactions, next_offset: int) -> int:
         """Make all files of the segment durable and close them. Return the size of the segment in
@@ -232,22 +281,3 @@ class _Writer:
         self.segment.close()
         for path in self.segment.paths():
             disk.unlink(path)
-
-
-def _batches(segment: Segment) -> Iterator[Batch]:
-    """Yield the batches of a closed segment. Raises CorruptionError at a damaged batch."""
-    size, end = segment.size, 0
-    chunk, start = b"", 0
-    for position, header in segment.headers(0, size, scan_bytes=SCRUB_BYTES):
-        if position + header.size > start + len(chunk):
-            length = min(max(SCRUB_BYTES, header.size), size - position)
-            chunk, start = segment.file.pread(position, length), position
-        place = position - start
-        if not crc_matches(chunk, place, header.size):
-            raise CorruptionError(
-                f"{segment.path}: the checksum of the batch at offset {header.base_offset} is wrong"
-            )
-        yield Batch(memoryview(chunk)[place : place + header.size], header)
-        end = position + header.size
-    if end != size:
-        raise StorageError(f"{segment.path}: the segment was changed during its cleaning")

@@ -1,7 +1,7 @@
 """The offset map of the log cleaner: the last offset of each key in the dirty part of a log.
 
-A batch may have many records. Both methods yield between slices of its records, so that the pure
-table, which holds the GIL, does not hold up the event loop in another thread.
+A batch may have many records. The methods for one batch yield between slices of its records, so
+that the pure table, which holds the GIL, does not hold up the event loop in another thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer
 from pybroker.records._pure import check_count
 from pybroker.records.batch import BatchHeader
-from pybroker.records.key_table import KeyTable
+from pybroker.records.key_table import KeyTable, put_batches, select_batches
 
 ENTRY_BYTES: Final = KeyTable.ENTRY_BYTES
 """The memory that one key takes, in bytes."""
@@ -48,6 +48,20 @@ class OffsetMap:
     def size_bytes(self) -> int:
         """The memory that the map takes now."""
         return self._table.size_bytes
+
+    def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
+        """Store the offsets of consecutive batches as `key_table.put_batches` does, and return the
+        position in `data` where it stopped. The caller handles the batch at this position."""
+        position, end = put_batches(self._table, data, position, first_offset)
+        self.end = max(self.end, end)
+        return position
+
+    def select_batches(
+        self, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
+    ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
+        """Copy consecutive batches as `key_table.select_batches` does. The caller handles the batch
+        at the returned position."""
+        return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:
         """Store the offsets of a batch's records. The caller passes the batches in the order of

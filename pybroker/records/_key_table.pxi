@@ -264,7 +264,7 @@ cdef class KeyTable:
             outcome = NO_MEMORY
             if self._has_scratch(outer.end - outer.at):
                 outcome = self._select(
-                    &outer, record_count, base_offset, drops_tombstones,
+                    &outer, record_count, base_offset, drops_tombstones, self._scratch,
                     &kept, &has_tombstone, &latest, &copied,
                 )
         self._is_in_use = False
@@ -325,7 +325,7 @@ cdef class KeyTable:
 
     cdef Step _select(
         self, Reader *outer, int64_t count, int64_t base_offset, bint drops_tombstones,
-        int64_t *kept, bint *has_tombstone, int64_t *latest, Py_ssize_t *copied,
+        uint8_t *to, int64_t *kept, bint *has_tombstone, int64_t *latest, Py_ssize_t *copied,
     ) noexcept nogil:
         cdef Keyed record
         cdef Digest digest
@@ -342,7 +342,7 @@ cdef class KeyTable:
             if entry.next_offset > <uint64_t> record.offset + 1:
                 continue
             length = record.end - record.start
-            memcpy(self._scratch + copied[0], record.start, length)
+            memcpy(to + copied[0], record.start, length)
             copied[0] += length
             kept[0] += 1
             has_tombstone[0] |= record.value_length < 0
@@ -434,3 +434,6 @@ def sip_digest(bytes data not None, bytes secret not None):
         _word(key), _word(key + 8),
     )
     return int(digest.low).to_bytes(8, "little") + int(digest.high).to_bytes(8, "little")
+
+
+include "_key_blocks.pxi"

@@ -158,3 +158,15 @@ def _length(data: Buffer, position: int, end: int) -> tuple[int, int]:
             " the bytes left in the record"
         )
     return length, position
+
+
+def put_batches(table: KeyTable, data: Buffer, position: int, first_offset: int) -> tuple[int, int]:
+    """See `key_table.PutBatches`."""
+    return position, 0
+
+
+def select_batches(
+    table: KeyTable, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
+) -> tuple[int, int, list[tuple[int, int, int, int]]]:
+    """See `key_table.SelectBatches`."""
+    return position, length, []

@@ -28,6 +28,18 @@ def read_records(
     record_type: type[R],
 ) -> list[R]: ...
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]: ...
+def put_batches(
+    table: KeyTable, data: Buffer, position: int, first_offset: int
+) -> tuple[int, int]: ...
+def select_batches(
+    table: KeyTable,
+    data: Buffer,
+    position: int,
+    now_ms: int,
+    output: bytearray,
+    length: int,
+) -> tuple[int, int, list[tuple[int, int, int, int]]]: ...
+def block_checksum(data: Buffer, by_table: bool) -> int: ...
 
 class ColumnStore:
     @property

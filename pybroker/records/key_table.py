@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pybroker.ports import Buffer
 from pybroker.records import _pure_key_table
@@ -77,15 +77,58 @@ class Shift(Protocol):
         records, or a delta exceeds 64 bits."""
 
 
+class PutBatches(Protocol):
+    """The interface of both implementations of `put_batches`."""
+
+    def __call__(
+        self, table: Any, data: Buffer, position: int, first_offset: int
+    ) -> tuple[int, int]:
+        """Put the records of consecutive batches into the table, from the batch at `position` in
+        `data` on. The function skips batches that end below `first_offset`. It stops at the end of
+        the last whole batch of `data`, or earlier: before a batch that is compressed, transactional
+        or damaged, that is a control batch or empty, or for which the table has no room. The table
+        may have some keys of that batch then. The implementation in Python stops at once.
+
+        Return the position where it stopped, and the offset after the last batch before that
+        position, or 0 if there is none."""
+
+
+class SelectBatches(Protocol):
+    """The interface of both implementations of `select_batches`."""
+
+    def __call__(
+        self,
+        table: Any,
+        data: Buffer,
+        position: int,
+        now_ms: int,
+        output: bytearray,
+        length: int,
+    ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
+        """Copy consecutive batches with their retained records, from the batch at `position` in
+        `data` on, to `output`, from the position `length` on. `Table.select` decides which records
+        are retained; tombstones of a batch are removed if its delete horizon is at or before
+        `now_ms`. The function stops where `put_batches` would stop, or earlier: if `output` has no
+        room for the next batch, before a batch that gets a delete horizon, and before a batch of an
+        idempotent producer of which no record is retained. The implementation in Python stops at
+        once.
+
+        Return the position where it stopped, the new length of the content of `output`, and for
+        each copied batch: its position in `output`, its size, its last offset and its largest
+        timestamp."""
+
+
 def _chosen() -> ModuleType:
     try:
         found = importlib.import_module("pybroker.records._speedups")
     except ImportError:
         return _pure_key_table
-    # Older builds of the compiled module have no table.
-    return found if hasattr(found, "KeyTable") else _pure_key_table
+    # Older builds of the compiled module do not have these functions.
+    return found if hasattr(found, "select_batches") else _pure_key_table
 
 
 _module: Final = _chosen()
 KeyTable: Final[type[Table]] = _module.KeyTable
 shift_times: Final[Shift] = _module.shift_times
+put_batches: Final[PutBatches] = _module.put_batches
+select_batches: Final[SelectBatches] = _module.select_batches

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.clock import SystemClock
-from pybroker.compaction import choice, cleaner
+from pybroker.compaction import choice, cleaner, offset_map
 from pybroker.compaction.choice import Plan
 from pybroker.compaction.cleaner import LogCleaner
 from pybroker.compaction.offset_map import ENTRY_BYTES
@@ -19,6 +19,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.metrics import CleanerCounters
 from pybroker.model import TopicPartition
 from pybroker.ports import Blocking, Clock
+from pybroker.records import _pure_key_table
 from pybroker.records.batch import read_header
 from pybroker.records.builder import BatchBuilder
 from pybroker.storage.log import Log
@@ -155,8 +156,12 @@ class SteppingClock(SystemClock):
         return self.now_s
 
 
-async def test_step_in_a_thread_ends_after_5_ms(logs: LogManager) -> None:
+async def test_step_in_a_thread_ends_after_5_ms(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pure loops hold the GIL, so the event loop would wait for the end of the step."""
+    monkeypatch.setattr(offset_map, "put_batches", _pure_key_table.put_batches)
+    monkeypatch.setattr(offset_map, "select_batches", _pure_key_table.select_batches)
     filled(logs, A, 30)
     blocking = ImmediateBlocking()
     async with cleaning(logs, blocking=blocking, clock=SteppingClock()):

@@ -10,12 +10,13 @@ from typing import TypeVar
 
 import pytest
 
-from pybroker.compaction import offset_map
+from pybroker.compaction import blocks, cleaning, offset_map
 from pybroker.compaction.offset_map import OffsetMap
 from pybroker.errors import CorruptionError
 from pybroker.records import _pure_key_table
 from pybroker.records.batch import HEADER_SIZE, BatchHeader, read_header
 from pybroker.records.compression import Codec
+from pybroker.records.record import Record
 from unit_tests.compaction.keyed import HOUR_MS, Keyed, fill
 from unit_tests.records.test_key_table import NAMES, implementation
 from unit_tests.records.vocabulary import batch_of, changed
@@ -72,6 +73,8 @@ def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType, per_slice: int) -> 
     """Let the cleaner use an implementation, with slices of `per_slice` records."""
     small = type("KeyTable", (module.KeyTable,), {"RECORDS_PER_SLICE": per_slice})
     monkeypatch.setattr(offset_map, "KeyTable", small)
+    monkeypatch.setattr(offset_map, "put_batches", module.put_batches)
+    monkeypatch.setattr(offset_map, "select_batches", module.select_batches)
     monkeypatch.setattr("pybroker.compaction.rewriting.shift_times", module.shift_times)
 
 
@@ -95,6 +98,28 @@ def test_both_tables_leave_the_same_bytes(
             [header._replace(crc=0) for header, _ in keyed.batches()]
             + [records for _, records in keyed.batches()]
         )
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pass_with_small_blocks_leaves_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Batches lie across the ends of blocks, and some are longer than a block."""
+    logs: list[list[tuple[BatchHeader, list[Record]]]] = []
+    for block_bytes in (1024**2, 150):
+        monkeypatch.setattr(blocks, "SCRUB_BYTES", block_bytes)
+        monkeypatch.setattr(cleaning, "SCRUB_BYTES", block_bytes)
+        monkeypatch.setattr(cleaning, "_WRITE_BYTES", block_bytes)
+        rng = random.Random(seed)
+        keyed = Keyed(tmp_path / str(block_bytes))
+        for _ in range(4):
+            fill(keyed, rng, 25)
+            keyed.put(*((b"key %d" % n, rng.randbytes(30)) for n in range(12)))
+            keyed.clean_all()
+            keyed.bench.now_ms += HOUR_MS // 2
+        logs.append(keyed.batches())
+        assert keyed.replayed() == keyed.table
     assert logs[0] == logs[1]
 
 

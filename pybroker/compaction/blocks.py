@@ -1,0 +1,56 @@
+"""Reads a closed segment for the log cleaner, about a megabyte at a time."""
+
+from __future__ import annotations
+
+from pybroker.compaction.rewriting import Batch
+from pybroker.errors import CorruptionError, StorageError
+from pybroker.ports import Buffer
+from pybroker.records.batch import HEADER_SIZE, crc_matches, read_header
+from pybroker.storage.segment import SCRUB_BYTES, Segment
+
+
+class Blocks:
+    """A closed segment as blocks of whole batches. The caller handles the batches of `data` from
+    `position` on and moves `position`, or calls `take` for one batch."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._start = 0
+        """The position of `data` in the segment's file."""
+        self.data: Buffer = b""
+        self.position = 0
+        """The position in `data` of the next batch."""
+
+    def has_more(self) -> bool:
+        """Return whether the segment has another batch. `data` then has this batch, from `position`
+        on. Raises CorruptionError at an invalid header, and StorageError."""
+        left = len(self.data) - self.position
+        if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
+            return True
+        at = self._start + self.position
+        rest = self._segment.size - at
+        if not rest:
+            return False
+        self._read(at, min(SCRUB_BYTES, rest))
+        size = read_header(self.data).size if rest >= HEADER_SIZE else HEADER_SIZE
+        if size > rest:
+            raise StorageError(f"{self._segment.path}: the segment was changed during its cleaning")
+        if size > len(self.data):
+            self._read(at, size)
+        return True
+
+    def take(self) -> Batch:
+        """Return the next batch. Raises CorruptionError if its checksum is wrong."""
+        header = read_header(self.data, self.position)
+        if not crc_matches(self.data, self.position, header.size):
+            raise CorruptionError(
+                f"{self._segment.path}: the checksum of the batch at offset"
+                f" {header.base_offset} is wrong"
+            )
+        begin = self.position
+        self.position += header.size
+        return Batch(memoryview(self.data)[begin : self.position], header)
+
+    def _read(self, at: int, length: int) -> None:
+        self._start, self.position = at, 0
+        self.data = self._segment.file.pread(at, length)
