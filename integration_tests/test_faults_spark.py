@@ -195,4 +195,4 @@ def test_a_removed_topic_is_named(spark: SparkSession, cluster: Cluster, topic: 
     taken = snapshot.take(cluster.bootstrap, topics=[topic])
     spark_topics.delete(cluster.bootstrap, topic)
     said = fault(taken.read(spark).count)
-    assert f"{topic}-" in said and "no such partition" in said
+    assert f"{topic}-" in said and "the partition does not exist" in said

@@ -142,7 +142,7 @@ async def test_two_processes_with_one_instance_id_exclude_each_other(
                 await first.getmany(100)
         async with group.member("b", group_instance_id="1"):
             await group.until(lambda: group.shares("b"))
-            with pytest.raises(FencedInstance, match="give each process its own"):
+            with pytest.raises(FencedInstance, match=r"set a different group\.instance\.id"):
                 async with asyncio.timeout(PATIENCE_S):
                     await read_on(first)
 

@@ -117,7 +117,7 @@ def test_retention_between_snapshot_and_read_is_reported(broker: Broker, topic: 
     assert (found.reason, found.offset) == (RangeFault.AGED_OUT, 0)
     before = log_start(broker.bootstrap, topic)
     (problem,) = taken.is_readable().problems
-    told = re.match(rf"{re.escape(topic)}-0@0: the partition begins at (\d+) now", problem)
+    told = re.match(rf"{re.escape(topic)}-0@0: the partition now begins at offset (\d+)", problem)
     assert told is not None, problem
     assert before <= int(told[1]) <= log_start(broker.bootstrap, topic), (
         "the log start offset may increase meanwhile"
@@ -146,14 +146,14 @@ def test_a_recreated_topic_is_a_different_topic(broker: Broker, topic: str) -> N
     delete_topic(broker.bootstrap, topic)
     found = failed(broker.bootstrap, item)
     assert (found.reason, found.offset) == (RangeFault.GONE, 0)
-    assert all("no such partition" in text for text in taken.is_readable().problems)
+    assert all("the partition does not exist" in text for text in taken.is_readable().problems)
     make_topic(broker.bootstrap, topic)
     fill(broker.bootstrap, topic, 0, 50)
     assert failed(broker.bootstrap, item).reason is RangeFault.RECREATED
     lost: list[tuple[int, int]] = []
     assert read(broker.bootstrap, item, fail_on_data_loss=False, lost=lost) == []
     assert lost == [(0, 50)]
-    with pytest.raises(SnapshotError, match="deleted and created anew"):
+    with pytest.raises(SnapshotError, match="deleted and recreated"):
         snapshot.take(broker.bootstrap, since=taken)
 
 

@@ -87,7 +87,7 @@ def test_a_failed_run_is_repeated_with_the_same_offsets(numbers: Numbers) -> Non
     with pytest.raises(RunFailed, match="the task dies") as caught:
         job.run_once(numbers.spark)
     assert "\n" not in str(caught.value)
-    with pytest.raises(OutputError, match="no run from 0 on is committed"):
+    with pytest.raises(OutputError, match="no run with the number 0 or above is committed"):
         numbers.numbers()
     numbers.send(10)
     again = job.run_once(numbers.spark)

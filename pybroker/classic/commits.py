@@ -23,8 +23,9 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """`start`: the offset at which a new owner of the partition starts. `stored`: the partition's
-    offset in the store to which this member commits. Each is None if there is no such offset."""
+    """The stored offsets of one partition. `start` is the offset at which a new owner of the
+    partition starts. `stored` is the partition's offset in the store to which this member commits.
+    Each is None if there is no such offset."""
 
     start: int | None
     stored: int | None

@@ -215,8 +215,9 @@ class ClassicConsumer:
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
             raise Closed("the consumer is not in a group; call subscribe first")
-        if offsets is not None and min(offsets.values(), default=0) < 0:
-            raise ValueError(f"the offset to commit is {min(offsets.values())}, expected 0 or more")
+        for key, offset in (offsets or {}).items():
+            if offset < 0:
+                raise ValueError(f"the offset to commit for {key} is {offset}, expected 0 or more")
         owned_partitions = {owned.topic_partition: owned for owned in rebalancer.owned_partitions()}
         missing: list[TopicPartition] = []
         if offsets is None:

@@ -18,8 +18,9 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """The `OffsetStore` that stores offsets at the group's coordinator. `nodes` reads and writes
-    the offsets in the classic nodes. The methods may also raise ClientError."""
+    """The store of committed offsets for offsets.storage=kafka: the group's coordinator stores the
+    offsets. `nodes` is the store of the same offsets in ZooKeeper. The methods raise ClientError in
+    addition to the errors of `OffsetStore`."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int

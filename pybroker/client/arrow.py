@@ -26,9 +26,9 @@ def arrow_schema(*, headers: bool = False) -> Schema:
     """Return the schema of the record batches from `record_batch`, with the columns of Spark's
     Kafka source and types that Spark accepts.
 
-    key and value binary, topic string, partition int32, offset int64, timestamp in microseconds
-    (UTC), timestampType int32 (0: set by the producer, 1: by the leader), headers a list of key and
-    value. Raises ImportError without pyarrow.
+    The columns are: key (binary), value (binary), topic (string), partition (int32), offset
+    (int64), timestamp (microseconds, UTC), timestampType (int32; 0: set by the producer, 1: set by
+    the leader) and headers (a list of pairs of key and value). Raises ImportError without pyarrow.
     """
     found: Schema = _pyarrow().schema(
         [(name, kind) for name, kind in _types().items() if headers or name != "headers"]
@@ -62,7 +62,10 @@ def record_batch(
         if name not in built:
             raise ValueError(f"column {name!r} is unknown, expected one of {', '.join(built)}")
         if built[name] is None:
-            raise ValueError(f"column {name!r} was not built: create the ColumnBuilder with it")
+            raise ValueError(
+                f"column {name!r} was not built: pass it to the ColumnBuilder when you "
+                "create the builder"
+            )
     types = {name: _types()[name] for name in names}
     arrow = _pyarrow()
     batch: RecordBatch = arrow.RecordBatch.from_arrays(

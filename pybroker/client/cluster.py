@@ -60,8 +60,8 @@ class Connector(Protocol):
 @dataclass(slots=True)
 class _Link:
     """The connection to one address, or the last failure to connect. `opening` is the task that
-    connects, `failures` the number of failures since the last success, `next_try` the time before
-    which no task starts to connect."""
+    connects. `failures` is the number of failed attempts since the last success. Until `next_try`,
+    a time of the monotonic clock in seconds, the client starts no other attempt."""
 
     connection: Connection | None = None
     opening: asyncio.Task[None] | None = None
@@ -202,7 +202,8 @@ class Cluster:
                     raise TopicUnavailable(f"topic {name}: {problem}", retriable=False)
             if deadline.passed:
                 raise TopicUnavailable(
-                    f"topic {name} was not found in the metadata in time ({problem})"
+                    f"topic {name} did not appear in the cluster metadata within the time "
+                    f"limit (last problem: {problem})"
                 )
             try:
                 await self.refreshed(deadline.remaining_s())
@@ -281,8 +282,8 @@ class Cluster:
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
         """Return the open connection to the broker `node_id`. Without an open connection, return
-        None and let a background task connect, unless the last attempt failed a moment ago. The
-        task calls the listeners at its end.
+        None and let a background task connect, unless the backoff after a failed attempt has not
+        ended. The task calls the listeners at its end.
 
         A broker responds to the requests of a connection in their order, so a request that may wait
         long uses a connection of its own. `lane` is the name of that connection.
@@ -306,7 +307,7 @@ class Cluster:
         ConnectFailed, and NotConnected for a broker that the metadata does not have."""
         node = self.view.nodes.get(node_id)
         if node is None:
-            raise NotConnected(f"broker {node_id} is not in the metadata of the cluster")
+            raise NotConnected(f"broker {node_id} is not in the cluster metadata")
         try:
             return await self.connect((node.host, node.port))
         except ConnectFailed as error:
@@ -367,7 +368,7 @@ class Cluster:
         if link.connection is not None:
             return link.connection
         failure = link.last_failure or Attempt(
-            format_address(*address), "the attempt to connect was cancelled"
+            format_address(*address), "the client stopped this connection attempt"
         )
         raise ConnectFailed(failure.address, failure.reason)
 

@@ -128,7 +128,7 @@ class Connection:
                         socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes
                     )
         except TimeoutError:
-            raise ConnectFailed(name, f"no connection within {timeout_s:g} s") from None
+            raise ConnectFailed(name, f"no TCP connection within {timeout_s:g} s") from None
         except OSError as error:
             raise ConnectFailed(name, _reason(error, host)) from error
         connection = cls(
@@ -175,8 +175,9 @@ class Connection:
         if version < max(api.min_version, low):
             offer = f"versions {low} to {high}" if high >= 0 else "no version"
             raise UnsupportedByBroker(
-                f"{format_address(*self.address)} supports {offer} of {key.name}, expected one of"
-                f" {api.min_version} to {api.max_version}"
+                f"the broker {format_address(*self.address)} supports {offer} of "
+                f"{key.name}, but this client needs a version from {api.min_version} to "
+                f"{api.max_version}"
             )
         return version
 
@@ -210,7 +211,7 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 await self._writer.drain()
         except TimeoutError:
-            text = f"the system did not accept {key.name} within {timeout_s:g} s"
+            text = f"the socket did not accept the whole {key.name} request within {timeout_s:g} s"
             self._fail(ConnectionLost(f"the client closed the connection: {text}"))
             raise RequestTimedOut(f"{format_address(*self.address)}: {text}") from None
         except OSError as error:
@@ -263,8 +264,8 @@ class Connection:
 
     def _check_deadlines(self) -> None:
         """End the connection if a response is too late. Otherwise set the timer again, if a request
-        is in flight. Requests whose callers gave up count, too: later callers would wait on a dead
-        connection."""
+        is in flight. A request whose caller no longer waits counts, too: if its response does not
+        arrive, the responses of later requests do not arrive either."""
         self._timer = None
         now = self._loop.time() + _TIMER_EARLY_S
         late = [pending for pending in self._pending if pending.deadline <= now]
@@ -382,8 +383,8 @@ class Connection:
             pending.answer.set_result(frame)
 
     def _abort(self) -> None:
-        """Close the connection at once, and discard all buffered bytes. Otherwise the operating
-        system could still send a request that the client has already repeated on another
+        """Close the connection at once, and discard all buffered bytes. If they were kept, the
+        operating system could still send a request that the client has already repeated on another
         connection."""
         if not self._writer.is_closing():  # a closed socket's number may belong to another
             taken = self._writer.get_extra_info("socket")

@@ -30,7 +30,7 @@ TRANSACTION: Final = 1
 """The types of keys in FindCoordinator. A key is a group id or a transactional id."""
 SEVERAL_KEYS_VERSION: Final = 4
 
-_TOO_LATE = DeadlinePassed("no coordinator responded in time")
+_TOO_LATE = DeadlinePassed("the group's coordinator did not respond within the time limit")
 _NOT_ANSWERED = ResponseError(
     ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator's response has no result for the group"
 )

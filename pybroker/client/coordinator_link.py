@@ -45,7 +45,7 @@ a rebalance."""
 
 class CoordinatorLink:
     """A client's connection to the coordinator of `key`: of a group id, or of a transactional id.
-    `refuse` makes the exception if the lookup fails for good."""
+    `refuse` returns the exception for an error code of the lookup that a retry cannot help."""
 
     def __init__(
         self, cluster: Cluster, key: str, key_type: int = GROUP_KEY, refuse: Refuse = ResponseError

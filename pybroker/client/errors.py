@@ -99,7 +99,7 @@ class RequestTimedOut(ClientError):
 
 
 class NotConnected(ClientError):
-    """The connection ended before the request was sent."""
+    """The request was not sent: the connection had ended, or the metadata lacks the broker."""
 
     retriable = True
 
@@ -195,8 +195,8 @@ class LogTruncated(OffsetUnavailable):
     def __init__(self, topic_partition: TopicPartition, position: int, offset: int) -> None:
         super().__init__(
             [topic_partition],
-            f"an unclean election truncated the log to offset {offset}, and the position is"
-            f" {position}: seek to {offset} to go on",
+            f"an unclean election truncated the log to offset {offset}, but the "
+            f"position of the consumer is {position}: seek to {offset} to continue",
         )
         self.topic_partition = topic_partition
         self.position = position
@@ -220,8 +220,9 @@ class NotAssigned(ClientError):
         shown = ", ".join(names[:_NAMED_MAX]) or "nothing"
         rest = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         super().__init__(
-            f"{topic_partition} is not assigned to this consumer, which has {shown}{rest}; call"
-            " assign() first, or, for a subscribed topic, getmany() until the partition is assigned"
+            f"{topic_partition} is not assigned to this consumer, which has {shown}{rest}: "
+            "call assign() first; a consumer that subscribes gets its partitions "
+            "during getmany()"
         )
         self.topic_partition = topic_partition
 

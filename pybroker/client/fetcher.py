@@ -165,7 +165,7 @@ class Fetcher:
         metadata shows a reason, the message contains it."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
-        text = f"the position of {key} stayed unknown for {limit}"
+        text = f"the client could not find the position of {key} within {limit}"
         topic = view.topics.get(key.topic)
         problem = view.leader_problem(key)
         if topic is not None and view.partition(key) is None:

@@ -45,8 +45,11 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the epoch, unless it is already above `producer_epoch`, the epoch that a partition
-        has seen. After the maximum epoch, the identity is unknown until `obtain`."""
+        """Raise the epoch above `producer_epoch`, unless it is above it already.
+
+        `producer_epoch` is the epoch that a partition's leader knows. If the maximum epoch is
+        reached, the identity is unknown until the next `obtain`.
+        """
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return
         if self.producer_epoch >= EPOCH_MAX:

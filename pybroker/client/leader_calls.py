@@ -33,9 +33,9 @@ async def ask_leaders(
     repeatable: bool = True,
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
-    """Call `ask` for each leader. Return each partition's result, in order. Errors are retried (not
-    with `once`) until the deadline, or until a partition had no leader for leaderless.timeout.ms. A
-    request that may have been processed is retried only with `repeatable`."""
+    """Call `ask` for the leader of each partition, and return each partition's result, in order.
+    Unless `once`, errors are retried until the deadline, or until a leader was missing for
+    leaderless.timeout.ms. A request that may have had an effect is retried only if `repeatable`."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})
     final: dict[TopicPartition, T | ClientError] = {}
@@ -98,7 +98,7 @@ def request_limit_s(cluster: Cluster, deadline: Deadline) -> float:
     return max(min(deadline.remaining_s(), cluster.options.request_timeout_ms / 1_000), 0.001)
 
 
-_TOO_LATE = DeadlinePassed("no broker responded in time")
+_TOO_LATE = DeadlinePassed("the partition's leader did not respond within the time limit")
 _NOT_ANSWERED = ResponseError(
     ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response has no result for the partition"
 )

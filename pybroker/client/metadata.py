@@ -86,7 +86,10 @@ class ClusterView:
         if info is None or info.leader in self.nodes:
             return ""
         if info.leader != NO_LEADER:
-            return f"the leader of {topic_partition}, broker {info.leader}, cannot be found"
+            return (
+                f"the leader of {topic_partition}, broker {info.leader}, is not among the "
+                "live brokers in the metadata"
+            )
         replicas = f"its replicas: {_ids(info.replicas)}; in sync: {_ids(info.isr)}"
         offline = f"; offline: {_ids(info.offline_replicas)}" if info.offline_replicas else ""
         return f"{topic_partition} has no leader ({replicas}{offline})"

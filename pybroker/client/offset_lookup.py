@@ -62,8 +62,8 @@ async def list_offsets(
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if version < MAX_TIMESTAMP_VERSION and MAX_TIMESTAMP in chosen.values():
             raise UnsupportedByBroker(
-                f"the broker supports ListOffsets up to version {version}, expected"
-                f" {MAX_TIMESTAMP_VERSION} or above for MAX_TIMESTAMP"
+                f"the broker supports ListOffsets up to version {version}, but version "
+                f"{MAX_TIMESTAMP_VERSION} or above is needed to look up MAX_TIMESTAMP"
             )
         response = await connection.send(
             ApiKey.LIST_OFFSETS,

@@ -31,8 +31,10 @@ NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """One question to a leader about a reader that has fetched up to `offset`. `leader_epoch` is
-    the leader's epoch, `era` the reader's number of jumps."""
+    """A request to a leader about one reader, whose fetch offset was `offset` at that time.
+
+    `leader_epoch` is the leader's epoch, and `era` the number of the reader's jumps so far.
+    """
 
     reader: PartitionReader
     era: int

@@ -106,7 +106,7 @@ class RangeReader:
         read. Raises RangeFailed, NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
-            raise Closed("the range reader is closed or not started: use it in a with block")
+            raise Closed("the range reader is not open: use it in a with block")
         self.lost = []
         self.compacted = []
         self.first_offset = wanted.start

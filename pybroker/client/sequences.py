@@ -52,9 +52,11 @@ class SequenceState:
         return first
 
     def acknowledge(self, base_sequence: int, count: int) -> None:
-        """Note that the broker has stored `count` records from the sequence number `base` on. A
-        response of an earlier leader may arrive after the response of the next leader to a later
-        batch, so the highest number counts."""
+        """Note that the broker has stored `count` records from the number `base_sequence` on.
+
+        A response of an earlier leader may arrive after the next leader's response to a later
+        batch. So `last_acknowledged` never decreases.
+        """
         last = add(base_sequence, count - 1)
         behind = (self.last_acknowledged - last) % SEQUENCE_COUNT
         if self.last_acknowledged < 0 or behind >= SEQUENCE_COUNT // 2:

@@ -152,7 +152,7 @@ def _leave(number: int, _: object) -> NoReturn:
 
 def _told(interruption: KeyboardInterrupt) -> str:
     name = "SIGTERM" if isinstance(interruption, Terminated) else "SIGINT"
-    return f"ended by {name}: the next run reads the uncommitted records again"
+    return f"the run was stopped by {name}: the next run reads the uncommitted records again"
 
 
 def _silence_pyspark() -> None:

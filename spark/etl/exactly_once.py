@@ -117,7 +117,8 @@ class Runner:
         seq = last.seq + 1 if last else 0
         if seq > layout.SEQ_MAX:
             raise OutputError(
-                f"{self.store.output}: the highest run number is used; set another sink.path"
+                f"{self.store.output}: the job has used its highest run number, "
+                f"{layout.SEQ_MAX}; set another sink.path"
             )
         found = self.store.plan(seq)
         if found is not None:

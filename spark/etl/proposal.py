@@ -60,14 +60,14 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
         if before is None or job.source.mode == "latest":
             raise
         raise SnapshotError(
-            f"{error} (a job begins after its last commit, here the one in {job.sink.path}; to read"
-            " the topics from source.starting again, set another sink.path)"
+            f"{error} (the job continues after its last commit in {job.sink.path}; to "
+            "read the topics from source.starting again, set another sink.path)"
         ) from error
     if before is not None and before.cluster_id != found.cluster_id:
         raise OutputError(
-            f"{job.sink.path} was made from the cluster {before.cluster_id}, but the brokers"
-            f" {job.source.bootstrap_servers} are of the cluster {found.cluster_id}; correct"
-            " bootstrap.servers, or set another sink.path"
+            f"{job.sink.path} contains data of the cluster {before.cluster_id}, but "
+            f"the brokers {job.source.bootstrap_servers} are of the cluster "
+            f"{found.cluster_id}; correct bootstrap.servers, or set another sink.path"
         )
     if not _is_new(job, before, found):
         return None
@@ -85,8 +85,9 @@ def _check_continues(job: JobFile, before: Snapshot) -> None:
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
-            f"{job.file}: source.topics lacks {', '.join(gone)}, which earlier runs read into"
-            f" {job.sink.path}: add what is missing, or set another sink.path"
+            f"{job.file}: source.topics lacks {', '.join(gone)}, which earlier runs "
+            f"read into {job.sink.path}: add the missing topics or partitions, or set "
+            "another sink.path"
         )
     if before.isolation != job.source.isolation:
         raise OutputError(

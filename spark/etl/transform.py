@@ -111,7 +111,8 @@ def _module(name: str, folder: Path | None) -> Any:
     found = getattr(module, "__file__", None)
     if found is None or not file.samefile(found):
         raise ImportError(
-            f"another module with this name is already loaded ({found}): rename the job's module"
+            f"another module with the name {name} is already loaded from {found}: "
+            "rename the module of the job"
         )
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module

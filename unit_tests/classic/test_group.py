@@ -157,7 +157,7 @@ async def test_only_owned_partitions_can_be_committed() -> None:
         with pytest.raises(NotOwned, match="does not own t-1") as caught:
             await member.commit({T0: 0, T1: 5})
         assert caught.value.partitions == {T1}
-        with pytest.raises(ValueError, match="offset to commit is -2"):
+        with pytest.raises(ValueError, match="offset to commit for t-0 is -2"):
             await member.commit({T0: -2})
         assert scene.offset("t", 0) == 0
         assert scene.offset("t", 1) is None

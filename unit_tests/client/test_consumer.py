@@ -195,7 +195,7 @@ async def test_a_partition_that_is_not_assigned_is_named_and_nothing_is_done(nam
         target.seek(T0, 1)
         with pytest.raises(NotAssigned, match="t-1 is not assigned to this consumer") as caught:
             await in_time(asyncio.ensure_future(_awaited(NOT_ASSIGNED[name], target)))
-        assert "which has t-0;" in str(caught.value)
+        assert "which has t-0:" in str(caught.value)
         assert isinstance(caught.value, ClientError)
         assert caught.value.topic_partition == T1
         assert await target.position(T0) == 1

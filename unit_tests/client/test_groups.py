@@ -271,7 +271,7 @@ async def test_a_fenced_static_member_stops() -> None:
         consumer.subscribe(["t"])
         await join(consumer)
         group.will(ApiKey.HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID)
-        with pytest.raises(FencedInstance, match=r"taken over group\.instance\.id i"):
+        with pytest.raises(FencedInstance, match=r"joined with group\.instance\.id i"):
             while True:
                 await consumer.getmany(20)
 

@@ -37,7 +37,10 @@ def test_the_problem_names_the_partition_and_its_replicas() -> None:
     assert view(-1).leader_problem(T0) == "t-0 has no leader (its replicas: 1, 2; in sync: 2)"
     found = view(-1, offline=(2,)).leader_problem(T0)
     assert found == "t-0 has no leader (its replicas: 1, 2; in sync: 2; offline: 2)"
-    assert view(7).leader_problem(T0) == "the leader of t-0, broker 7, cannot be found"
+    assert (
+        view(7).leader_problem(T0)
+        == "the leader of t-0, broker 7, is not among the live brokers in the metadata"
+    )
     assert view(-1).leader_problem(TopicPartition("t", 1)) == ""
 
 
@@ -86,7 +89,9 @@ async def test_an_unknown_position_names_the_partition_without_a_leader() -> Non
         broker.without_leader = True
         async with consumer(broker, default_api_timeout_ms=150) as target:
             target.assign([T0, TopicPartition("t", 4), TopicPartition("nosuch", 0)])
-            with pytest.raises(DeadlinePassed, match=f"stayed unknown .*; {NO_LEADER_TEXT}$"):
+            with pytest.raises(
+                DeadlinePassed, match=f"could not find the position of t-0 .*; {NO_LEADER_TEXT}$"
+            ):
                 await in_time(target.position(T0))
             for key in (TopicPartition("t", 4), TopicPartition("nosuch", 0)):
                 with pytest.raises(DeadlinePassed, match="; UNKNOWN_TOPIC_OR_PARTITION: "):

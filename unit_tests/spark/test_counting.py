@@ -241,7 +241,7 @@ async def test_recount_finds_records_removed_by_compaction() -> None:
         assert ", 48 are there now: " in problem
         broker.partition("a", 0).start = 2
         (problem,) = (await asked()).problems
-        assert problem.startswith("a-0@0: the partition begins at 2 now")
+        assert problem.startswith("a-0@0: the partition now begins at offset 2")
 
 
 # Tasks

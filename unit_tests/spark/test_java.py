@@ -65,7 +65,7 @@ def test_package_is_preferred_to_an_old_java_on_the_path(javas: dict[str, Path])
 
 
 def test_explicitly_chosen_java_is_not_replaced(javas: dict[str, Path]) -> None:
-    with pytest.raises(StartupError, match=r"JAVA_HOME=.* is Java 8, but Spark needs version 17"):
+    with pytest.raises(StartupError, match=r"JAVA_HOME=.* is Java 8, but Spark needs Java 17"):
         find(home=javas["old"], on_path=javas["path"])
     with pytest.raises(StartupError, match=r"JAVA_HOME=.*/nowhere has no bin/java"):
         find(home=javas["home"].parent / "nowhere", on_path=javas["path"])

@@ -198,15 +198,15 @@ def other(snap: Snapshot, **changes: Any) -> Snapshot:
     [
         (
             lambda s, b: other(s, topic_id=str(NEW)),
-            "orders-0@10: the topic was deleted and created",
+            "orders-0@10: the topic was deleted and recreated",
         ),
         (
             lambda s, b: other(s, extra={7: PartitionCut(0, 5)}),
-            "orders-7@5: the cluster has no such",
+            "orders-7@5: the partition does not exist",
         ),
         (
             lambda s, b: other(s, end=12),
-            "orders-0@10: leader epoch 7 ends at 10 now, the range at 12",
+            "orders-0@10: leader epoch 7 now ends at offset 10, but the range",
         ),
         (
             lambda s, b: other(s, end=12, leader_epoch=-1),
@@ -236,7 +236,7 @@ async def test_an_end_before_the_earlier_end_is_refused() -> None:
     async with two_partitions() as broker:
         since = await plan(broker, topics=["orders"])
         found = await refusal(broker, topics=["orders"], since=since, ends=AtTime(1_001))
-        assert "orders-0 would end at offset 1, before the end of snapshot" in found
+        assert "the range of orders-0 would end at offset 1, but snapshot" in found
 
 
 async def test_since_refuses_a_truncated_log_that_has_grown_again() -> None:
@@ -245,7 +245,7 @@ async def test_since_refuses_a_truncated_log_that_has_grown_again() -> None:
         broker.partition("orders", 0).epoch_end = 8
         fill(broker, "orders", 0, 5)
         found = await refusal(broker, topics=["orders"], since=since)
-        assert "orders-0@8: leader epoch 7 ends at 8 now, the range at 10" in found
+        assert "orders-0@8: leader epoch 7 now ends at offset 8, but the range" in found
 
 
 async def test_many_faults_give_one_line_of_bounded_length() -> None:

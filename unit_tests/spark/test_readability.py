@@ -83,10 +83,10 @@ async def test_a_recreated_topic_and_another_cluster_are_problems() -> None:
         assert "the snapshot is of the cluster other" in text
         broker.topic_ids["t"] = NEW
         found = await asked(snap)
-        assert all("deleted and created anew" in text for text in found.problems)
+        assert all("deleted and recreated" in text for text in found.problems)
         assert len(found.problems) == 2
         del broker.topics["t"]
-        assert all("no such partition" in text for text in (await asked(snap)).problems)
+        assert all("the partition does not exist" in text for text in (await asked(snap)).problems)
 
 
 async def test_partition_without_a_response_is_a_problem() -> None:

@@ -268,7 +268,7 @@ class Admin:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """Return for each partition where the given leader epoch ends in the leader's log
+        """Return for each partition the end offset of the given leader epoch in the leader's log
         (OffsetForLeaderEpoch). Raises Closed before `start` and after `close`."""
         self._calls.check_opened()
         return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
@@ -358,9 +358,12 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Delete a group's committed offsets in these partitions, which the group must not read.
-        Return None for each deleted offset, the error for each other partition. Raises ClientError
-        if the coordinator refuses the whole request."""
+        """Delete a group's committed offsets in these partitions.
+
+        No member of the group may be subscribed to their topics. Return None for each deleted
+        offset, the error for each other partition. Raises ClientError if the coordinator refuses
+        the whole request.
+        """
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
         )
@@ -368,8 +371,10 @@ class Admin:
     async def group_lag(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupLag]:
-        """Return one result for each group: how far the group is behind, in the partitions in which
-        it has committed an offset. Raises Closed before `start` and after `close`."""
+        """Return for each group its lag in each partition in which it has committed an offset.
+
+        Raises Closed before `start` and after `close`.
+        """
         return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
 
     async def partition_lag(
@@ -379,10 +384,13 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return for each partition how far the given offset is behind the end of the log. This
-        call reads the end of the log, so a record that the group consumes after `committed` was
-        read still counts as lag. Without `details` the lag in bytes and in seconds is None. Raises
-        Closed before `start` and after `close`."""
+        """Return for each partition the lag of the offset in `committed`.
+
+        The lag is the distance from this offset to the end of the log. The call reads the end of
+        the log, so records that the group has consumed since `committed` was read still count as
+        lag. Without `details` the lag in bytes and in seconds is None. Raises Closed before `start`
+        and after `close`.
+        """
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -408,9 +416,13 @@ class Admin:
         duration_ms: int = admin_transactions.ALL,
         timeout_ms: int | None = None,
     ) -> TransactionList:
-        """Return the transactional ids of all brokers, with the states and the producer ids given
-        (empty: any). With `duration_ms` of 0 or more, omit transactions that began at most this
-        time ago; this needs brokers of Kafka 3.8 or later. Raises Closed."""
+        """Return the transactional ids of all brokers.
+
+        The result has only ids with a state in `states` and a producer id in `producer_ids`. An
+        empty collection means any. With a `duration_ms` of 0 or more, it omits transactions that
+        began within the last `duration_ms`; this needs brokers of Kafka 3.8 or later. Raises
+        Closed.
+        """
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
         )

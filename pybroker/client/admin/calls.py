@@ -54,8 +54,8 @@ class Calls:
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the value that `ask` gets from any reachable broker. A request that a broker may
-        have processed is repeated only with `repeatable`. Raises ClientError."""
+        """Return the value that `ask` gets from any reachable broker. The client repeats a request
+        that a broker may have processed only if `repeatable` is true. Raises ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )
@@ -66,7 +66,7 @@ class Calls:
         async def controller() -> Connection:
             node = self.cluster.view.controller_id
             if node not in self.cluster.view.nodes:
-                raise NotConnected("the cluster has no controller at the moment")
+                raise NotConnected("no broker is the controller at the moment")
             return await self.cluster.connection(node)
 
         deadline = self.deadline(timeout_ms)
@@ -151,8 +151,10 @@ class Calls:
         deadline: Deadline,
         repeatable: bool,
     ) -> T:
-        """Ask the connection from `choose` until a broker responds or `deadline` passes, and return
-        the value of `ask`. Raises ClientError."""
+        """Call `ask` with a connection from `choose` until a broker responds, and return the value.
+
+        A failed call is repeated until `deadline` passes. Raises ClientError.
+        """
         self.check_opened()
         failures = 0
         while True:
@@ -178,7 +180,8 @@ class Calls:
             and getattr(error, "code", None) == ErrorCode.NOT_CONTROLLER
         ):
             log.warning(
-                "no broker acts as the controller, retrying reason=%s remaining_s=%.0f",
+                "no broker answers as the controller, the client tries again reason=%s "
+                "remaining_s=%.0f",
                 error,
                 deadline.remaining_s(),
             )

@@ -90,9 +90,9 @@ async def committed_offsets(
         version = connection.version_of(ApiKey.OFFSET_FETCH)
         if version < (STABLE_VERSION if require_stable else ALL_VERSION):
             raise UnsupportedByBroker(
-                f"the broker supports OffsetFetch up to version {version}, expected {ALL_VERSION}"
-                " or above for all offsets of a group,"
-                f" {STABLE_VERSION} or above for require_stable"
+                f"the broker supports OffsetFetch up to version {version}, but the call "
+                f"needs version {ALL_VERSION} or above to list all offsets of a group, "
+                f"and version {STABLE_VERSION} or above with require_stable"
             )
         several = version >= SEVERAL_GROUPS_VERSION
         requests = [chosen] if several else [(group,) for group in chosen]

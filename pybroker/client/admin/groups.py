@@ -129,8 +129,8 @@ async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | 
         version = connection.version_of(ApiKey.LIST_GROUPS)
         if wanted and version < STATES_VERSION:
             raise UnsupportedByBroker(
-                f"the broker supports ListGroups up to version {version}, expected {STATES_VERSION}"
-                " or above for a list by states"
+                f"the broker supports ListGroups up to version {version}, but version "
+                f"{STATES_VERSION} or above is needed to list groups by state"
             )
         answer = await connection.send(
             ApiKey.LIST_GROUPS,
@@ -228,8 +228,8 @@ async def remove_members(
         version = connection.version_of(ApiKey.LEAVE_GROUP)
         if version < MEMBERS_VERSION:
             raise UnsupportedByBroker(
-                f"the broker supports LeaveGroup up to version {version}, expected"
-                f" {MEMBERS_VERSION} or above to remove static members"
+                f"the broker supports LeaveGroup up to version {version}, but version "
+                f"{MEMBERS_VERSION} or above is needed to remove static members"
             )
         answer = await connection.send(
             ApiKey.LEAVE_GROUP, request, LeaveGroupResponse, timeout_s=timeout_s

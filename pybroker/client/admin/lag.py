@@ -125,7 +125,8 @@ async def position_lag(
     timeout_ms: int | None,
 ) -> list[PartitionLag]:
     """Return the lag of each position (partition and offset), in the order of `positions`. A
-    partition may occur several times. Without `details`, bytes and seconds are None."""
+    partition may occur several times. Without `details`, the lag in bytes and in seconds is
+    None."""
     calls.check_opened()
     spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
     behind = {
@@ -159,8 +160,10 @@ async def position_lag(
 async def _spans(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
-    """Return, by partition, the log start offset, the last stable offset and the high watermark, as
-    its leader answers them, and the errors of the other partitions."""
+    """Return the log start offset, last stable offset and high watermark of each partition.
+
+    The partition's leader reports them. The second result has the errors of the other partitions.
+    """
     wanted = sorted(partitions)
     starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
     stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)

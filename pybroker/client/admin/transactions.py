@@ -134,8 +134,9 @@ async def list_transactions(
         version = connection.version_of(ApiKey.LIST_TRANSACTIONS)
         if duration_ms >= 0 and version < DURATION_VERSION:
             raise UnsupportedByBroker(
-                f"the broker supports ListTransactions up to version {version}, expected"
-                f" {DURATION_VERSION} or above for a list by duration"
+                f"the broker supports ListTransactions up to version {version}, but "
+                f"version {DURATION_VERSION} or above is needed to list transactions by "
+                "duration"
             )
         answer = await connection.send(
             ApiKey.LIST_TRANSACTIONS, request, ListTransactionsResponse, timeout_s=timeout_s

@@ -93,10 +93,13 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 
 @dataclass(slots=True)
 class _Flow:
-    """The assignment if members subscribe to different topics. While one member has at least two
-    partitions more than another, it moves one partition from each member of a chain to the next,
-    each time to a subscriber of the partition's topic, so that the first member loses one partition
-    and the last gains one."""
+    """The algorithm for members that subscribe to different topics.
+
+    If one member has at least two partitions more than another, the algorithm finds a chain of
+    members from the first to the second. Each member of the chain passes one partition to the next
+    member, which subscribes to the partition's topic. So only the first member loses a partition
+    and only the last one gains a partition. This is repeated until no such chain exists.
+    """
 
     kept: Assignments
     reads: Mapping[str, frozenset[str]]

@@ -149,8 +149,8 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 def _present(subscription: Subscription) -> Ownership:
     """Return the partitions that a member of "cooperative-sticky" reports as owned, with their
-    generation. The subscription has the generation since its version 2. Before, the user data has
-    it: as a bare number, or in the format of "sticky"."""
+    generation. A subscription of version 2 or later contains the generation. For earlier versions
+    the user data contains it, as a single number or in the format of "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:

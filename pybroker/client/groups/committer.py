@@ -71,9 +71,10 @@ class Committer:
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit when the consumer closes. For a partition in `in_hand` this
-        is the offset there, because the application may not have processed the records from that
-        offset on. For any other partition it is the position. Omit a partition in `in_hand` if the
-        application has committed it itself and its position has not changed since."""
+        is its offset in `in_hand`, because the application may not have processed the records at
+        and after it. For any other partition it is the position. A partition in `in_hand` is
+        omitted if the application itself has committed its position and the position has not
+        changed since."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
@@ -169,7 +170,9 @@ class Committer:
         for key, given in (positions if offsets is None else offsets).items():
             found = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
             if found.offset < 0:
-                raise ValueError(f"the offset of {key} is {found.offset}, expected 0 or more")
+                raise ValueError(
+                    f"the offset to commit for {key} is {found.offset}, expected 0 or more"
+                )
             chosen[TopicPartition(*key)] = found
         self._requested |= {key: place for key, place in self._places().items() if key in chosen}
         return chosen

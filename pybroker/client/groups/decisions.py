@@ -110,8 +110,8 @@ def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientEr
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(
                 group_id,
-                f"another member has taken over group.instance.id {instance_id}; give each"
-                " process its own",
+                f"another member has joined with group.instance.id {instance_id}: set a "
+                "different group.instance.id for each process",
             )
         case ErrorCode.INVALID_SESSION_TIMEOUT:
             return InvalidSessionTimeout(
@@ -124,8 +124,8 @@ def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientEr
             return JoinRefused(
                 group_id,
                 code,
-                "the other members know none of the assignors in partition.assignment.strategy,"
-                " or are no consumers",
+                "no assignor in partition.assignment.strategy is supported by all other "
+                "members of the group, or these members are not consumers",
             )
         case ErrorCode.GROUP_MAX_SIZE_REACHED | ErrorCode.INVALID_GROUP_ID:
             return JoinRefused(group_id, code, code.text)
@@ -142,9 +142,9 @@ def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identit
     if step is Next.LOST:
         return CommitFailed(
             group_id,
-            "the group has members; a consumer without membership may commit only while the group"
-            " has none: use"
-            " another group.id with assign(), or subscribe()",
+            "the offsets were not committed: the group has members, and a consumer "
+            "that uses assign() may commit only to a group without members. Use "
+            "another group.id, or subscribe()",
         )
     return refusal(group_id, identity.instance_id, code)
 
@@ -153,8 +153,9 @@ def rebalancing(group_id: str) -> RebalanceInProgress:
     """Return the exception for a commit that is called while the group rebalances."""
     return RebalanceInProgress(
         group_id,
-        "it is rebalancing, so the offsets were not committed; read on with getmany(), then commit"
-        " the offsets of the partitions that are still assigned",
+        "the offsets were not committed, because the group is rebalancing: call "
+        "getmany(), then commit the offsets of the partitions that are still "
+        "assigned",
     )
 
 
@@ -162,7 +163,8 @@ def no_member(group_id: str) -> CommitFailed:
     """Return the exception for a commit that is called after the member has left its generation."""
     return CommitFailed(
         group_id,
-        "the offsets were not committed, because the group has rebalanced without this member and"
-        " its partitions may belong to other members. If too much time passed between two calls of"
-        " getmany(), raise max.poll.interval.ms or lower max.poll.records",
+        "the offsets were not committed: the group has rebalanced without this "
+        "member, so other members may own its partitions. If the time between "
+        "two calls of getmany() was too long, raise max.poll.interval.ms or "
+        "lower max.poll.records",
     )

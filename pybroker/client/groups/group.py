@@ -52,8 +52,8 @@ class Group:
         fetcher.find_committed = self._find_committed
 
     def due(self) -> bool:
-        """Return whether `attend` has work to do. The consumer calls this method for every record,
-        which also shows that the application still reads."""
+        """Return whether `attend` has work to do. The consumer calls this method for every record.
+        Each call also counts as a sign that the application still reads."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 

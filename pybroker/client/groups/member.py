@@ -280,7 +280,7 @@ class Membership:
             if assignor.name == name:
                 return assignor
         raise UnsupportedByBroker(
-            f"the coordinator chose the assignor {name!r}, which this client does not have"
+            f"the coordinator chose the assignor {name!r}, which this client does not support"
         )
 
     async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
@@ -352,9 +352,12 @@ class Membership:
             await asyncio.sleep(max(min(due - clock.monotonic(), self._silent_s()), 0.001))
 
     def _divide_what_was_withheld(self, now: float) -> None:
-        """As the group's leader, let the group rebalance if a partition still has no owner. The
-        partition's previous owner must release it and rejoin, but may have failed; a static member
-        that replaces this owner causes no rebalance."""
+        """Let the group rebalance, as its leader, if a partition still has no owner.
+
+        A cooperative assignor gives a moving partition to no member until the previous owner
+        releases it and rejoins. That owner may have failed. A static member that replaces it causes
+        no rebalance.
+        """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
             self.request_rejoin("partitions were assigned to no member")
@@ -400,12 +403,15 @@ class Membership:
 
     async def _leave_for_silence(self) -> None:
         log.warning(
-            "left group group=%s reason=nothing was read within max.poll.interval.ms=%d;"
-            " raise it, or lower max.poll.records",
+            "left group group=%s reason=the application did not read within "
+            "max.poll.interval.ms=%d; raise it, or lower max.poll.records",
             self._link.key, self._options.max_poll_interval_ms,
         )  # fmt: skip
         identity = self.identity
-        self._lost(ErrorCode.UNKNOWN_MEMBER_ID, "it left, because nothing was read for too long")
+        self._lost(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            "it left the group, because the application did not read for max.poll.interval.ms",
+        )
         await self._say_goodbye("max.poll.interval.ms", identity)
 
     # Internal

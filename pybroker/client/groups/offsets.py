@@ -59,8 +59,8 @@ class Turnstile:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     def ticket(self) -> asyncio.Future[None]:
-        """Return a ticket, a future that is done when the caller has the lock. The caller calls
-        `leave` with it in any case."""
+        """Return a ticket, a future that is done when the caller has the lock. The caller must call
+        `leave` with the ticket, even if it no longer waits for the lock."""
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
@@ -76,10 +76,10 @@ class Turnstile:
 
 
 class GroupOffsets:
-    """The committed offsets of a consumer's group. `asker` returns the identity of the consumer at
-    the time of a commit, None for a consumer without membership. `identity` returns the identity to
-    send for it, or raises CommitFailed. `refused` is called if the coordinator rejects a commit of
-    this identity."""
+    """The committed offsets of a consumer's group. `asker` returns the member's identity at the
+    time of a commit call, or None for a consumer that is not a member. `identity` gets this value
+    and returns the identity for the OffsetCommit request, or raises CommitFailed. `refused` is
+    called if the coordinator rejects the request."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class GroupOffsets:
                 await ticket
         except TimeoutError:
             raise DeadlinePassed(
-                f"group {self._link.key}: the offsets were not committed in time (an earlier"
-                " commit is under way)"
+                f"group {self._link.key}: the offsets were not committed within the time "
+                "limit (an earlier commit is still in progress)"
             ) from None
 
     async def _commit_once(
@@ -274,7 +274,7 @@ class GroupOffsets:
         that of the last attempt which the deadline did not cut short."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
-            text = f"group {self._link.key}: {what} in time ({reason})"
+            text = f"group {self._link.key}: {what} within the time limit ({reason})"
             raise DeadlinePassed(text, definite=problem.definite) from problem
         await asyncio.sleep(pause)
 

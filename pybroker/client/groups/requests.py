@@ -99,7 +99,7 @@ def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
             subscription = decode_subscription(row.metadata)
         except MalformedInput as error:
             log.warning(
-                "subscription unreadable, the member gets no partitions member=%s reason=%s",
+                "subscription cannot be decoded, the member gets no partitions member=%s reason=%s",
                 row.member_id,
                 error,
             )

@@ -102,7 +102,7 @@ class TopicMemory:
 
     def look(self, view: ClusterView, now: float) -> None:
         """Add the topics of the new metadata `view`, and remove those that brokers have reported as
-        missing for long enough. `now` is the time of the monotonic clock in seconds."""
+        missing for `patience_s`. `now` is the time of the monotonic clock in seconds."""
         self.complete = self.complete or view.complete
         for name, topic in view.topics.items():
             if topic.partitions:

@@ -130,17 +130,23 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
     if now < records:
         found = f"{now} are there now"
     elif now > records:
-        found = f"{now} are there now: the new leader is less compacted than the leader before"
+        found = (
+            f"{now} are there now: the new leader has compacted fewer records than "
+            "the previous leader"
+        )
     else:
-        found = f"{now} are there now, but other records: the new leader is compacted differently"
+        found = (
+            f"{now} other records are there now: the new leader has compacted other "
+            "records than the previous leader"
+        )
     return RangeFailed(
         topic_partition,
         first,
         RangeFault.COMPACTED,
-        f"compacted: {records} records were counted from {first} to {beyond} when the snapshot was"
-        f" taken, {found}: take a new snapshot, with min.compaction.lag.ms above the age of its"
-        " records until it has been read, or go on with the present records"
-        " (failOnDataLoss=false)",
+        f"compacted: {records} records were counted from {first} to {beyond} when "
+        f"the snapshot was taken, {found}: take a new snapshot, with "
+        "min.compaction.lag.ms above the age of its records until it has been "
+        "read, or read the present records (failOnDataLoss=false)",
     )
 
 

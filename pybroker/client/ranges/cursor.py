@@ -91,7 +91,7 @@ class RangeCursor:
                 break
             place += header.size
         if view and self.position == before and self.damage is None:
-            self.damage = f"the batch at offset {self.position} is cut off"
+            self.damage = f"the batch at offset {self.position} is incomplete in the Fetch response"
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
@@ -103,8 +103,8 @@ class RangeCursor:
             raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")
         if not 0 <= base < beyond <= committed_end:
             raise CorruptionError(
-                f"a batch has the offsets {base} to {beyond - 1}, expected ascending"
-                f" offsets below the high watermark {committed_end}"
+                f"a batch has the offsets {base} to {beyond - 1}, expected ascending "
+                f"offsets from 0 to below the high watermark {committed_end}"
             )
         behind = bytes(rest[header.size :][:OFFSET_BYTES])
         if len(behind) == OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) < beyond:
@@ -113,7 +113,10 @@ class RangeCursor:
                 f" {int.from_bytes(behind, 'big', signed=True)}"
             )
         if base < self.position < beyond and self._follows_batch:
-            raise CorruptionError(f"a batch begins at {base}, expected {self.position} or above")
+            raise CorruptionError(
+                f"a batch begins at offset {base}, expected {self.position} or above, "
+                "where the previous batch ends"
+            )
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:
         """Move the position behind the batch with this header. Return whether the application gets

@@ -202,10 +202,13 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end without an error although the rest of the range can no
-        longer be read for this `reason`. With `fail_on_data_loss` it may not. Otherwise it may if
-        the partition no longer exists, or if the topic was recreated before any batch was
-        delivered."""
+        """Return whether the reading may end without an error although the range cannot be
+        completed.
+
+        `reason` is the reason why the rest of the range cannot be read. With `fail_on_data_loss`
+        the result is False. Otherwise it is True if the partition no longer exists, or if the topic
+        was recreated before any batch was delivered.
+        """
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -258,8 +261,8 @@ class RangeFetcher:
         limit = f"{self._patience.stalled_s:g} s"
         return self._failed(
             RangeFault.STALLED,
-            f"nothing could be read for {limit} ({problem}): check the partition's leader, or"
-            " wait longer (kafkaConsumer.pollTimeoutMs)",
+            f"the client read nothing for {limit} ({problem}): check the partition's "
+            "leader, or wait longer (kafkaConsumer.pollTimeoutMs)",
         )
 
     def _failed(self, reason: RangeFault, text: str) -> RangeFailed:
@@ -284,7 +287,8 @@ class RangeFetcher:
         if NO_EPOCH < epoch < self._wanted.leader_epoch:
             # The broker may have lost the leadership before the range was created.
             raise _NothingYet(
-                f"the leader epoch is {epoch}, expected {self._wanted.leader_epoch} or above"
+                f"the client's metadata has leader epoch {epoch}, expected "
+                f"{self._wanted.leader_epoch} or above, the leader epoch of the range"
             )
         self._settle(self._cursor.gaps, current.log_start)
         self._cursor.gaps = []
@@ -397,10 +401,12 @@ class RangeFetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._look()
             if cursor.position == before and not cursor.done:
-                raise _NothingYet(f"offset {before} is outside the offsets of the leader's log")
+                raise _NothingYet(f"offset {before} is outside the leader's log")
             return []
         if code == ErrorCode.CORRUPT_MESSAGE:
-            raise _Doubtful(self._corrupt("the leader cannot read the batch at the fetch offset"))
+            raise _Doubtful(
+                self._corrupt(f"the leader reports that the batch at offset {before} is corrupt")
+            )
         if code:
             raise ResponseError(code, f"{self._key}@{before}: {code.text}")
         gaps, cursor.gaps = cursor.gaps, []
@@ -419,7 +425,8 @@ class RangeFetcher:
     def _corrupt(self, text: str) -> RangeFailed:
         return self._failed(
             RangeFault.CORRUPT,
-            f"{text}: let another replica lead, or check the log output of the leader",
+            f"{text}. Elect another replica as the leader, or see the cause in the "
+            "leader's log output",
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
@@ -435,14 +442,14 @@ class RangeFetcher:
             self._bare_since = None
             what = "last stable offset" if committed else "high watermark"
             raise _NothingYet(
-                f"the leader returned no records, its {what} is {end}, the range ends at"
-                f" {cursor.end}"
+                f"the leader returned no records: its {what} is {end}, and the range ends "
+                f"at {cursor.end}"
             )
         if self._bare_since is None or self._bare_since[0] != epoch:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
             raise _NothingYet(
-                f"the leader returned no records, but its log is committed up to {end}"
+                f"the leader returned no records, although they are committed up to offset {end}"
             )
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)

@@ -113,15 +113,16 @@ def faults(
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:
         yield _failed(
             wanted, position, RangeFault.RECREATED,
-            f"the topic was deleted and created anew (its id is {current.topic_id}, was"
-            f" {wanted.topic_id}): take a new snapshot, without an earlier one to go on from",
+            f"the topic was deleted and recreated (its topic id is {current.topic_id}, "
+            f"and was {wanted.topic_id}): take a new snapshot that does not continue "
+            "an earlier one",
         )  # fmt: skip
     elif not wanted.topic_id and NO_EPOCH < current.leader_epoch < wanted.leader_epoch:
         yield _failed(
             wanted, position, RangeFault.RECREATED,
-            f"the topic was deleted and created anew (its leader epoch is {current.leader_epoch},"
-            f" was {wanted.leader_epoch}): take a new snapshot, without an earlier one to go on"
-            " from",
+            "the topic was deleted and recreated (its leader epoch is "
+            f"{current.leader_epoch}, and was {wanted.leader_epoch}): take a new "
+            "snapshot that does not continue an earlier one",
         )  # fmt: skip
     else:
         if current.log_start > position and position < wanted.end:
@@ -129,9 +130,10 @@ def faults(
         if NO_OFFSET < current.epoch_end < wanted.end:
             yield _failed(
                 wanted, max(current.epoch_end, wanted.start), RangeFault.TRUNCATED,
-                f"leader epoch {wanted.leader_epoch} ends at {current.epoch_end} now, the range at"
-                f" {wanted.end}: an unclean election removed acknowledged records; take a new"
-                " snapshot (and see unclean.leader.election.enable)",
+                f"leader epoch {wanted.leader_epoch} now ends at offset "
+                f"{current.epoch_end}, but the range ends at offset {wanted.end}: an "
+                "unclean election has removed acknowledged records. Take a new snapshot, "
+                "and see the option unclean.leader.election.enable",
             )  # fmt: skip
 
 
@@ -139,7 +141,7 @@ def gone(wanted: PartitionRange, position: int) -> RangeFailed:
     """Return the exception for a range whose partition does not exist."""
     return _failed(
         wanted, position, RangeFault.GONE,
-        "the cluster has no such partition any more: take a new snapshot",
+        "the partition does not exist any more: take a new snapshot",
     )  # fmt: skip
 
 
@@ -148,9 +150,10 @@ def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFail
     present log start offset."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
-        f"the partition begins at {log_start} now, retention or DeleteRecords removed earlier"
-        " records: take a new snapshot, keep records longer (retention.ms, retention.bytes), or"
-        " continue without them (failOnDataLoss=false)",
+        f"the partition now begins at offset {log_start}, because retention or "
+        "DeleteRecords has removed earlier records: take a new snapshot, keep "
+        "records longer (retention.ms, retention.bytes), or continue without "
+        "them (failOnDataLoss=false)",
     )  # fmt: skip
 
 

@@ -16,8 +16,9 @@ from pybroker.client.transactions.states import LEFT_GROUP, State
 from pybroker.errors import ErrorCode
 
 _UNKNOWN: Final = (
-    "its last transaction may be committed, because an attempt of the commit got no response:"
-    " read its records or offsets to learn the outcome"
+    "its last transaction may be committed, because an attempt to commit it "
+    "got no response: read the transaction's records or offsets to learn the "
+    "outcome"
 )
 
 
@@ -42,7 +43,7 @@ class Failures:
 
     def abortable(self, text: str) -> AbortableTransactionError:
         return AbortableTransactionError(
-            self._id, f"{text}. Abort the transaction, then repeat all of it"
+            self._id, f"{text}. Abort the transaction, then repeat the whole transaction"
         )
 
     def fatal(self, text: str, *, definite: bool = True) -> FatalTransactionError:
@@ -83,6 +84,6 @@ def advice(code: ErrorCode | None) -> str:
     if code not in LEFT_GROUP:
         return ""
     return (
-        "; the consumer has left its generation, and other members may own its partitions: after"
-        " the abort, read on from the committed offsets"
+        "; the consumer has left its generation, and other members may own its "
+        "partitions: after the abort, continue from the committed offsets"
     )

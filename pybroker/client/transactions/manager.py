@@ -188,7 +188,7 @@ class TransactionManager:
         FatalTransactionError."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
-            raise TransactionConflict(f"{call}: the transaction of this call has ended")
+            raise TransactionConflict(f"{call}: the transaction ended before the call was finished")
         return self.number
 
     async def send_offsets(
@@ -240,8 +240,8 @@ class TransactionManager:
         if self.state is not State.ABORTING:
             if self._commit_sent and self.state is State.COMMITTING:
                 raise TransactionConflict(
-                    "abort_transaction: a commit was sent and is not confirmed; call"
-                    " commit_transaction again to learn its outcome"
+                    "abort_transaction: the coordinator has not confirmed a commit that was "
+                    "sent; call commit_transaction again to learn the outcome"
                 )
             self._require("abort_transaction", State.OPEN, State.ABORTABLE, State.COMMITTING)
             self._become(State.ABORTING)
@@ -250,7 +250,7 @@ class TransactionManager:
                 await drain()
                 await self._calls.acquire()
         except TimeoutError:
-            raise self._failures.late(self.state, "the records in flight got no outcome") from None
+            raise self._failures.late(self.state, "the records in flight got no response") from None
         try:
             self._require("abort_transaction", State.ABORTING)
             if self._begun and not self._id_lost:

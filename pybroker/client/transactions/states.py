@@ -112,8 +112,8 @@ LEFT_GROUP: Final = frozenset(
 def decide(
     table: Mapping[ErrorCode, Reaction], codes: Iterable[ErrorCode]
 ) -> tuple[Reaction, ErrorCode]:
-    """Return the greatest reaction to the error codes of one response, and its code. Without a code
-    the response lacks what the request asked for, which is fatal."""
+    """Return the greatest reaction to the error codes of one response, and its code. If `codes` is
+    empty, the response has no result for the request, and the reaction is fatal."""
     reactions = [
         (table.get(code, Reaction.AGAIN if code.retriable else Reaction.FATAL), code)
         for code in codes

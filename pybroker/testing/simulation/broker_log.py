@@ -35,7 +35,7 @@ _EXPLAINED: Final = {
     "blackout": _STORAGE,
 }
 """Kind of fault -> a pattern of the error lines that the fault explains."""
-_FENCED: Final = "another member has taken over group.instance.id"
+_FENCED: Final = "another member has joined with group.instance.id"
 """The error of a static member whose member id was assigned by a coordinator that could no longer
 store the id. The next coordinator rejects the member, and the simulation restarts the process of
 the member."""

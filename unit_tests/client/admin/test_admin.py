@@ -340,7 +340,8 @@ async def test_a_missing_controller_is_reported_with_the_brokers_reason(
     assert caught.value.retriable and caught.value.definite
     [warning] = [line for line in caplog.messages if "controller" in line]
     assert warning.startswith(
-        f"no broker acts as the controller, retrying reason=NOT_CONTROLLER: {reason}"
+        "no broker answers as the controller, the client tries again"
+        f" reason=NOT_CONTROLLER: {reason}"
     )
     assert warning.endswith("remaining_s=60")
 

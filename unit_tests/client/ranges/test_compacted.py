@@ -174,13 +174,13 @@ async def test_another_replica_may_hold_more_or_others() -> None:
         assert failed.reason is RangeFault.COMPACTED
         assert (
             "18 records were counted from 0 to 20 when the snapshot was taken, 20 are there now:"
-            " the new leader is less compacted than the leader before: "
+            " the new leader has compacted fewer records than the previous leader: "
         ) in str(failed)
         held.lose({4, 5})
         failed = failure(await held.read())
         assert failed.reason is RangeFault.COMPACTED
         assert "18 records were counted" in str(failed)
-        assert "18 are there now, but other records: the new leader is compacted" in str(failed)
+        assert "18 other records are there now: the new leader has compacted" in str(failed)
 
 
 # What comes before it

@@ -32,7 +32,7 @@ async def test_a_log_that_begins_behind_the_range_has_lost_records() -> None:
         log.start = 15
         failed = failure(await read(broker, 5, 35))
         assert (failed.reason, failed.offset) == (RangeFault.AGED_OUT, 5)
-        assert str(failed).startswith("t-0@5: the partition begins at 15 now")
+        assert str(failed).startswith("t-0@5: the partition now begins at offset 15")
         found = await read(broker, 5, 35, fail_on_data_loss=False)
         assert (found.failed, found.values, found.lost) == (None, numbers(15, 35), [(5, 15)])
         found = await read(broker, 5, 12, fail_on_data_loss=False)

@@ -265,7 +265,7 @@ async def test_offsets_of_another_generation_abort(code: ErrorCode) -> None:
             PARTITION: OffsetAndMetadata(5, "note", 2),
             TopicPartition("u", 0): 6,
         }
-        with pytest.raises(AbortableTransactionError, match="read on from the committed offsets"):
+        with pytest.raises(AbortableTransactionError, match="continue from the committed offsets"):
             async with producer.transaction():
                 await producer.send_offsets(given, group)
         async with producer.transaction():
@@ -300,7 +300,7 @@ async def test_a_commit_without_an_answer_may_be_repeated() -> None:
         with pytest.raises(DeadlinePassed, match="call commit_transaction again") as caught:
             await producer.commit_transaction()
         assert not caught.value.definite
-        with pytest.raises(TransactionConflict, match="to learn its outcome"):
+        with pytest.raises(TransactionConflict, match="to learn the outcome"):
             await producer.abort_transaction()
         with pytest.raises(TransactionConflict, match="a commit was called"):
             producer.begin_transaction()
