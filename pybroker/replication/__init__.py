@@ -1,2 +1,2 @@
 """The replicas of one broker: their roles, high watermarks and ISR changes, the requests that wait
-for them, and the copying of followers from their leaders."""
+for changes of a replica, and the copying of records from leaders to followers."""

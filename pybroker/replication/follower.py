@@ -128,7 +128,10 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
         return _cut(log, leader_end, leader_start)
-    return Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has changed meanwhile")
+    return Pause(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        "the leader returned OFFSET_OUT_OF_RANGE, but its log now contains the fetch offset",
+    )
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:

@@ -213,11 +213,14 @@ class InternalLog:
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
-            raise self._not_led("another broker has led the partition meanwhile")
+            raise self._not_led("another broker has been the leader since then")
         return found
 
     def _not_led(self, reason: str) -> BrokerError:
-        detail = f"the leadership of {self._key} from epoch {self._since} on has ended: {reason}"
+        detail = (
+            f"the leadership of {self._key} that this broker had since leader epoch "
+            f"{self._since} has ended: {reason}"
+        )
         return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
 
     def _refused(self, error: BrokerError | StorageError) -> BrokerError:

@@ -1,10 +1,11 @@
 """The periodic review of the ISR: it finds the followers that lag, and the leaders that have no
 proof of their leadership.
 
-A review looks at the partitions that have changed since, and at those that were not settled. A
-settled partition changes its state only by an event that notes it, or because the followers' fetch
-sessions end. Thousands of partitions share a few sessions. So the review looks at the sessions, and
-only if one of them has stopped, at its partitions.
+A review looks at the partitions that have changed since the last review, and at those that were not
+settled then (`LeaderState.is_settled`). A settled partition needs a new look in two cases only. In
+the first case an event changes the partition, and the event's code notes the partition. In the
+second case a follower's fetch session ends. Thousands of partitions share a few sessions, so the
+review looks at each session, and at the partitions of a session only if the session has ended.
 """
 
 from __future__ import annotations

@@ -247,9 +247,10 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch sessions of all followers, if they decide `is_settled`: a settled leader stays
-        settled while both times of each session are recent, and nothing else changes. None if a
-        follower has fetched outside its session, or only once in it."""
+        """The fetch sessions of all followers, if the result of `is_settled` depends only on them.
+        In this case a settled leader stays settled while the last two requests of each session are
+        recent, unless another event changes the leader's state. None if a follower has fetched
+        outside its session, or only once in it."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:

@@ -127,7 +127,7 @@ class ReplicaManager:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if self._exists(topic_partition):
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            raise BrokerError(code, f"broker {self.broker_id} does not host {topic_partition}")
+            raise BrokerError(code, f"broker {self.broker_id} has no replica of {topic_partition}")
         return found
 
     def leader(self, key: TopicPartition, epoch: int = -1, needed: Authority = _READ) -> Partition:
@@ -148,7 +148,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the authority under `lease`. Above `needed` the result may be too high."""
+        """Return the replica's authority under `lease`. It may be too high above `needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -201,7 +201,7 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake Fetch and Produce requests if `readable_bytes` became readable above `before`."""
+        """Wake requests: the high watermark has left `before`, `readable_bytes` became readable."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
@@ -358,12 +358,12 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {controller_epoch}: expected at least {self._controller_epoch}",
+                f"controller epoch is {controller_epoch}, expected >= {self._controller_epoch}",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch is {broker_epoch}, expected {self.broker_epoch} or more",
+                f"broker epoch is {broker_epoch}, expected >= {self.broker_epoch}",
             )
         self._controller_epoch = controller_epoch
 

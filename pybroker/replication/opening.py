@@ -147,16 +147,17 @@ class LogOpener:
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:
             # Wrong epochs are harmless without a follower that would truncate its log by them.
             log.warning(
-                "leader epochs cannot be checked partition=%s: the broker uses the log, as no"
-                " other replica exists",
+                "leader epochs cannot be checked partition=%s: the broker uses the log, "
+                "because no other replica exists",
                 key,
             )
             made.damage = None
         if made.damage is not None and len(facts.replicas) > 1:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{made.damage.as_error(key).detail}. The broker does not use this replica, and"
-                " copies it anew once a replica with the records leads: start the broker of such a"
-                " replica, or elect another replica uncleanly",
+                f"{made.damage.as_error(key).detail}. The broker does not use this "
+                "replica. It copies the whole log again when a replica that has the "
+                "records leads: start the broker of such a replica, or elect another "
+                "replica uncleanly",
             )
         return made

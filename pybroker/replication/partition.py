@@ -171,7 +171,7 @@ class Partition(Watched):
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
             f"{self.topic_partition}: LeaderAndIsr has leader epoch {told.leader_epoch} and leader"
-            f" {told.leader}, but the replica has {self.leader_epoch} and {known and known.leader}",
+            f" {told.leader}, this replica has {self.leader_epoch} and {known and known.leader}",
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
@@ -338,7 +338,7 @@ class Partition(Watched):
             raise BrokerError(
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"{self.topic_partition}: the request has leader epoch {current_leader_epoch},"
-                f" this broker knows leader epoch {self.leader_epoch}",
+                f" but this broker knows leader epoch {self.leader_epoch}",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
@@ -380,8 +380,8 @@ class Partition(Watched):
         if may_lack and not self.has_enough_replicas():
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic_partition} has {len(self._facts.state.isr)} in-sync replicas, "
-                f"acks=all needs {self.log.config.min_insync_replicas} (min.insync.replicas)",
+                f"{self.topic_partition} has {len(self._facts.state.isr)} in-sync replicas,"
+                f" but acks=all needs {self.log.config.min_insync_replicas} (min.insync.replicas)",
             )
         result = self.log.append(
             data,

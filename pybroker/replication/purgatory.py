@@ -7,7 +7,8 @@ after enough bytes, at the first call of `disturbed`, or at the deadline. The re
 reads the partitions again for the answer.
 
 A wait needs no task, and waits of followers share timers, because the fetches of idle followers
-wait most of the time: to wake up once costs a process less than to wake up for each follower.
+wait most of the time. One wake-up for several followers costs the process less than one for each of
+them.
 """
 
 from __future__ import annotations

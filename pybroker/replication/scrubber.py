@@ -94,7 +94,7 @@ class Scrubber:
 
     async def _look_at_suspects(self) -> bool:
         """Check each offset at which a read has failed. The log may be intact: a damaged index also
-        makes reads fail. Return False: the caller need not call again."""
+        makes reads fail. Return False, which tells the caller that no check has to be repeated."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)

@@ -348,7 +348,7 @@ async def test_a_damaged_replica_neither_leads_nor_appends(pair: Group) -> None:
     pair[2].open()
     assert await pair.lead(1, 1, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert await pair.lead(2, 2, to=[2]) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert "copies it anew" in pair[2].manager.not_opened[T0]
+    assert "copies the whole log again" in pair[2].manager.not_opened[T0]
     assert path.read_bytes() == data
 
 

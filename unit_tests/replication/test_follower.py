@@ -34,7 +34,10 @@ class LogFrom:
         return (3, self.log_end_offset) if epoch >= 3 else (-1, -1)
 
 
-MOVED = Pause(ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log has changed meanwhile")
+MOVED = Pause(
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    "the leader returned OFFSET_OUT_OF_RANGE, but its log now contains the fetch offset",
+)
 
 
 @pytest.mark.parametrize(
