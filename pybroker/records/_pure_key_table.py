@@ -45,7 +45,7 @@ class KeyTable:
     """An entry of a dictionary that is two thirds full, a digest and an offset, measured with
     CPython 3.11 and rounded up."""
     RECORDS_PER_SLICE: Final = 256
-    """So many records take about 2 ms."""
+    """The number of records that take about 2 ms."""
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
         slots = max(memory_bytes // self.ENTRY_BYTES, 2)

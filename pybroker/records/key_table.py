@@ -28,7 +28,8 @@ class Table(Protocol):
     ENTRY_BYTES: int
     """The memory that one key takes, in bytes, in a full table."""
     RECORDS_PER_SLICE: int
-    """A caller that must not hold the GIL for long passes at most so many records to a call."""
+    """The maximum number of records in one call, for a caller that must not hold the GIL for
+    long."""
     capacity: int
     """The maximum number of keys."""
 
@@ -46,10 +47,10 @@ class Table(Protocol):
 
     def put(self, payload: Buffer, position: int, record_count: int, base_offset: int) -> int:
         """Note the next `record_count` records of a batch, which begin at `position` in `payload`.
-        Return the position after them, or -1 if the table has no room for all keys; it has some of
-        them then. The caller puts records in the order of their offsets. Records without a key are
-        skipped. Raises CorruptionError if a record is damaged; the table has the keys before it
-        then."""
+        Return the position after them. Return -1 if the table has no room for all keys; the table
+        then has some of them. The caller puts records in the order of their offsets. Records
+        without a key are skipped. Raises CorruptionError if a record is damaged; the table then has
+        the keys of the records before it."""
 
     def select(
         self,
@@ -59,13 +60,15 @@ class Table(Protocol):
         base_offset: int,
         drops_tombstones: bool,
     ) -> tuple[int, int, bool, int, bytes | None]:
-        """Decide which of the next `record_count` records of a batch, which begin at `position` in
-        `payload`, stay (Kafka's Cleaner.shouldRetainRecord): those with a key of which the table
-        has no later record, without tombstones if `drops_tombstones`.
+        """Decide which of the next `record_count` records of a batch stay in the log, as Kafka's
+        Cleaner.shouldRetainRecord does. The records begin at `position` in `payload`. A record
+        stays if it has a key of which the table has no later record. With `drops_tombstones` no
+        tombstone stays.
 
         Return the position after the records; the number of records that stay, whether a tombstone
         is among them, their largest timestamp delta (0 without records); and their bytes, or None
-        if all stay. Raises CorruptionError if a record is damaged."""
+        if all stay. Raises CorruptionError if a record is damaged.
+        """
 
 
 class Shift(Protocol):

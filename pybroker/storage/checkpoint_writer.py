@@ -69,9 +69,9 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Record that the log is clean up to `offset`, unless it was truncated since the
-        `generation` of its segments, or replaced by another log. Return False if the checkpoint
-        cannot be written."""
+        """Record that the log is clean up to `offset`. Record nothing if the log was replaced by
+        another log, or was truncated since its segments had the `generation`. Return False if the
+        checkpoint cannot be written."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)

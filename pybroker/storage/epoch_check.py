@@ -138,8 +138,9 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
         corrupt = _corrupt_run(runs)
         whole = [run for run in runs if run.start_offset < corrupt.start_offset]
         reason = (
-            f"the batch at offset {corrupt.start_offset} has leader epoch {corrupt.epoch},"
-            " although leader epochs must not fall from batch to batch"
+            f"the batch at offset {corrupt.start_offset} has leader epoch "
+            f"{corrupt.epoch}, which contradicts the leader epochs of other batches: "
+            "they must not decrease within a log"
         )
         return Verdict(_history(whole), corrupt.damage(reason))
     if not odd:
@@ -150,7 +151,9 @@ def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Ver
         f" expected {known}"
     )
     if rises:
-        return Verdict(_history(runs), corrupt.damage(f"{reason} by the file", is_doubt=True))
+        return Verdict(
+            _history(runs), corrupt.damage(f"{reason} according to the epoch file", is_doubt=True)
+        )
     return Verdict(filed, corrupt.damage(reason))
 
 

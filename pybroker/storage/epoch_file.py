@@ -66,9 +66,9 @@ class EpochFile:
 
     @property
     def is_owed(self) -> bool:
-        """Whether the file would be wrong if the log were closed without another batch. A file that
-        differs from memory only in epochs without records is right, because the start of a broker
-        ignores the epochs that begin at the log end."""
+        """Whether the log must not be closed before `persist` has written the file. A file that
+        lacks only epochs without records need not be written, because the start of a broker ignores
+        the epochs that begin at the log end."""
         return self.changed and not (self._begins_only and self._precedes is None)
 
     def comes_after(self, path: str) -> None:

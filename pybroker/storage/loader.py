@@ -299,7 +299,10 @@ class _Loader:
                 end = segments[-1].next_offset
                 if end == known.recovery_point or known.recovery_point is None:
                     return recovery.Recovered(tuple(segments))
-                fault = f"the log ends at {end}, expected {known.recovery_point} (recovery point)"
+                fault = (
+                    f"the log ends at offset {end}, expected {known.recovery_point}, the "
+                    "recovery point"
+                )
             except CorruptionError as error:
                 fault = str(error)
             log.warning(
@@ -350,9 +353,9 @@ class _Loader:
             is_known = filed.entries or header.leader_epoch == NO_EPOCH
             if not is_known or not epoch_check.agrees(filed, header, start):
                 self._fault = (
-                    f"the batch at offset {header.base_offset} has leader epoch"
-                    f" {header.leader_epoch}, expected {filed.epoch_of(header.last_offset)} by the"
-                    " epoch file"
+                    f"the batch at offset {header.base_offset} has leader epoch "
+                    f"{header.leader_epoch}, expected {filed.epoch_of(header.last_offset)} "
+                    "according to the epoch file"
                 )
             elif header.leader_epoch == filed.epoch_of(header.base_offset):
                 # The batches up to the next epoch need no lookup.

@@ -58,7 +58,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def touch(self, partition: TopicPartition) -> None:
-        """Note a change of the partition, such as one of its role, that no file has to show."""
+        """Note a change of the partition that needs no change of a file, such as a change of its
+        role."""
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:

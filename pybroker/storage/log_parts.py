@@ -74,7 +74,12 @@ class Damage:
                 str(fields["reason"]),
             )
         except (ValueError, KeyError, TypeError):
-            return Damage(0, path, 0, "the log is damaged, and its file pybroker.damaged too")
+            return Damage(
+                0,
+                path,
+                0,
+                "the log is damaged, and its file pybroker.damaged cannot be read either",
+            )
 
     def told(self, topic_partition: TopicPartition) -> str:
         return f"{topic_partition} is damaged from offset {self.offset}: {self.reason}"

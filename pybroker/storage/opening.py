@@ -221,7 +221,10 @@ class Opening:
             if other not in gone:
                 forget_move(partition_log, self._disk)
                 continue
-            reason = f"a move was interrupted, and the log in {other} may have newer records"
+            reason = (
+                f"a move between log directories was interrupted, and the log in {other} "
+                "may have newer records"
+            )
             log.error(
                 "log not served partition=%s path=%s: %s",
                 partition,

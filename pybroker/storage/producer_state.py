@@ -155,9 +155,9 @@ class ProducerState:
     def verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard of a transactional batch that begins with `sequence`, and which the
-        transaction coordinator has to confirm. Return None if the producer has an open transaction
-        here: its first batch was confirmed."""
+        """Return the guard of a transactional batch whose first sequence is `sequence`. The
+        transaction coordinator has to confirm the guard. Return None if the producer has an open
+        transaction in this partition: the guard of its first batch was confirmed."""
         entry = self.entries.get(producer_id)
         if entry is not None and entry.has_transaction:
             return None
@@ -179,8 +179,8 @@ class ProducerState:
         guard: Verification | None = EXEMPT,
     ) -> RememberedBatch | None:
         """Return None if the producer may append the batch with this header. If the batch repeats
-        one of the producer's last five batches, return that batch. `guard` is the result of
-        `verification` before the coordinator was asked.
+        one of the producer's last five batches, return that batch. `guard` is what `verification`
+        returned before the broker asked the coordinator.
 
         Raises BrokerError: INVALID_PRODUCER_EPOCH for an older epoch than the producer's,
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap in the sequences and for a new epoch that does not
@@ -188,7 +188,8 @@ class ProducerState:
         and for the first batch of a transaction whose guard is no longer current,
         TRANSACTION_COORDINATOR_FENCED for a marker of a replaced coordinator. An unknown producer
         may begin with any sequence, since its state may have expired. Batches of the group
-        coordinator have no sequences."""
+        coordinator have no sequences.
+        """
         entry = self.entries.get(header.producer_id)
         first_sequence = header.base_sequence
         if entry is not None and first_sequence != NO_SEQUENCE:

@@ -27,7 +27,9 @@ def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffe
         return file.pread(position, length)
     data = file.pread_cached(position, length)
     if data is None:
-        raise NotCached(f"{file.path}: {length} bytes at {position} are not in the page cache")
+        raise NotCached(
+            f"{file.path}: {length} bytes at position {position} are not in the page cache"
+        )
     return data
 
 

@@ -249,7 +249,7 @@ def recover(
     for number in range(first, len(segments)):
         segment = segments[number]
         if segment.base_offset < expected:
-            reason = f"the segment begins below {expected}, the end of the previous segment"
+            reason = f"the segment begins below offset {expected}, where the previous segment ends"
             return _damaged(segments, number, ScanEnd(0, expected, reason))
         if not trusts_indexes:
             segment.clear_indexes()
@@ -259,7 +259,9 @@ def recover(
         if end.reason is None and number + 1 < len(segments):
             following = segments[number + 1].base_offset
             if following > max(end.next_offset, gapless_from):
-                reason = f"after offset {end.next_offset} the next segment begins at {following}"
+                reason = (
+                    f"the segment ends at {end.next_offset}, the next one begins at {following}"
+                )
                 end = end._replace(reason=reason)
         if end.reason is None:
             expected = end.next_offset
@@ -284,7 +286,7 @@ def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> R
         segment.seal()
     if last.next_offset >= floor_offset:
         return Recovered(tuple(segments), None, (), cut_bytes)
-    reason = f"the log ends at offset {last.next_offset}, but was written up to {floor_offset}"
+    reason = f"the log ends at offset {last.next_offset}, expected {floor_offset} or more"
     return Recovered(
         tuple(segments),
         Damage(last.next_offset, last.path, last.size, reason),

@@ -81,7 +81,10 @@ class Relocations:
     def _target(self, path: str) -> LogDirectory:
         directory = self._table.directories.find(path)
         if directory is None:
-            raise BrokerError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
+            raise BrokerError(
+                ErrorCode.LOG_DIR_NOT_FOUND,
+                f"the directory {path} is not in log.dirs of this broker",
+            )
         if directory.failure is not None:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {path} is offline")
         return directory

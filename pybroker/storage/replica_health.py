@@ -145,7 +145,7 @@ class ReplicaHealth:
         damage: Damage | None = None,
     ) -> bool:
         """Give the replica the health that follows after the event. `seen` is the health on which
-        the caller has decided: if the replica has another one by now, do nothing and return False.
+        the caller has decided: if the replica has another health now, do nothing and return False.
         `damage` is the corrupt range that was found. Raises IllegalMove."""
         with self._lock:
             before = self[key]
@@ -153,7 +153,10 @@ class ReplicaHealth:
                 return False
             after = LEGAL_MOVES[event].get(before)
             if after is None:
-                raise IllegalMove(f"replica={key} is {before.value}: illegal event {event.value}")
+                raise IllegalMove(
+                    f'replica={key} is {before.value}: the event "{event.value}" is not legal '
+                    "in this state"
+                )
             if damage is not None:
                 self._damage[key] = damage
             self._set(key, before, after)
@@ -195,9 +198,10 @@ class ReplicaHealth:
         if self.allows(key, Event.COMPLETE) and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the log of {key} was lost, and its new copy is not complete: it may lack"
-                " records that this broker has acknowledged. Copying continues once another broker"
-                " leads: start the brokers that were in sync, or elect another replica uncleanly",
+                f"the log of {key} was lost, and its new copy is incomplete: it may lack "
+                "records that this broker has acknowledged. The broker continues to copy "
+                "when another broker leads: start the brokers that were in sync, or "
+                "elect another replica uncleanly",
             )
 
     def complete(self, log: Log) -> None:

@@ -107,7 +107,7 @@ def test_only_a_complete_replica_may_lead(before: Health) -> None:
     health = replica(before)
     health.require_complete(T0, is_copied=True)
     if health.allows(T0, Event.COMPLETE):
-        with pytest.raises(BrokerError, match="not complete"):
+        with pytest.raises(BrokerError, match="is incomplete"):
             health.require_complete(T0, is_copied=False)
     else:
         health.require_complete(T0, is_copied=False)
