@@ -26,13 +26,12 @@ from pybroker.model import NO_LEADER, PartitionState, isr_changed
 class Circumstances:
     """The inputs of a decision about one partition.
 
-    `hosts`: live brokers that can use their replica. `candidates`: the hosts that are not in
-    controlled shutdown. `stale`: members of the ISR whose brokers have ended or restarted since
-    the members were last known to be in sync. They have to leave the ISR, and may return when they
-    have caught up.
-    `required`: the smallest ISR with which the high watermark advances (min.insync.replicas, at
-    most the number of replicas). `unclean`: whether a replica that may lack committed records may
-    lead. `yielding`: brokers that refused to lead.
+    `hosts` are the live brokers that can use their replica. `candidates` are the hosts that are not
+    in controlled shutdown. `stale` are the members of the ISR whose brokers have ended or restarted
+    since the members were last known to be in sync. They have to leave the ISR, and may return when
+    they have caught up. `required` is the smallest size of the ISR with which the high watermark
+    advances: min.insync.replicas, at most the number of replicas. `unclean` tells whether a replica
+    that may lack committed records may lead. `yielding` are the brokers that refused to lead.
     """
 
     hosts: Collection[int]

@@ -69,8 +69,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A SyncGroup request. `assignments` by member id, from the leader only. `protocol_type` and
-    `protocol` are None where the request has none (before KIP-559)."""
+    """A SyncGroup request. `assignments` maps member ids to assignments; only the group's leader
+    sends any. `protocol_type` and `protocol` are None in versions without these fields (before
+    KIP-559)."""
 
     member_id: str
     generation: int
@@ -92,8 +93,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The ids of the member in a heartbeat, commit or leave request. An operator's request to
-    remove a static member has an instance id but no member id."""
+    """The ids of the member in a heartbeat, commit or leave request. If an operator removes a
+    static member, the request has an instance id and no member id."""
 
     member_id: str
     instance_id: str | None = None

@@ -309,7 +309,7 @@ class GroupCoordinator:
             failed = [code for code in answers.values() if code is not ErrorCode.NONE]
             if failed:
                 raise BrokerError(
-                    failed[0], f"not all offsets of group {group_id} could be deleted"
+                    failed[0], f"group {group_id}: not all committed offsets could be deleted"
                 )
             end = self._append_tombstone(group_id)
         except BaseException:

@@ -51,8 +51,9 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """The inputs and the effects of one decision about a group. `now` in seconds of the monotonic
-    clock, `wall_ms` in ms since 1970. `new_id` makes a member id from its prefix."""
+    """The inputs and the effects of one decision about a group. `now` is in seconds of the
+    monotonic clock, `wall_ms` in ms since 1970. `new_id` returns a new member id that begins with
+    the given prefix."""
 
     now: float
     wall_ms: int

@@ -61,8 +61,9 @@ async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     if state.leader_epoch != owner.leader_epoch:
         raise BrokerError(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"this broker leads {key} in epoch {state.leader_epoch}, but its last LeaderAndIsr has"
-            f" epoch {owner.leader_epoch}",
+            f"ZooKeeper names this broker as the leader of {key} in leader epoch "
+            f"{state.leader_epoch}, but the last LeaderAndIsr that the broker "
+            f"received has leader epoch {owner.leader_epoch}",
         )
     encoded = owner.encode()
     store: CoordOp

@@ -215,9 +215,9 @@ class FencedWrites:
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
         """Handle ZooKeeper's answer to the newest change of one key. `waiting` has all undecided
-        changes of that key. They get their error code if the newest is applied, or was refused
-        ATTEMPTS_MAX times. Return False if the outcome is unknown. Raises `answer` if it is an
-        exception other than CoordError."""
+        changes of that key. If the newest change was applied, or was refused ATTEMPTS_MAX times,
+        all of them get their error code. Return False if the outcome is unknown. Raises `answer` if
+        it is an exception other than CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)

@@ -25,12 +25,14 @@ GROUP_BYTES: Final = 2048
 
 @dataclass(slots=True)
 class Group:
-    """A consumer group. Deadlines in seconds of the monotonic clock, `state_ms` in ms since 1970.
+    """A consumer group. Deadlines are in seconds of the monotonic clock, `state_ms` is in ms since
+    1970.
 
-    `static`: instance id -> member id, for static members. `pending`: member id that was sent to a
-    client which has not joined with it yet (KIP-394) -> deadline, oldest first. `owes_sync`:
-    members of the generation that have not sent SyncGroup. `initial_rest_s`: by how many seconds
-    the initial delay may still be extended; None unless the group was empty before this rebalance.
+    `static` maps the instance id of a static member to its member id. `pending` maps each member id
+    that was sent to a client, and with which the client has not joined yet (KIP-394), to a
+    deadline; the oldest comes first. `owes_sync` has the members of the generation that have not
+    sent SyncGroup. `initial_rest_s` is the number of seconds by which the initial delay may still
+    be extended. It is None unless the group was empty before this rebalance.
     """
 
     group_id: str

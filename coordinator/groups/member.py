@@ -18,8 +18,8 @@ MEMBER_BYTES: Final = 2048
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group. `deadline`: when the member's session times out unless it sends a
-    request, in seconds of the monotonic clock.
+    """A member of a group. `deadline` is the time, in seconds of the monotonic clock, at which the
+    member's session times out unless the member sends a request before.
 
     `join` and `sync` are the member's waiting requests. `is_new`: its first JoinGroup is not
     answered yet, so it cannot send heartbeats. A member with a waiting request does not time out,

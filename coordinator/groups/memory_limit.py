@@ -72,7 +72,7 @@ class MemoryLimit:
                 )
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"all {self._what} use {self._taken} of at most {bytes_max} bytes, so {size} more"
-                " bytes are refused; retry later",
+                f"all {self._what} together use {self._taken} of at most {bytes_max} "
+                f"bytes, so the coordinator refuses {size} more bytes; retry later",
             )
         self._taken += size

@@ -138,12 +138,11 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Create the placeholder node first, and then look for classic consumers. A classic
-        consumer also registers first, and then looks for coordinated members. So if both begin at
-        the same time, at least
-        one of them finds the other. All callers that join an empty group at the same time get the
-        same answer: NONE, or INCONSISTENT_GROUP_PROTOCOL if a classic consumer was found. Raises
-        BrokerError."""
+        """Create the placeholder node of the group first, and then look for classic consumers. A
+        classic consumer also registers first, and then looks for coordinated members. So if both
+        begin at the same time, at least one of them finds the other. All callers that join an empty
+        group at the same time get the same answer: NONE, or INCONSISTENT_GROUP_PROTOCOL if a
+        classic consumer was found. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))

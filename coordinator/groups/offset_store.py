@@ -23,8 +23,8 @@ metadata."""
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """A group's committed offset of a partition: `offset` is the offset of the next record to read.
-    `commit_ms` in ms since 1970; `expire_ms` is -1 unless the client set a retention time in its
-    commit."""
+    `commit_ms` and `expire_ms` are in ms since 1970. `expire_ms` is -1 unless the client set a
+    retention time in its commit."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

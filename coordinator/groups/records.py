@@ -64,8 +64,8 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMember:
-    """A member in a group's record. Timeouts in ms; `subscription` is the member's metadata for the
-    assignor that the group has chosen."""
+    """A member in a group's record. Timeouts are in ms. `subscription` is the member's metadata for
+    the assignor that the group has chosen."""
 
     member_id: str
     client_id: str

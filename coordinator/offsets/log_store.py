@@ -119,8 +119,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the records of transactions whose offsets are in ZooKeeper: the nodes may be
-        newer, or deleted."""
+        """Forget the offset records of transactions whose offsets an earlier run of this shard has
+        written to ZooKeeper: the nodes may be newer than these records, or may have been
+        deleted."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:

@@ -146,7 +146,9 @@ class OffsetNodes:
             if self._coord.generation == generation:
                 self._synced = generation
                 return result
-        raise ConnectionLoss("each ZooKeeper session ended before all offsets were read")
+        raise ConnectionLoss(
+            "the ZooKeeper session ended in every attempt before all offsets were read"
+        )
 
     async def children(self, path: str) -> list[str]:
         """Return the names of the node's children; empty if the node does not exist."""

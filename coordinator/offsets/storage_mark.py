@@ -44,4 +44,8 @@ class StorageMark:
         change = Change("", self._path, ((self._path, stored.value),))
         (code,) = await self._writes.write([change])
         if code is not ErrorCode.NONE:
-            raise BrokerError(code, f"the storage mark {self._path} cannot be written")
+            raise BrokerError(
+                code,
+                f"the node {self._path}, which names the offset store of the shard, "
+                "cannot be written to ZooKeeper",
+            )

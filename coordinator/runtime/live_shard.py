@@ -231,8 +231,8 @@ class LiveShard(Generic[C]):
             self._check()
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self._key} is not replicated up to offset {offset} within"
-                f" {self._dependencies.commit_timeout_s():g} s",
+                f"the followers have not replicated {self._key} up to offset {offset} "
+                f"within {self._dependencies.commit_timeout_s():g} s",
             ) from error
         except BrokerError as error:
             raise client_error(error) from error
@@ -259,14 +259,15 @@ class LiveShard(Generic[C]):
             self._dependencies.resigned(self.partition, reason)
 
     def _maybe_elsewhere(self) -> BrokerError:
-        return not_coordinator(f"another broker may coordinate {self._key} by now")
+        return not_coordinator(f"another broker may lead {self._key} and be its coordinator now")
 
     def _check(self) -> None:
         if self.phase is Phase.ENDED:
-            raise not_coordinator(f"this broker does not coordinate {self._key} any more")
+            raise not_coordinator(f"this broker is not the coordinator of {self._key} any more")
         if not self._is_open:
             raise BrokerError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"this broker is loading {self._key}"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"this broker is the new coordinator of {self._key}, and is still loading it",
             )
 
     # loading

@@ -21,8 +21,8 @@ class Timer(Protocol):
 
 
 class StoredRecord(NamedTuple):
-    """A record from the log. `timestamp` in ms since 1970; `producer_id` -1 unless it is part of a
-    transaction."""
+    """A record from the log. `timestamp` is in ms since 1970. `producer_id` is -1 unless the record
+    is part of a transaction."""
 
     offset: int
     timestamp: int

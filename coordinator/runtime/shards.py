@@ -147,7 +147,8 @@ class Shards(Generic[C]):
                 f"this broker does not coordinate {self.topic}-{partition} at the moment"
             )
         raise BrokerError(
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded"
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            f"this broker is still loading {self.topic}-{partition}",
         )
 
     def may_be_elsewhere(self, partition: int) -> bool:

@@ -161,8 +161,8 @@ class TransactionCoordinator:
         if not 0 < call.timeout_ms <= limit_ms:
             raise BrokerError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"the transaction timeout is {call.timeout_ms} ms, expected 1 to"
-                f" transaction.max.timeout.ms = {limit_ms}",
+                f"the request has a transaction timeout of {call.timeout_ms} ms, expected "
+                f"1 to {limit_ms} ms (transaction.max.timeout.ms)",
             )
         new_id = None
         entry = self._entries.get(transactional_id)
@@ -289,8 +289,8 @@ class TransactionCoordinator:
         except TimeoutError as error:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"the state of the transactional id is not replicated within"
-                f" {transaction.timeout_ms} ms",
+                "the followers have not replicated the state of the transactional id "
+                f"within {transaction.timeout_ms} ms",
             ) from error
 
     def _append(self, transaction: Transaction) -> asyncio.Future[None]:
@@ -348,7 +348,7 @@ class TransactionCoordinator:
         if entry is not None and entry.is_pending:
             raise BrokerError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
-                "the previous state of the transactional id is not committed yet",
+                "the followers have not replicated the previous state of the transactional id yet",
             )
 
     def _check_not_ended(self) -> None:

@@ -63,9 +63,9 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is that of the last `Begin`: a producer that repeats the
-    request with its previous id and epoch gets the same answer again. `new_id` is an unused
-    producer id, which is required if `needs_producer_id` is true."""
+    """Decide on InitProducerId. `previous` is the field `previous` of the last `Begin`: a producer
+    that repeats its request with this id and epoch gets the same answer again. `new_id` is an
+    unused producer id, which is required if `needs_producer_id` is true."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)

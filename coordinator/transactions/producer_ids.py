@@ -114,7 +114,9 @@ class ProducerIds:
         latest = schemas.decode_producer_id_block(path, data)
         first = 0 if latest is None else latest.last + 1
         if first > PRODUCER_ID_MAX - BLOCK_SIZE:
-            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+            raise BrokerError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the cluster has allocated all producer ids"
+            )
         block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
         await self._coord.set(path, schemas.encode_producer_id_block(block), stat.version)
         log.info("producer_id_block_taken first=%d last=%d", block.first, block.last)

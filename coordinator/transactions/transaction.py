@@ -25,9 +25,9 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id's producer and its last transaction. Times in ms since 1970; `start_ms`
-    is -1 before the first transaction of a producer. `partitions` is empty unless the state is
-    Ongoing, PrepareCommit or PrepareAbort."""
+    """A transactional id's producer and its last transaction. Times are in ms since 1970.
+    `start_ms` is -1 before the first transaction of a producer. `partitions` is empty unless the
+    state is Ongoing, PrepareCommit or PrepareAbort."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch

@@ -19,9 +19,9 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
-    """The details of a committed offset. Times in ms since 1970, or -1. `commit_ms` -1: the commit
-    time is the modification time of the offset's node. `expire_ms` -1: the broker's options
-    determine when the offset expires."""
+    """The details of a committed offset. Times are in ms since 1970, or -1. If `commit_ms` is -1,
+    the commit time is the modification time of the offset's node. If `expire_ms` is -1, the
+    broker's options determine when the offset expires."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

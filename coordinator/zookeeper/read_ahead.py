@@ -1,8 +1,8 @@
 """Sockets for kazoo that cost fewer system calls.
 
-For each message of the server kazoo reads the length, then the message, and before each of both it
-waits for the socket. Each of its waits opens and closes an epoll descriptor. With the classes of
-this module many messages cost one wait by `poll` and one read.
+kazoo reads each message of the server in two steps: the length, then the message. Before each step
+it waits for the socket, and each wait opens and closes an epoll descriptor. With the classes of
+this module, kazoo waits once by `poll` and reads once for many messages.
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ class KazooCoord:
         except CoordError as error:
             await self.close()
             raise StartupError(
-                f"ZooKeeper at {self._connect.servers} failed at the start: {error!r}"
+                f"ZooKeeper at {self._connect.servers} failed while the session was "
+                f"opened: {error!r}"
             ) from error
         except BaseException:
             await self.close()
