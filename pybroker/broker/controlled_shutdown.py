@@ -102,8 +102,8 @@ class ControlledShutdown:
             done, _ = await asyncio.wait([self._attempt], timeout=limit_s)
             if not done or self._attempt.cancelled():
                 raise TimeoutError(
-                    f"the controller did not answer within {limit_s:g} s; "
-                    f"connected to ZooKeeper: {self._connected}"
+                    f"the controller did not answer within {limit_s:g} s; connected to "
+                    f"ZooKeeper: {self._connected}"
                 )
             remaining = self._attempt.result()
         except (PybrokerError, OSError) as error:

@@ -56,9 +56,10 @@ async def wait_for_cluster(metadata: MetadataView, controller: Controller, broke
     known = await metadata.wait_until(lambda: broker_id in metadata.brokers, _READY_WAIT_S)
     if not known:
         raise StartupError(
-            f"no controller has sent broker {broker_id} the cluster metadata within "
-            f"{_READY_WAIT_S:.0f} s; check /controller in ZooKeeper and the broker it names; "
-            "inter.broker.listener.name has to be the same on all brokers"
+            f"broker {broker_id} did not receive the cluster metadata from a "
+            f"controller within {_READY_WAIT_S:.0f} s. Check that the broker named in "
+            "the ZooKeeper node /controller runs, and that "
+            "inter.broker.listener.name is the same on all brokers"
         )
     # Otherwise a CreateTopics right after the start may find no controller.
     with contextlib.suppress(TimeoutError):

@@ -224,8 +224,9 @@ def _advertised(config: BrokerConfig, around: StartupInputs) -> tuple[Endpoint, 
 def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
     if config.broker_id != -1 and stored is not None and stored != config.broker_id:
         raise StartupError(
-            f"the data in {config.log_directories[0]} is that of broker {stored}, but broker.id is "
-            f"{config.broker_id}; set broker.id={stored} or another log.dirs"
+            f"the data in {config.log_directories[0]} belongs to broker {stored}, but "
+            f"broker.id is {config.broker_id}; set broker.id={stored} or another "
+            "log.dirs"
         )
 
 

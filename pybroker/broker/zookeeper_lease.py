@@ -97,8 +97,8 @@ class ZooKeeperLease:
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
             log.warning(
-                "process paused longer than the session timeout, answering nothing until ZooKeeper"
-                " has answered paused_s=%.1f",
+                "the process was paused for longer than the ZooKeeper session timeout, "
+                "the broker answers nothing until ZooKeeper answers paused_s=%.1f",
                 now - self._beat_at,
             )
             self._woke_at = now

@@ -68,7 +68,8 @@ def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
         ):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"the leader of {key} has changed since the append",
+                f"this broker has lost the leadership of {key}, or was elected anew, "
+                "since it appended the batch",
             )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset

@@ -67,7 +67,8 @@ def require_broker(services: Services, request: Request) -> None:
             )
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"only brokers may send this request, on the inter-broker listener {expected}",
+            f"the request is allowed only on the inter-broker listener {expected}, "
+            f"and it came on {request.listener}",
         )
 
 

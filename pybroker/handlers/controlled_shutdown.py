@@ -29,7 +29,8 @@ async def handle_controlled_shutdown(
         if message.broker_epoch < 0:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                "the request has no broker epoch, expected that of the stopping broker",
+                "the ControlledShutdown request has no broker epoch, expected the epoch "
+                "of the stopping broker",
             )
         async with asyncio.timeout(_WAIT_MAX_S):
             remaining = await services.controller.controlled_shutdown(

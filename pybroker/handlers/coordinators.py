@@ -74,7 +74,8 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
         if topic is None:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"key type {key_type}: expected 0 (group) or 1 (transaction)",
+                f"the FindCoordinator request has key type {key_type}, expected 0 (group) "
+                "or 1 (transaction)",
             )
         broker_id = _coordinator_of(services, topic, key_type, key)
         broker = services.metadata.brokers.get(broker_id)
@@ -104,6 +105,6 @@ def _coordinator_of(services: Services, topic: InternalTopic, key_type: int, key
     if broker_id == services.broker_id and service.may_be_elsewhere(partition):
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"broker {broker_id} may have been replaced as the coordinator",
+            f"another broker may have replaced broker {broker_id} as the coordinator",
         )
     return broker_id

@@ -97,8 +97,8 @@ def _delete_records(partition: Partition, before: int) -> int:
     if not 0 <= offset <= high_watermark:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: offset {offset} is not between 0 and the high watermark"
-            f" {high_watermark}",
+            f"{partition.topic_partition}: the offset {offset} in the DeleteRecords "
+            f"request is not between 0 and the high watermark {high_watermark}",
         )
     log.advance_log_start(offset)
     return offset

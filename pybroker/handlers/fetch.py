@@ -270,9 +270,9 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return how long (s) a fetch waits at most while a partition of its session has changed. A
-    follower's fetch of an idle leader may ask for a longer wait, but the follower must not learn
-    the high watermark later for that."""
+    """Return the longest time (s) that a fetch waits while a partition of its session has changed.
+    A follower of an idle leader may ask for a longer wait. It does not get this wait, because it
+    would then learn the new high watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

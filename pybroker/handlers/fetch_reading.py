@@ -286,7 +286,8 @@ def _list_aborted(
     if offset < partition.log.first_base_offset:  # the index may have been deleted meanwhile
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: offset {offset} was deleted while it was being read",
+            f"{partition.topic_partition}: the broker deleted offset {offset} while "
+            "it was reading there",
         )
     answer.aborted_transactions = [
         AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
@@ -327,7 +328,8 @@ def _note_follower(
     if wanted.current_leader_epoch == NO_EPOCH:
         raise BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{partition.topic_partition}: the follower's fetch lacks its current leader epoch",
+            f"{partition.topic_partition}: the follower's Fetch request has no "
+            "current leader epoch",
         )
     log = partition.log
     if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
@@ -355,8 +357,9 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingE
     if end_offset == NO_OFFSET:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic_partition}: the reader's last record has leader epoch"
-            f" {wanted.last_fetched_epoch}, which is later than all epochs of the leader's log",
+            f"{partition.topic_partition}: the last record of the reader has leader "
+            f"epoch {wanted.last_fetched_epoch}, but all leader epochs in the "
+            "leader's log are lower",
         )
     if wanted.fetch_offset < partition.log.log_start_offset:
         return None  # out of range: the read returns the error
@@ -369,5 +372,7 @@ def _require_zstd(version: int) -> None:
     if version < _FIRST_VERSION_WITH_ZSTD:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"the topic is compressed with zstd, which Fetch version {version} cannot read",
+            f"the topic has compression.type=zstd, and Fetch version {version} cannot "
+            "return batches that are compressed with zstd: use version "
+            f"{_FIRST_VERSION_WITH_ZSTD} or above",
         )

@@ -193,7 +193,7 @@ class FetchSession:
                 if known is None:
                     if len(partitions) >= PARTITIONS_MAX:
                         raise _not_found(
-                            f"the session would have more than {PARTITIONS_MAX} partitions"
+                            f"the fetch session would have more than {PARTITIONS_MAX} partitions"
                         )
                     self.add(key, wanted)
                 else:
@@ -291,7 +291,10 @@ class FetchSessionCache:
         another replica id, INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one."""
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):
-            raise _not_found("this broker has no session of this id and replica id")
+            raise _not_found(
+                f"this broker has no fetch session with the id {session_id} and the "
+                f"replica id {replica_id}"
+            )
         if session.epoch != epoch:
             raise BrokerError(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -319,8 +322,8 @@ class FetchSessionCache:
             session.size = size
         else:
             raise _not_found(
-                f"expected at most {PARTITIONS_MAX} partitions in the session, and at most"
-                f" {CONSUMER_PARTITIONS_MAX} in the sessions of all consumers together"
+                f"a session may have at most {PARTITIONS_MAX} partitions, and the "
+                f"sessions of all consumers together at most {CONSUMER_PARTITIONS_MAX}"
             )
 
     def remove(self, session_id: int) -> None:
@@ -359,10 +362,10 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, or None. A session
-        of a follower is worth more than a session of a consumer. Among sessions of one kind, a
-        session of more partitions is worth more. The session of the least worth is evicted, and
-        only by a new session that is worth more."""
+        """Return the session that a new session of `size` partitions may evict, or None. The cache
+        evicts a consumer's session before a follower's session, and among sessions of one kind the
+        one with the fewest partitions. The new session must be a follower's in place of a
+        consumer's, or must have more partitions."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

@@ -97,7 +97,9 @@ class InternalTopic:
             return
         found = await self._topics.stored_count(self.name)
         if found is None or found[0] not in (None, topic_id):
-            raise self._not_available("the topic was deleted in the meantime")
+            raise self._not_available(
+                "the topic was deleted or recreated after this broker received its metadata"
+            )
         self._topic_id, self._count = topic_id, found[1]
 
     async def settle(self, wait_s: float) -> None:
@@ -115,7 +117,7 @@ class InternalTopic:
                 )
                 topic = self._metadata.topic(self.name)
                 if topic is None:
-                    raise self._not_available("the topic is still being created")
+                    raise self._not_available("the topic is not in the metadata of this broker yet")
                 await self.learn(topic.topic_id)
             except (BrokerError, CoordError, MalformedNode) as error:
                 self._failed_until = self._clock.monotonic() + _TRY_AGAIN_S

@@ -182,8 +182,10 @@ async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
     """Search the log for `timestamp` in a thread, since the index and a part of the log may not be
-    in memory. Return None if no record matches. If the replica stops during the search, raise
-    BrokerError NOT_LEADER_OR_FOLLOWER instead of the error of the failed read."""
+    in memory. `end_of` returns the end of the offsets that the client may see. Return None if no
+    record below this end matches; this answer needs the authority `for_the_end`. If this broker's
+    replica is closed or loses the leadership during the search, raise BrokerError
+    NOT_LEADER_OR_FOLLOWER instead of the error of the failed read."""
     end = end_of(partition)
 
     def search() -> _Found | None:
@@ -198,7 +200,8 @@ async def _search(
         if services.replicas.leader(key) is not partition:
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"the replica of {key} was replaced during the search",
+                f"this broker's replica of {key} was closed, or lost the leadership, "
+                "while the leader searched the log for the timestamp",
             ) from None
         raise
     if found is None:  # another leader may have a record that this log lacks

@@ -91,8 +91,8 @@ class MetadataView:
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {command.controller_epoch} is below the current controller's,"
-                f" {self._controller_epoch}",
+                f"the command has controller epoch {command.controller_epoch}, but the "
+                f"current controller has epoch {self._controller_epoch}",
             )
         self._controller_epoch = command.controller_epoch
         self.discovered_controller = None

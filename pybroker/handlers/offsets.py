@@ -113,7 +113,7 @@ def require_lease(services: Services) -> None:
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            "ZooKeeper does not answer this broker, so it may not commit offsets",
+            "this broker may not commit offsets now, because ZooKeeper does not answer it",
         )
 
 

@@ -145,8 +145,9 @@ def _take(
     if request.version < _FIRST_VERSION_WITH_BATCHES:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"Produce version {request.version} carries message formats 0 and 1; "
-            "this broker stores record batches, which need version 3 or later",
+            f"Produce version {request.version} has the message format 0 or 1, but "
+            "this broker stores only record batches: use Produce version "
+            f"{_FIRST_VERSION_WITH_BATCHES} or later",
         )
     if key.topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT_ID:
         raise BrokerError(
@@ -278,7 +279,7 @@ def _finish(
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses
         ):
-            raise CloseConnection("a batch of a Produce request with acks=0 was not appended")
+            raise CloseConnection("a batch of a Produce request with acks=0 could not be appended")
         return None
     if progress.waiting:
         return _when_acknowledged(services, progress.waiting, message.timeout_ms, response)

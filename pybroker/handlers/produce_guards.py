@@ -64,12 +64,15 @@ def begin_guards(services: Services, message: ProduceRequest) -> Guards:
         return NO_GUARDS
     if message.transactional_id is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        detail = "the request has transactional batches but no transactional id"
+        detail = "the Produce request has transactional batches, but no transactional id"
         return Guards(BrokerError(code, detail))
     producers = {(each.producer_id, each.producer_epoch) for each in headers.values()}
     if len(producers) > 1:
         code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        detail = "the transactional batches of the request have several producers, expected one"
+        detail = (
+            "the transactional batches of the Produce request have several producer "
+            "ids or producer epochs, expected one of each"
+        )
         return Guards(BrokerError(code, detail))
     producer = Producer(*producers.pop())
     guards = Guards(producer=producer)
@@ -107,7 +110,7 @@ def _as_produce_errors(
         if code in RETRIABLE:
             code = ErrorCode.NOT_ENOUGH_REPLICAS
         elif code is ErrorCode.INVALID_TXN_STATE:
-            detail = f"{key} was not added to the transaction"
+            detail = f"{key} is not in the transaction of the producer"
         errors[key] = BrokerError(code, detail)
     return errors
 

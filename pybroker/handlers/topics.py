@@ -70,13 +70,14 @@ async def _create(
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                "with an explicit assignment, partitions and replication factor must be -1",
+                "a request with an explicit replica assignment must have -1 as the "
+                "number of partitions and as the replication factor",
             )
         assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
         if len(assignment) != len(topic.assignments):
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "the assignment in the request names a partition twice",
+                "the replica assignment in the request lists a partition more than once",
             )
     configs = {}
     for config in topic.configs:
@@ -212,7 +213,7 @@ def require_controller(services: Services) -> None:
     if not services.lease.is_valid:
         raise BrokerError(
             ErrorCode.NOT_CONTROLLER,
-            "ZooKeeper does not answer this broker, so it cannot be the controller",
+            "this broker cannot act as the controller now, because ZooKeeper does not answer it",
         )
     if not services.controller.is_active:
         raise BrokerError(

@@ -83,8 +83,9 @@ def _require_authorized(services: Services, request: Request, marker: WritableTx
     if marker.transaction_result and request.listener != services.config.inter_broker_listener:
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            "only brokers may commit a transaction by WriteTxnMarkers, on the inter-broker listener"
-            f" {services.config.inter_broker_listener}; the request came on {request.listener}",
+            "WriteTxnMarkers may commit a transaction only on the inter-broker "
+            f"listener {services.config.inter_broker_listener}, and the request came "
+            f"on {request.listener}",
         )
 
 

@@ -282,8 +282,9 @@ class Server:
 
     def reap(self) -> None:
         """Close the connections that have been idle for too long, and those whose request arrives
-        too slowly. Shrink the receive buffers of other idle connections. A connection that rests is
-        checked only when it may have been idle for too long. Called periodically."""
+        too slowly. Shrink the receive buffers of other idle connections. A connection without any
+        unfinished work (`Connection.rest`) is checked only when it may have been idle for too long.
+        Called periodically."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
         idle_since = now - idle_ms_max / 1000 if idle_ms_max >= 0 else -math.inf
