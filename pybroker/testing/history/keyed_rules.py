@@ -137,8 +137,10 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 
 def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
-    """Return whether `other` may have replaced `last` before the end of the read, and the read need
-    not have it: it may lie at or above the end of the read, or be a tombstone that was removed."""
+    """Return whether the send `other` may have replaced `last`, the last acknowledged record of the
+    key, before the read ended, although the read does not find the record of `other`. This is
+    possible if the record lies at or above the end of the read, or is a tombstone that was
+    removed."""
     if other is last or other.outcome == "fail" or other.begun > read.ended:
         return False
     if other.offset != UNKNOWN and other.offset < last.offset and not other.may_repeat:

@@ -116,8 +116,8 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """All records of a partition at the end of the run. `source` names the client or the files that
-    they were read from."""
+    """All records of a partition at the end of the run. `source` names the client that read them,
+    or the broker's files."""
 
     partition: TopicPartition
     source: str

@@ -3,8 +3,8 @@ limit every lost record is a bug.
 
 An acknowledged record is on min.insync.replicas brokers, so all of them but one may lose data. A
 broker that lost data counts until it is in sync again with all committed records, and its disk has
-no flipped bit any more. A broker may detect a flipped bit much later, and then discards the records
-that it has copied since.
+no flipped bit any more. A broker may detect a flipped bit much later. It then discards all records
+after the bit, including those that it has copied since the bit was flipped.
 """
 
 from __future__ import annotations

@@ -192,8 +192,8 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make the change of names durable, unless a later change of the same node is durable
-        already."""
+        """Make the change of names durable. If a later change of the same node is durable already,
+        do nothing."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -222,9 +222,9 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the node's name on disk, because change `number` gives that name to another node. No
-    earlier change of this node can become durable afterwards, since it would restore the
-    name."""
+    """Remove the name that the node has on disk, because another node gets this name by the change
+    of names with this `number`. From then on no change of the node with a smaller number can become
+    durable: it would give the name back."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)

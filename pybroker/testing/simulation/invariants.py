@@ -114,9 +114,9 @@ class Invariants:
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
         """End the doubt about each replica that has left the ISR since the doubt began and has
-        rejoined it. `running` has the replicas on running brokers. If a replica leaves the ISR
-        while its broker is stopped, this does not count: a write under way may still add the
-        replica to the ISR because of fetches before the stop."""
+        rejoined it. `running` has the replicas on running brokers. An exit from the ISR while the
+        broker is stopped does not count: a write under way may still add the replica to the ISR
+        again, because of fetches before the stop."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:

@@ -29,7 +29,8 @@ _WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
-    """The network operations that a loop carries out for the code of its process."""
+    """The simulated network, as far as the event loop of a process uses it: asyncio code connects
+    and listens through the loop, and the loop calls these methods."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -71,7 +72,8 @@ class _Future(asyncio.Future[T]):
 
 
 class _Handle(asyncio.Handle):
-    """A faster `asyncio.Handle`, because a run creates tens of thousands of handles."""
+    """A copy of `asyncio.Handle` that is faster, because a run creates tens of thousands of
+    handles."""
 
     __slots__ = ()
 

@@ -127,9 +127,9 @@ class Moves:
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
         """Yield a violation for each accepted move whose replica is not in the requested directory,
-        once the cluster has recovered and `are_finished` is true. `errors` are log lines of the
-        brokers, which excuse failed moves. If disks were harmed, replicas may have been recreated
-        in another directory, so only duplicates count."""
+        once the cluster has recovered and `are_finished` is true. `errors` are the error lines that
+        the brokers have logged: a move with such a line may have failed. If disks were harmed,
+        replicas may have been recreated in another directory, so only duplicates count."""
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():

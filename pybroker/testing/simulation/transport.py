@@ -194,7 +194,7 @@ class StreamTransport(asyncio.Transport):
         if low is None:
             low = high // 4
         if not high >= low >= 0:
-            raise ValueError(f"high ({high}) must be >= low ({low}) must be >= 0")
+            raise ValueError(f"high is {high} and low is {low}, expected high >= low >= 0")
         self._high, self._low = high, low
         self._pause_if_much()
 

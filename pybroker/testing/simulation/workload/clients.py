@@ -139,8 +139,8 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """Note that the client's process was killed: the answers to its pending requests will never
-        be known."""
+        """Note that the client's process was killed: the answers to the requests that were in
+        flight stay unknown."""
 
     def _come_back(self) -> None:
         self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
