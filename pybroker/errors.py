@@ -1,10 +1,11 @@
 """The errors of the project, sorted by what the code that receives an error should do.
 
-- `ErrorCode` is the one table of Kafka's errors in the protocol: name, number, whether a client may
-retry, and a sentence. - `BrokerError` carries such a code to the dispatcher, the only place that
-turns it into bytes. - `MalformedInput`: the peer sent bytes that are no message; the connection is
-closed. - `CorruptionError`: stored bytes differ from those that were written. - `StartupError` ends
-the process with one line for the operator.
+- `ErrorCode`: Kafka's errors in the protocol, each with its name, its number, whether a client may
+  retry, and a sentence.
+- `BrokerError`: a request fails with one of these codes. Only the dispatcher turns it into bytes.
+- `MalformedInput`: the peer sent bytes that are no message. The connection is closed.
+- `CorruptionError`: stored bytes differ from those that were written.
+- `StartupError`: the broker cannot start. The process ends with one line for the operator.
 
 This module does not depend on sockets, files or ZooKeeper.
 """

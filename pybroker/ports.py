@@ -449,9 +449,9 @@ class PartitionLog(Protocol):
 
     async def is_led_now(self) -> bool:
         """Whether it is certain that this broker leads the partition at this moment:
-        `is_surely_led` is True, and the controller has not elected another leader without being
-        able to tell this broker. If the followers have not fetched recently, ask ZooKeeper. Never
-        raises."""
+        `is_surely_led` is True, and the controller cannot have elected another leader without this
+        broker's knowledge. If the followers have not fetched recently, the method asks ZooKeeper.
+        Never raises."""
 
     @property
     def is_certainly_led(self) -> bool:

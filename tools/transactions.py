@@ -290,8 +290,8 @@ def named_transaction(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> OpenTransaction:
-    """Return the transaction that the options of older brokers name. Raises Failure if one is
-    missing."""
+    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify
+    (for older brokers). Raises Failure if one of these options is missing."""
     if producer_id is None:
         raise Failure(
             "The transaction to abort must be identified either with --start-offset (for brokers"

@@ -222,8 +222,8 @@ def _of_progress(report: ProgressReport | None) -> _Many:
 
 
 def _is_told_here(rooms: Rooms, row: PartitionRow) -> bool:
-    """Return whether this broker's page has the metrics of the partition. The leader's page has
-    them, or the controller's page if the partition has no leader, so that a sum over all brokers
+    """Return whether this broker's page shows the metrics of the partition. The leader's page shows
+    them; if the partition has no leader, the controller's page does. So a sum over all brokers
     counts each partition once."""
     if row.log is not None and row.log.leads:
         return True

@@ -295,9 +295,9 @@ class EmbeddedZooKeeper:
         )
 
     def _take(self, port: int) -> bool:
-        """Claim the port for this process and return True, if it is free; else return False. The
-        server binds the port only later. The claim keeps other brokers that start in the meantime
-        from choosing the same port."""
+        """If the port is free, claim it for this process and return True. Otherwise return False.
+        The server binds the port only later. The claim keeps other brokers that start in the
+        meantime from choosing the same port."""
         if self._port_claim is not None and self._port == port:
             return _is_free(port)
         claim = _claimed(port)
