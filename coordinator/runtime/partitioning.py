@@ -19,18 +19,19 @@ _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_UNITS, 
 
 
 def partition_of(name: str, partition_count: int) -> int:
-    """Return Java's `abs(name.hashCode()) % partition_count`, where abs drops the sign bit."""
+    """Return Java's `abs(name.hashCode()) % partition_count`. The absolute value of -2^31 counts as
+    0, as in Kafka."""
     is_short = len(name) <= _LENGTH_REMEMBERED
-    return (_remembered_hash(name) if is_short else _positive_hash(name)) % partition_count
+    return (_remembered_hash(name) if is_short else _absolute_hash(name)) % partition_count
 
 
 @lru_cache(maxsize=_NAMES_REMEMBERED)
 def _remembered_hash(name: str) -> int:
-    return _positive_hash(name)
+    return _absolute_hash(name)
 
 
-def _positive_hash(name: str) -> int:
-    """Return Java's String.hashCode, over the UTF-16 units, without the sign bit."""
+def _absolute_hash(name: str) -> int:
+    """Return the absolute value of Java's String.hashCode, over the UTF-16 units; 0 for -2^31."""
     data = name.encode("utf-16-be", "surrogatepass")
     units = struct.unpack(f">{len(data) // 2}H", data)
     value = 0
@@ -38,4 +39,4 @@ def _positive_hash(name: str) -> int:
         step = units[start : start + _UNITS]
         shift, *powers = _POWERS[-len(step) - 1 :]
         value = (value * shift + sum(map(operator.mul, step, powers))) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    return min(value, (1 << 32) - value) & 0x7FFFFFFF

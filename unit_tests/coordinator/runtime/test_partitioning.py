@@ -18,13 +18,15 @@ from pybroker.coordinator.runtime.partitioning import partition_of
         ("ab", 31 * 97 + 98),
         ("Aa", 2112),
         ("BB", 2112),
+        ("idle-2", 1_193_238_407),
+        ("open-0", 1_010_581_139),
         ("polygenelubricants", 0),
         ("\U0001d11e", 0xD834 * 31 + 0xDD1E),
     ],
 )
 def test_the_hashes_are_javas(name: str, hashed: int) -> None:
-    """The hash of one name is -2^31, whose sign bit is dropped. Beyond the BMP Java hashes
-    surrogates."""
+    """The hashes of two names are negative, and that of another one is -2^31. Beyond the BMP Java
+    hashes surrogates."""
     assert partition_of(name, 2**31) == hashed
     assert partition_of(name, 50) == hashed % 50
 
@@ -34,12 +36,13 @@ def test_half_a_surrogate_pair_has_a_partition() -> None:
 
 
 def plain_hash(name: str) -> int:
-    """Compute Java's String.hashCode unit by unit, without the sign bit."""
+    """Compute the absolute value of Java's String.hashCode unit by unit; 0 for -2^31."""
     data = name.encode("utf-16-be", "surrogatepass")
     value = 0
     for position in range(0, len(data), 2):
         value = (31 * value + int.from_bytes(data[position : position + 2], "big")) % 2**32
-    return value % 2**31
+    signed = value - 2**32 if value >= 2**31 else value
+    return 0 if signed == -(2**31) else abs(signed)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 255, 256, 257, 511, 512, 513, 32_767])
