@@ -50,7 +50,7 @@ coordinator.offsets: applied_marker classic_nodes commit_watches log_records nod
     offset_log removal transaction_writes | zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.transactions: commits deleted_partitions markers producer_ids states |
-    dependencies transaction | decisions records | coordinator | service
+    dependencies transaction | decisions entry records | coordinator | service
 coordinator.zookeeper: * | first_answer link multi_batcher offset_details schemas session_store |
     config_changes registry session topic_nodes | config_store log_end_reports loss_receipts
 compaction: offset_map transactions choice | rewriting | blocks | cleaning | cleaner

@@ -3,16 +3,15 @@ functions (`decisions.py`), appends the states that they return, and lets `marke
 
 A state is in memory as soon as it is appended. The coordinator sends answers and markers only when
 the state is committed: a marker must never contradict the state that the next coordinator loads.
-Until then further requests of the transactional id get CONCURRENT_TRANSACTIONS, as in Kafka.
+Until then further requests of the transactional id get CONCURRENT_TRANSACTIONS, as in Kafka. Only
+the request that begins the next transaction waits first for the end of the previous one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -24,6 +23,7 @@ from pybroker.coordinator.transactions import decisions
 from pybroker.coordinator.transactions.commits import Commits
 from pybroker.coordinator.transactions.decisions import Fence, Init
 from pybroker.coordinator.transactions.dependencies import TransactionDependencies
+from pybroker.coordinator.transactions.entry import PARTITION_BYTES, Entry, size_of
 from pybroker.coordinator.transactions.markers import Completion
 from pybroker.coordinator.transactions.records import (
     decode_key,
@@ -40,37 +40,19 @@ from pybroker.ports import KeyValue
 
 log = logging.getLogger(__name__)
 
-ID_BYTES: Final = 1_000
-"""About how many bytes of memory a transactional id takes, without its name and partitions."""
-PARTITION_BYTES: Final = 150
 TOMBSTONES_BYTES_MAX: Final = 16_384
 """The maximum number of bytes of keys in one batch of tombstones, as in Kafka."""
 PER_TURN: Final = 100
 """The number of time-outs after which the coordinator yields to the event loop."""
 COMPLETE_AGAIN_S: Final = 1.0
 """The pause (s) before the coordinator again tries to append that a transaction is complete."""
+BEGIN_WAIT_S: Final = 0.1
+"""How long (s) a request that adds partitions waits for the end of the previous transaction, as
+add.partitions.to.txn.retry.backoff.max.ms of Kafka 4. Kafka 3 refuses the request at once, and its
+clients repeat it after 20 ms, although the end usually takes some milliseconds."""
 _OF_ANOTHER: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
 """The errors of a request by a producer that is not the current producer of the transactional
 id."""
-
-
-class _Entry:
-    """A transactional id. `transaction` is the last appended state, `committed` the last committed
-    one (None: there is none yet). `previous`: see `decisions.init_producer_id`; it is lost at a
-    failover, as in Kafka."""
-
-    __slots__ = ("committed", "completion", "is_pending", "previous", "transaction")
-
-    def __init__(self, transaction: Transaction) -> None:
-        self.transaction = transaction
-        self.committed: Transaction | None = None
-        self.is_pending = False
-        self.previous: ProducerIdAndEpoch | None = None
-        self.completion: Completion | None = None
-
-    def size(self) -> int:
-        found = self.transaction
-        return size_of(found.transactional_id, len(found.partitions))
 
 
 class TransactionCoordinator:
@@ -81,7 +63,7 @@ class TransactionCoordinator:
         self.context = context
         self._dependencies = dependencies
         self._config = dependencies.config
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._commits = Commits(context)
         self._time_outs = DueQueue[str]()
         """The transactional ids with an open transaction, by its deadline."""
@@ -122,7 +104,7 @@ class TransactionCoordinator:
             return
         entry = self._entries.get(transactional_id)
         if entry is None:
-            self._entries[transactional_id] = _Entry(transaction)
+            self._entries[transactional_id] = Entry(transaction)
         else:
             entry.transaction = transaction
 
@@ -151,6 +133,7 @@ class TransactionCoordinator:
         for entry in self._entries.values():
             if entry.completion is not None:
                 entry.completion.cancel()
+            entry.wake()
         self._entries.clear()
 
     # called by producers
@@ -199,11 +182,20 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: frozenset[TopicPartition],
     ) -> None:
-        """Add the partitions to the producer's transaction. Return when they are stored."""
-        entry = self._entries.get(transactional_id)
-        decided = decisions.add_partitions(
-            _state_of(entry), producer, partitions, self.context.clock.wall_ms()
-        )
+        """Add the partitions to the producer's transaction. Return when they are stored. If the
+        producer's previous transaction is prepared, first wait for its end, at most BEGIN_WAIT_S.
+        """
+
+        def decide() -> tuple[Entry | None, Transaction | ErrorCode]:
+            entry = self._entries.get(transactional_id)
+            now_ms = self.context.clock.wall_ms()
+            return entry, decisions.add_partitions(_state_of(entry), producer, partitions, now_ms)
+
+        entry, decided = decide()
+        if decided is ErrorCode.CONCURRENT_TRANSACTIONS and entry is not None:
+            await entry.completed(self.context, BEGIN_WAIT_S)
+            self._check_not_ended()
+            entry, decided = decide()
         if decided is ErrorCode.NONE:
             # Nothing is appended, so no commit proves that this broker is the coordinator.
             await self.context.confirm_current()
@@ -241,11 +233,11 @@ class TransactionCoordinator:
         """Return the state of a transactional id, None if it is unknown. While markers are being
         written, `partitions` has those that lack their marker."""
         entry = self._entries.get(transactional_id)
-        return None if entry is None else _shown(entry)
+        return None if entry is None else entry.shown()
 
     def transactions(self) -> Iterator[Transaction]:
         """Return the committed state of every transactional id of this shard."""
-        shown = map(_shown, [*self._entries.values()])
+        shown = [entry.shown() for entry in self._entries.values()]
         return (transaction for transaction in shown if transaction is not None)
 
     def count(self) -> int:
@@ -258,7 +250,7 @@ class TransactionCoordinator:
 
     # steps
 
-    async def _carry_out(self, entry: _Entry | None, decided: Transaction | ErrorCode) -> None:
+    async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
         """Append the decided state and wait for its commit, or raise the decided error. While the
         last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, except for a
         decided error in `_OF_ANOTHER`."""
@@ -301,7 +293,7 @@ class TransactionCoordinator:
         entry.is_pending = True
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
-    def _committed(self, entry: _Entry, transaction: Transaction) -> None:
+    def _committed(self, entry: Entry, transaction: Transaction) -> None:
         """Continue after the commit of a state: set its deadline, or send its markers."""
         entry.is_pending = False
         entry.committed = transaction
@@ -311,8 +303,10 @@ class TransactionCoordinator:
             self._complete(entry, transaction)
         else:
             self._put_expiration(transaction)
+        if transaction.state not in PREPARED:
+            entry.wake()
 
-    def _complete(self, entry: _Entry, transaction: Transaction) -> None:
+    def _complete(self, entry: Entry, transaction: Transaction) -> None:
         """Send the markers of a prepared transaction."""
         marker = TransactionMarker(
             transaction.producer.producer_id,
@@ -325,7 +319,7 @@ class TransactionCoordinator:
         )
         self._dependencies.send(entry.completion)
 
-    def _markers_written(self, entry: _Entry, transaction: Transaction) -> None:
+    def _markers_written(self, entry: Entry, transaction: Transaction) -> None:
         """Append that the transaction is complete. If that fails, repeat it after a pause."""
         if self._has_ended:
             return
@@ -340,11 +334,11 @@ class TransactionCoordinator:
             return
         entry.completion = None
 
-    def _complete_again(self, entry: _Entry, transaction: Transaction) -> None:
+    def _complete_again(self, entry: Entry, transaction: Transaction) -> None:
         self.completions_to_append -= 1
         self._markers_written(entry, transaction)
 
-    def _check_not_pending(self, entry: _Entry | None) -> None:
+    def _check_not_pending(self, entry: Entry | None) -> None:
         if entry is not None and entry.is_pending:
             raise BrokerError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -395,7 +389,7 @@ class TransactionCoordinator:
             if count % PER_TURN == 0:
                 await asyncio.sleep(0)
 
-    def _abort(self, entry: _Entry, aborted: Transaction, now_ms: int) -> None:
+    def _abort(self, entry: Entry, aborted: Transaction, now_ms: int) -> None:
         try:
             self._append(aborted)
         except BrokerError as error:
@@ -457,19 +451,6 @@ class TransactionCoordinator:
         self._expirations.put(transaction.transactional_id, due_ms)
 
 
-def size_of(transactional_id: str, partitions: int) -> int:
-    """Return about how many bytes of memory a transactional id with this number of partitions
-    takes."""
-    return ID_BYTES + 2 * sys.getsizeof(transactional_id) + partitions * PARTITION_BYTES
-
-
-def _state_of(entry: _Entry | None) -> Transaction | None:
+def _state_of(entry: Entry | None) -> Transaction | None:
     """Return the state on which decisions are based: the last committed one."""
     return None if entry is None else entry.committed
-
-
-def _shown(entry: _Entry) -> Transaction | None:
-    shown = entry.committed
-    if shown is not None and shown.state in PREPARED and entry.completion is not None:
-        return replace(shown, partitions=frozenset(entry.completion.remaining))
-    return shown

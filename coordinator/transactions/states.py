@@ -112,6 +112,7 @@ class TransactionRequest(enum.Enum):
 
 
 _WAIT: Final = "51: retry"
+_WAIT_FIRST: Final = "51 if the transaction has not ended after 0.1 s: retry"
 _WRONG: Final = "48: the transaction is not open"
 _NOT_IN: Final = "48: the partition is not in the transaction"
 _BEGINS: Final = "0: begins a transaction"
@@ -135,14 +136,14 @@ ANSWERS: Final[Mapping[TransactionState, Mapping[TransactionRequest, str]]] = Ma
         },
         TransactionState.PREPARE_COMMIT: {
             TransactionRequest.INIT: _WAIT,
-            TransactionRequest.ADD: _WAIT,
+            TransactionRequest.ADD: _WAIT_FIRST,
             TransactionRequest.COMMIT: _WAIT,
             TransactionRequest.ABORT: "48: the transaction is committed",
             TransactionRequest.VERIFY: _WAIT,
         },
         TransactionState.PREPARE_ABORT: {
             TransactionRequest.INIT: _WAIT,
-            TransactionRequest.ADD: _WAIT,
+            TransactionRequest.ADD: _WAIT_FIRST,
             TransactionRequest.COMMIT: "48: the transaction is aborted",
             TransactionRequest.ABORT: _WAIT,
             TransactionRequest.VERIFY: _WAIT,

@@ -17,7 +17,7 @@ import pytest
 
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.coordinator.runtime.shard import StoredRecord
-from pybroker.coordinator.transactions.coordinator import TransactionCoordinator
+from pybroker.coordinator.transactions.coordinator import BEGIN_WAIT_S, TransactionCoordinator
 from pybroker.coordinator.transactions.decisions import Init
 from pybroker.coordinator.transactions.dependencies import TransactionDependencies
 from pybroker.coordinator.transactions.markers import Completion
@@ -177,6 +177,8 @@ async def test_invariants_hold(seed: int) -> None:
     await idle()
     world.shard.log.commit()
     world.shard.log.holds = False
+    await idle()
+    world.shard.advance(BEGIN_WAIT_S)
     await idle()
     states = {each.transactional_id: each for each in world.known()}
     for name, stored in world.stored(world.shard.log.end_offset).items():

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from pybroker.coordinator.transactions.coordinator import TOMBSTONES_BYTES_MAX, size_of
+from pybroker.coordinator.transactions.coordinator import TOMBSTONES_BYTES_MAX
 from pybroker.coordinator.transactions.decisions import Init
+from pybroker.coordinator.transactions.entry import size_of
 from pybroker.coordinator.transactions.records import encode_key
 from pybroker.coordinator.transactions.service import TransactionService
 from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch

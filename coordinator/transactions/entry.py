@@ -1,0 +1,76 @@
+"""A transactional id in the memory of its coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from pybroker.coordinator.runtime.shard import ShardContext
+from pybroker.coordinator.transactions.markers import Completion
+from pybroker.coordinator.transactions.states import PREPARED
+from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch, Transaction
+
+ID_BYTES: Final = 1_000
+"""About how many bytes of memory a transactional id takes, without its name and partitions."""
+PARTITION_BYTES: Final = 150
+
+
+class Entry:
+    """A transactional id. `transaction` is the last appended state, `committed` the last committed
+    one (None: there is none yet). `previous`: see `decisions.init_producer_id`; it is lost at a
+    failover, as in Kafka."""
+
+    __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.committed: Transaction | None = None
+        self.is_pending = False
+        self.previous: ProducerIdAndEpoch | None = None
+        self.completion: Completion | None = None
+        self._waiting: tuple[asyncio.Future[None], ...] = ()
+
+    def size(self) -> int:
+        """Return about how many bytes of memory the transactional id takes."""
+        found = self.transaction
+        return size_of(found.transactional_id, len(found.partitions))
+
+    def shown(self) -> Transaction | None:
+        """Return the last committed state. While markers are being written, its `partitions` are
+        those that lack their marker."""
+        shown = self.committed
+        if shown is not None and shown.state in PREPARED and self.completion is not None:
+            return replace(shown, partitions=frozenset(self.completion.remaining))
+        return shown
+
+    async def completed(self, context: ShardContext, timeout_s: float) -> None:
+        """Wait for the next call of `wake`, at most `timeout_s`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting += (future,)
+        timer = context.call_later(timeout_s, partial(_set, future))
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self._waiting = tuple(each for each in self._waiting if each is not future)
+
+    def wake(self) -> None:
+        """Continue the calls of `completed`: no transaction is prepared any more, or the shard has
+        ended."""
+        waiting, self._waiting = self._waiting, ()
+        for future in waiting:
+            _set(future)
+
+
+def size_of(transactional_id: str, partitions: int) -> int:
+    """Return about how many bytes of memory a transactional id with this number of partitions
+    takes."""
+    return ID_BYTES + 2 * sys.getsizeof(transactional_id) + partitions * PARTITION_BYTES
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
