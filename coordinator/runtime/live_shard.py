@@ -240,6 +240,10 @@ class LiveShard(Generic[C]):
             self._committing.discard(limit)
         self._check()
 
+    def is_committed(self, offset: int) -> bool:
+        self._check()
+        return self._source.high_watermark >= offset
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
         self._check()
         timer = _Timer(self._timers, callback, self._key)

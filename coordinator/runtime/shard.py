@@ -105,6 +105,11 @@ class ShardContext(Protocol):
         if the shard ends, and COORDINATOR_NOT_AVAILABLE after the shard's time limit; the records
         may still be committed later."""
 
+    def is_committed(self, offset: int) -> bool:
+        """Return whether all records below `offset` are committed. Call this in the same turn of
+        the event loop as `append`, or as the end of `committed`: these check that this broker still
+        leads the partition."""
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""
 

@@ -32,9 +32,13 @@ class Commits:
     def add(self, offset: int, committed: Callable[[], None]) -> asyncio.Future[None]:
         """Call `committed` when all records below `offset` are committed, unless the shard ends
         first. Return a future that is done after that call. If the shard ends first, the future
-        fails with BrokerError NOT_COORDINATOR. `offset` must not be below that of an earlier
-        call."""
+        fails with BrokerError NOT_COORDINATOR. `offset` is that of an append in this turn of the
+        event loop, so it is not below that of an earlier call."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._waiting and self._context.is_committed(offset):
+            committed()
+            future.set_result(None)
+            return future
         future.add_done_callback(_retrieve)
         self._waiting.append((offset, committed, future))
         self._task.start(self._run)
@@ -66,10 +70,11 @@ class Commits:
                 )
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 continue
-            _, committed, future = self._waiting.popleft()
-            committed()
-            if not future.done():
-                future.set_result(None)
+            while self._waiting and self._context.is_committed(self._waiting[0][0]):
+                _, committed, future = self._waiting.popleft()
+                committed()
+                if not future.done():
+                    future.set_result(None)
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -77,6 +77,9 @@ class TransactionCoordinator:
         self.completions_to_append = 0
         """The number of transactions that have all their markers, and whose completion could not be
         appended. The coordinator tries again after a pause."""
+        self._appended: tuple[bytes, Transaction] | None = None
+        """The encoded value of the last append with its state, so that `replay` need not decode
+        it."""
         self._has_ended = False
 
     # called by the runtime
@@ -85,6 +88,9 @@ class TransactionCoordinator:
         """Apply the state of one transactional id. A record that cannot be decoded is logged and
         skipped: losing one id is better than losing all ids of the shard."""
         if record.key is None:
+            return
+        if self._appended is not None and record.value is self._appended[0]:
+            self._apply(self._appended[1])
             return
         try:
             transactional_id = decode_key(record.key)
@@ -102,9 +108,12 @@ class TransactionCoordinator:
                 error,
             )
             return
-        entry = self._entries.get(transactional_id)
+        self._apply(transaction)
+
+    def _apply(self, transaction: Transaction) -> None:
+        entry = self._entries.get(transaction.transactional_id)
         if entry is None:
-            self._entries[transactional_id] = Entry(transaction)
+            self._entries[transaction.transactional_id] = Entry(transaction)
         else:
             entry.transaction = transaction
 
@@ -275,6 +284,8 @@ class TransactionCoordinator:
         be committed later."""
         future = self._append(transaction)
         self._entries[transaction.transactional_id].previous = previous
+        if future.done():
+            return
         try:
             async with asyncio.timeout(transaction.timeout_ms / 1000):
                 await future
@@ -287,8 +298,9 @@ class TransactionCoordinator:
 
     def _append(self, transaction: Transaction) -> asyncio.Future[None]:
         """Append the state, and return the future of its commit. Raises BrokerError."""
-        record = KeyValue(encode_key(transaction.transactional_id), encode_value(transaction))
-        offset = self.context.append([record])
+        value = encode_value(transaction)
+        self._appended = value, transaction
+        offset = self.context.append([KeyValue(encode_key(transaction.transactional_id), value)])
         entry = self._entries[transaction.transactional_id]
         entry.is_pending = True
         return self._commits.add(offset, partial(self._committed, entry, transaction))

@@ -4,7 +4,7 @@ stores. The values are immutable; every decision makes new ones."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pybroker.coordinator.transactions.states import LEGAL_MOVES, IllegalMove, TransactionState
 from pybroker.model import NO_TIMESTAMP, TopicPartition
@@ -49,9 +49,9 @@ class Transaction:
 
     def begun(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: int) -> Transaction:
         """Return the state Empty for this producer."""
-        moved = self.moved_to(TransactionState.EMPTY, now_ms)
-        return replace(
-            moved,
+        return self.moved_to(
+            TransactionState.EMPTY,
+            now_ms,
             producer=producer,
             timeout_ms=timeout_ms,
             partitions=_NONE,
@@ -62,14 +62,19 @@ class Transaction:
         """Return the state Ongoing with these partitions added. It begins a transaction unless one
         is open."""
         is_open = self.state is TransactionState.ONGOING
-        moved = self.moved_to(TransactionState.ONGOING, now_ms)
-        start_ms = self.start_ms if is_open else now_ms
-        return replace(moved, partitions=self.partitions | added, start_ms=start_ms)
+        return self.moved_to(
+            TransactionState.ONGOING,
+            now_ms,
+            partitions=self.partitions | added,
+            start_ms=self.start_ms if is_open else now_ms,
+        )
 
     def fenced(self) -> Transaction:
         """Return the state PrepareEpochFence: the next epoch, which no producer gets."""
-        moved = self.moved_to(TransactionState.PREPARE_EPOCH_FENCE, self.updated_ms)
-        return replace(moved, producer=self.producer._replace(epoch=self.producer.epoch + 1))
+        producer = self.producer._replace(epoch=self.producer.epoch + 1)
+        return self.moved_to(
+            TransactionState.PREPARE_EPOCH_FENCE, self.updated_ms, producer=producer
+        )
 
     def prepared(self, now_ms: int, *, is_commit: bool) -> Transaction:
         """Return the state PrepareCommit or PrepareAbort."""
@@ -81,20 +86,21 @@ class Transaction:
         states = TransactionState
         is_commit = self.state is states.PREPARE_COMMIT
         target = states.COMPLETE_COMMIT if is_commit else states.COMPLETE_ABORT
-        return replace(self.moved_to(target, now_ms), partitions=_NONE)
+        return self.moved_to(target, now_ms, partitions=_NONE)
 
     def expired(self) -> Transaction:
         """Return the state Dead, whose record is a tombstone."""
         return self.moved_to(TransactionState.DEAD, self.updated_ms)
 
-    def moved_to(self, state: TransactionState, now_ms: int) -> Transaction:
-        """Return the same values in another state, which begins at `now_ms`. Raises IllegalMove."""
+    def moved_to(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
+        """Return the same values, except for these changes, in another state, which begins at
+        `now_ms`. Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
                 f"transactional_id={self.transactional_id} cannot go from {self.state.value} to"
                 f" {state.value}"
             )
-        return replace(self, state=state, updated_ms=now_ms)
+        return replace(self, state=state, updated_ms=now_ms, **changes)
 
 
 def new_transaction(

@@ -475,6 +475,10 @@ class MemoryShard:
             waiting.cancel()
             self._committing.discard(waiting)
 
+    def is_committed(self, offset: int) -> bool:
+        self._check()
+        return self.log.high_watermark >= offset
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         self._check()
         call = _Call(self.clock.monotonic() + delay_s, callback)
