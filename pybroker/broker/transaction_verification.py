@@ -3,27 +3,16 @@ transactional id, and the channel to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Collection, Mapping
 
 from pybroker.broker.group_coordination import CoordinationRooms
 from pybroker.broker.transaction_coordination import TRANSACTION_TOPIC, TransactionCoordination
 from pybroker.config.broker_config import BrokerConfig
+from pybroker.coordinator.transactions.transaction import ProducerIdAndEpoch
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
-from pybroker.model import Endpoint
-from pybroker.peers.transaction_verifier import (
-    VERSION,
-    Channel,
-    LocalCoordinator,
-    RemoteCoordinator,
-    RemoteVerifier,
-)
+from pybroker.model import Endpoint, TopicPartition
+from pybroker.peers.transaction_verifier import Channel, RemoteCoordinator, Verifier
 from pybroker.replication.verification import TransactionVerification
-from pybroker.wire.api import ApiKey
-from pybroker.wire.messages.transactions import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
 
 
 class Verifying:
@@ -37,9 +26,9 @@ class Verifying:
         current: Callable[[], BrokerConfig],
     ) -> None:
         self._rooms = rooms
-        self._dispatcher = transactions.dispatcher
+        self._coordinator = transactions.service
         self._topic = transactions.topic
-        verifier = RemoteVerifier(self._find, self._channel_to)
+        verifier = Verifier(self._find, self._channel_to, rooms.broker_id, self._verify_here)
         self.stop = verifier.stop
         self.verification = TransactionVerification(
             verifier,
@@ -63,8 +52,6 @@ class Verifying:
         return self._topic.leader_of(self._topic.partition_of(transactional_id))
 
     def _channel_to(self, broker_id: int) -> Channel:
-        if broker_id == self._rooms.broker_id:
-            return LocalCoordinator(self._ask_itself)
         return RemoteCoordinator(
             lambda: self._endpoint(broker_id),
             client_id=f"broker-{self._rooms.broker_id}-transactions",
@@ -76,9 +63,12 @@ class Verifying:
         listener = self._rooms.config.inter_broker_listener
         return None if broker is None else broker.endpoint(listener)
 
-    async def _ask_itself(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        listener = self._rooms.config.inter_broker_listener
-        response = await self._dispatcher().call(
-            ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, listener, request
-        )
-        return cast("AddPartitionsToTxnResponse", response)
+    async def _verify_here(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        return await self._coordinator.verify(transactional_id, producer, partitions)

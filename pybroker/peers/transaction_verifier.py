@@ -1,5 +1,6 @@
-"""A leader's channels to transaction coordinators, which it asks whether partitions are in a
-transaction, by AddPartitionsToTxn with VerifyOnly (KIP-890).
+"""A leader's questions to transaction coordinators whether partitions are in a transaction
+(KIP-890). It asks the coordinators on other brokers by AddPartitionsToTxn with VerifyOnly, and
+those on its own broker by a direct call.
 
 The questions to one broker from one step of the event loop share one request. Further questions to
 that broker wait for the response and share the next request. So a broker with thousands of
@@ -63,15 +64,27 @@ class _Question:
     )
 
 
-class RemoteVerifier:
+Verify = Callable[[str, int, int, Collection[TopicPartition]], Awaitable[Errors]]
+"""Returns the code of each partition, from the coordinator on this broker. The arguments are those
+of `TransactionVerifier.verify`. Raises BrokerError."""
+
+
+class Verifier:
     """A `TransactionVerifier`. `find` returns the broker id of a transactional id's coordinator, or
-    raises BrokerError. `channel_to` returns a new channel to a broker."""
+    raises BrokerError. `channel_to` returns a new channel to another broker. `verify_here` asks the
+    coordinator on the broker `broker_id`, which is this broker."""
 
     def __init__(
-        self, find: Callable[[str], Awaitable[int]], channel_to: Callable[[int], Channel]
+        self,
+        find: Callable[[str], Awaitable[int]],
+        channel_to: Callable[[int], Channel],
+        broker_id: int,
+        verify_here: Verify,
     ) -> None:
         self._find = find
         self._channel_to = channel_to
+        self._broker_id = broker_id
+        self._verify_here = verify_here
         self._channels: dict[int, Channel] = {}
         self._waiting: dict[int, list[_Question]] = {}
         """Broker id -> the questions for its next request. A broker with an entry has a task."""
@@ -91,6 +104,14 @@ class RemoteVerifier:
         partitions: Collection[TopicPartition],
     ) -> Errors:
         broker_id = await self._find(transactional_id)
+        if broker_id == self._broker_id:
+            try:
+                found = await self._verify_here(
+                    transactional_id, producer_id, producer_epoch, partitions
+                )
+            except BrokerError as error:
+                raise BrokerError(_as_produce_error(error.code), error.detail) from error
+            return _not_confirmed(partitions, found)
         question = _Question(transactional_id, producer_id, producer_epoch, partitions)
         waiting = self._waiting.get(broker_id)
         if waiting is None:
@@ -176,49 +197,41 @@ def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
     whole request."""
     if response.error_code:
         code = error_code(response.error_code)
-        raise BrokerError(_AS_PRODUCE_ERRORS.get(code, code))
+        raise BrokerError(_as_produce_error(code))
     found: dict[str, Errors] = {}
     for transaction in response.transactions:
-        codes = {}
-        for topic in transaction.topics:
-            for row in topic.results:
-                code = error_code(row.error_code)
-                codes[TopicPartition(topic.name, row.partition_index)] = _AS_PRODUCE_ERRORS.get(
-                    code, code
-                )
-        found[transaction.transactional_id] = codes
+        found[transaction.transactional_id] = {
+            TopicPartition(topic.name, row.partition_index): error_code(row.error_code)
+            for topic in transaction.topics
+            for row in topic.results
+        }
     return found
 
 
+def _not_confirmed(partitions: Iterable[TopicPartition], codes: Errors) -> Errors:
+    """Return the error codes of those of the partitions that the coordinator has not confirmed. A
+    partition without a code is not confirmed."""
+    found = {}
+    for key in partitions:
+        code = codes.get(key, ErrorCode.INVALID_TXN_STATE)
+        if code is not ErrorCode.NONE:
+            found[key] = _as_produce_error(code)
+    return found
+
+
+def _as_produce_error(code: ErrorCode) -> ErrorCode:
+    return _AS_PRODUCE_ERRORS.get(code, code)
+
+
 def _settle(question: _Question, answers: Mapping[str, Errors], error: BrokerError | None) -> None:
-    """Answer a question, unless it is answered or its request was cancelled. A partition that the
-    response does not name is not confirmed."""
+    """Answer a question, unless it is answered or its request was cancelled."""
     if question.answer.done():
         return
     if error is not None:
         question.answer.set_exception(error)
         return
     codes = answers.get(question.transactional_id, {})
-    found = {key: codes.get(key, ErrorCode.INVALID_TXN_STATE) for key in question.partitions}
-    question.answer.set_result(
-        {key: code for key, code in found.items() if code is not ErrorCode.NONE}
-    )
-
-
-class LocalCoordinator:
-    """The channel of a broker to itself. `handle` is the broker's handler of AddPartitionsToTxn."""
-
-    def __init__(
-        self,
-        handle: Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]],
-    ) -> None:
-        self._handle = handle
-
-    async def ask(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        return await self._handle(request)
-
-    async def close(self) -> None:
-        """Do nothing: this channel has no connection."""
+    question.answer.set_result(_not_confirmed(question.partitions, codes))
 
 
 class RemoteCoordinator:

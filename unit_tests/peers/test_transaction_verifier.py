@@ -4,7 +4,7 @@ the codes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from pybroker.client.errors import ConnectionLost
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.model import Endpoint, TopicPartition
-from pybroker.peers.transaction_verifier import Channel, RemoteCoordinator, RemoteVerifier
+from pybroker.peers.transaction_verifier import Channel, RemoteCoordinator, Verifier
 from pybroker.wire.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -27,6 +27,15 @@ from unit_tests.peers.test_leader_channel import LeaderPort
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 U0 = TopicPartition("u", 0)
 NONE = ErrorCode.NONE
+HERE = 3
+CODES = [
+    (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+    (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
+    (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
+    (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+]
+"""The coordinator's code, and the producer's."""
 
 Asked = list[tuple[str, int, int, list[TopicPartition]]]
 
@@ -95,12 +104,22 @@ class FakeChannel:
 
 
 class Asking:
-    """A verifier, with a fake channel to each broker. Broker N is the coordinator of the
-    transactional id "tx-N"."""
+    """A verifier on broker HERE, with a fake channel to each other broker. Broker N is the
+    coordinator of the transactional id "tx-N"."""
 
     def __init__(self) -> None:
         self.channels: dict[int, FakeChannel] = {}
-        self.verifier = RemoteVerifier(self._find, self._channel_to)
+        self.verifier = Verifier(self._find, self._channel_to, HERE, self._verify_here)
+        self.code_here = NONE
+        self.error_here: BrokerError | None = None
+
+    async def _verify_here(
+        self, transactional_id: str, producer_id: int, epoch: int, keys: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        assert (transactional_id, producer_id, epoch) == (f"tx-{HERE}", 7, 3)
+        if self.error_here is not None:
+            raise self.error_here
+        return dict.fromkeys(keys, self.code_here)
 
     @staticmethod
     async def _find(transactional_id: str) -> int:
@@ -178,22 +197,26 @@ async def test_request_has_each_transactional_id_once() -> None:
     assert [asked[0][2:] for asked in channel.asked] == [(0, [T0]), (0, [T1]), (1, [T0])]
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
-        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
-        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
-        (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
-    ],
-)
+@pytest.mark.parametrize(("code", "expected"), CODES)
 async def test_codes_of_partitions(code: ErrorCode, expected: ErrorCode) -> None:
     asking = Asking()
     task = asking.ask("tx", T0, U0)
     await idle()
     await asking.channels[1].answer(code)
     assert await task == {T0: expected, U0: expected}
+
+
+@pytest.mark.parametrize(("code", "expected"), CODES)
+async def test_coordinator_on_the_same_broker_is_asked_directly(
+    code: ErrorCode, expected: ErrorCode
+) -> None:
+    asking = Asking()
+    assert await asking.ask(f"tx-{HERE}", T0, U0, epoch=3) == {}
+    asking.code_here = code
+    assert await asking.ask(f"tx-{HERE}", T0, U0, epoch=3) == {T0: expected, U0: expected}
+    asking.error_here = BrokerError(code, "the test refuses")
+    assert await asking.ask(f"tx-{HERE}", T0, epoch=3) is expected
+    assert asking.channels == {}
 
 
 @pytest.mark.parametrize(
@@ -270,8 +293,11 @@ async def test_request_to_another_broker_goes_over_a_connection(tmp_path: Path) 
         async def find(transactional_id: str) -> int:
             return 9
 
-        verifier = RemoteVerifier(
-            find, lambda _: RemoteCoordinator(lambda: endpoint, client_id="b", timeout_s=30)
+        verifier = Verifier(
+            find,
+            lambda _: RemoteCoordinator(lambda: endpoint, client_id="b", timeout_s=30),
+            HERE,
+            Asking()._verify_here,
         )
         for _ in range(2):
             assert await verifier.verify("tx", 7, 0, [T0]) == {T0: unknown}
