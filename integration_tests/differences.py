@@ -270,8 +270,8 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     ),
     "order of transactions": Difference(
         "transactions",
-        "Transactional ids and partitions are sorted. Apache's tool prints them in the order of"
-        " a hash table.",
+        "Transactional ids, producer ids and partitions are sorted. Apache's tool prints them in"
+        " the order of a hash table.",
         "The same cluster prints the same lines.",
         sorted,
         sorted,

@@ -78,6 +78,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_dump_tool",
         "test_transaction_log",
         "test_transaction_admin",
+        "test_transaction_admin_clusters",
         "test_tools",
         "test_old_tools",
         "test_verifiable_tools",

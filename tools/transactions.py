@@ -225,7 +225,8 @@ def describe_producers_command(
                 f"Failed to describe producers for partition {key} on {where}", error
             ) from (error)
 
-    rows = [producer_row(each) for each in common.run(work)]
+    found = sorted(common.run(work), key=lambda each: each.id)
+    rows = [producer_row(each) for each in found]
     show(PRODUCER_TITLES, rows, as_json=common.as_json)
 
 
