@@ -11,7 +11,11 @@ setup(
         Extension(
             "pybroker.records._speedups",
             ["pybroker/records/_speedups.pyx"],
-            depends=["pybroker/records/_columns.pxi", "pybroker/records/_key_table.pxi"],
+            depends=[
+                "pybroker/records/_columns.pxi",
+                "pybroker/records/_key_table.pxi",
+                "pybroker/records/_record_buffer.pxi",
+            ],
             optional=True,
         )
     ]

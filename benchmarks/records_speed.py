@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from types import ModuleType
 
-from pybroker.records import _pure
+from pybroker.records import _pure, _pure_record_buffer
 from pybroker.records.batch import TimestampType
 from pybroker.records.record import Record
 
@@ -54,10 +54,11 @@ def main() -> None:
             value: bytes = value,
             headers: tuple[tuple[str, bytes | None], ...] = headers,
         ) -> bytearray:
-            output = bytearray()
+            buffer = (_pure_record_buffer if module is _pure else module).RecordBuffer()
             for delta in range(count):
-                module.append_record(output, delta, delta, key, value, headers)
-            return output
+                buffer.append(NOW_MS + delta, key, value, headers, 1 << 40)
+            encoded: bytearray = buffer.encoded()
+            return encoded
 
         data = bytes(encode(_pure))
         if encode(_speedups) != data:

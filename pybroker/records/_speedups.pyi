@@ -9,14 +9,6 @@ IMPLEMENTATION: Final = "extension"
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
-def append_record(
-    output: bytearray,
-    timestamp_delta: int,
-    offset_delta: int,
-    key: Buffer | None,
-    value: Buffer | None,
-    headers: Iterable[tuple[str, Buffer | None]],
-) -> None: ...
 def read_records(
     data: bytes,
     record_count: int,
@@ -84,3 +76,41 @@ class KeyTable:
 
 def shift_times(payload: Buffer, record_count: int, shift: int) -> bytes: ...
 def sip_digest(data: bytes, secret: bytes) -> bytes: ...
+
+class RecordBuffer:
+    @property
+    def count(self) -> int: ...
+    @property
+    def base_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def full(self) -> bool: ...
+    @property
+    def size(self) -> int: ...
+    def append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        limit: int,
+    ) -> int: ...
+    def encoded(self) -> bytearray: ...
+    def release(self) -> None: ...
+
+def murmur2(data: bytes) -> int: ...
+def record_bytes(
+    values: list[Buffer | None], keys: list[Buffer | None] | None
+) -> tuple[int, int]: ...
+def append_records(
+    buffers: list[RecordBuffer | None],
+    values: list[bytes | None],
+    keys: list[bytes | None] | None,
+    timestamp: int,
+    start: int,
+    without_key: int,
+    limit: int,
+    room: int,
+    places: list[int],
+) -> tuple[int, int, int]: ...

@@ -273,49 +273,10 @@ cdef uint8_t *_put_bytes(uint8_t *at, bytes value) noexcept:
     return at + length
 
 
-cdef bytes _flat(object value):
-    if value is None or type(value) is bytes:
-        return value
-    return bytes(memoryview(value))
-
-
 cdef Py_ssize_t _field_size(bytes value) noexcept:
     return 1 if value is None else _varint_size(len(value)) + len(value)
 
 
-def append_record(
-    bytearray output not None, int64_t timestamp_delta, int32_t offset_delta, key, value, headers
-):
-    cdef Py_ssize_t before = len(output)
-    cdef Py_ssize_t size
-    cdef uint8_t *at
-    cdef list pairs = []
-    cdef bytes flat_key = _flat(key)
-    cdef bytes flat_value = _flat(value)
-    cdef bytes name_bytes
-    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
-    size += _field_size(flat_key) + _field_size(flat_value)
-    for name, header_value in headers:
-        name_bytes = (<str?> name).encode()
-        header_value = _flat(header_value)
-        pairs.append((name_bytes, header_value))
-        size += _field_size(name_bytes) + _field_size(header_value)
-    size += _varint_size(len(pairs))
-    if size > INT32_MAX:
-        raise ValueError(f"a record of {size} bytes does not fit into a batch")
-    PyByteArray_Resize(output, before + _varint_size(size) + size)
-    at = <uint8_t *> PyByteArray_AS_STRING(output) + before
-    at = _put_varint(at, size)
-    at[0] = 0
-    at = _put_varint(at + 1, timestamp_delta)
-    at = _put_varint(at, offset_delta)
-    at = _put_bytes(at, flat_key)
-    at = _put_bytes(at, flat_value)
-    at = _put_varint(at, len(pairs))
-    for name, header_value in pairs:
-        at = _put_bytes(at, name)
-        at = _put_bytes(at, header_value)
-
-
+include "_record_buffer.pxi"
 include "_columns.pxi"
 include "_key_table.pxi"

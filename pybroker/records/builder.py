@@ -20,9 +20,9 @@ from pybroker.records.batch import (
     seal,
 )
 from pybroker.records.compression import Codec, compress
-from pybroker.records.loops import append_record
+from pybroker.records.record_buffer import RecordBuffer
 
-_TIMESTAMP_MAX: Final = 2**63 - 1
+_UNLIMITED: Final = 2**62
 _RECORD_OVERHEAD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """The maximum number of bytes that a record's length, attributes, timestamp delta, offset delta,
 key length, value length and header count take together."""
@@ -36,19 +36,16 @@ class BatchBuilder:
 
     def __init__(self, codec: Codec = Codec.NONE) -> None:
         self._codec = codec
-        self._records = bytearray()
-        self._count = 0
-        self._base_timestamp = -1
-        self._max_timestamp = -1
+        self._records = RecordBuffer()
 
     @property
     def record_count(self) -> int:
-        return self._count
+        return self._records.count
 
     @property
     def estimated_size(self) -> int:
-        """The size of the batch before compression, in bytes, as `record_size_max` estimates it."""
-        return HEADER_SIZE + len(self._records)
+        """The size of the batch before compression, in bytes."""
+        return HEADER_SIZE + self._records.size
 
     def append(
         self,
@@ -57,24 +54,9 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] = (),
     ) -> None:
-        """Add a record. `timestamp` is in ms since 1970, -1 for none.
-
-        Raises ValueError for any other negative timestamp, for a distance from the first record's
-        timestamp that exceeds 64 bits, or for a header name that cannot be encoded in UTF-8; the
-        batch is then unchanged.
-        """
-        if not -1 <= timestamp <= _TIMESTAMP_MAX:
-            raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
-        base = timestamp if self._count == 0 else self._base_timestamp
-        if timestamp - base > _TIMESTAMP_MAX:
-            raise ValueError(
-                f"timestamp is {timestamp}, expected at most {base + _TIMESTAMP_MAX}, because the"
-                " first record of the batch has no timestamp"
-            )
-        append_record(self._records, timestamp - base, self._count, key, value, headers)
-        self._base_timestamp = base
-        self._max_timestamp = max(self._max_timestamp, timestamp)
-        self._count += 1
+        """Add a record. `timestamp` is in ms since 1970, -1 for none. Raises the errors of
+        `RecordBuffer.append`; the batch is then unchanged."""
+        self._records.append(timestamp, key, value, headers, _UNLIMITED)
 
     def build(
         self,
@@ -85,14 +67,15 @@ class BatchBuilder:
     ) -> bytes:
         """Return the encoded batch with the records that `append` has added, with base offset 0 as
         Kafka requires of producers. Raises ValueError if the batch has no records."""
-        if not self._count:
+        records = self._records
+        if not records.count:
             raise ValueError("the batch has no records: call append() before build()")
         return pack_batch(
-            compress(self._codec, self._records),
-            self._count,
+            compress(self._codec, records.encoded()),
+            records.count,
             attributes=self._codec | (TRANSACTIONAL_FLAG if transactional else 0),
-            base_timestamp=self._base_timestamp,
-            max_timestamp=self._max_timestamp,
+            base_timestamp=records.base_timestamp,
+            max_timestamp=records.max_timestamp,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pybroker.errors import CorruptionError
 from pybroker.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from pybroker.records.builder import pack_batch
-from pybroker.records.loops import append_record
+from pybroker.records.record_buffer import RecordBuffer
 from pybroker.records.record import Record
 
 VERSION: Final = 0
@@ -41,11 +41,12 @@ def build_end_transaction(
 ) -> bytes:
     """Return the encoded control batch that ends a producer's open transaction in one partition, by
     a commit or an abort as `marker` says."""
-    record = bytearray()
+    records = RecordBuffer()
     key = _KEY.pack(VERSION, marker.type)
-    append_record(record, 0, 0, key, _VALUE.pack(VERSION, marker.coordinator_epoch), ())
+    value = _VALUE.pack(VERSION, marker.coordinator_epoch)
+    records.append(timestamp_ms, key, value, (), len(key) + len(value))
     return pack_batch(
-        bytes(record),
+        bytes(records.encoded()),
         1,
         attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
         base_timestamp=timestamp_ms,

@@ -34,6 +34,7 @@ from unit_tests.records.vocabulary import (
     TRICKY,
     around,
     batch_of,
+    buffers_of,
     changed,
     decoded,
     fields_of,
@@ -186,9 +187,10 @@ def test_any_records_are_decoded_as_built(
     name: str, fields: list[tuple[int, bytes | None, bytes | None, tuple[()]]]
 ) -> None:
     loops = implementation(name)
-    data = bytearray()
+    buffer = buffers_of(loops).RecordBuffer()
     for index, (timestamp, key, value, headers) in enumerate(fields):
-        loops.append_record(data, timestamp - fields[0][0], index, key, value, headers)
+        assert buffer.append(timestamp, key, value, headers, 1 << 40) == index
+    data = buffer.encoded()
     count = len(fields)
     kind = TimestampType.CREATE_TIME
     found = loops.read_records(bytes(data), count, 10, count - 1, fields[0][0], None, kind, Record)

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
 from pybroker.ports import Buffer
-from pybroker.records import builder, control, record, validate
+from pybroker.records import _pure_record_buffer, builder, control, record, validate
 from pybroker.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_header, seal
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
@@ -43,10 +43,15 @@ def implementation(name: str) -> ModuleType:
         return pytest.skip("needs the compiled module: python setup.py build_ext --inplace")
 
 
+def buffers_of(loops: ModuleType) -> ModuleType:
+    """Return the module with the `RecordBuffer` of the same implementation as `loops`."""
+    return loops if hasattr(loops, "RecordBuffer") else _pure_record_buffer
+
+
 def use(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
     """Replace the loops over records in the whole package with those of the module `loops`."""
     for module in (builder, control):
-        monkeypatch.setattr(module, "append_record", loops.append_record)
+        monkeypatch.setattr(module, "RecordBuffer", buffers_of(loops).RecordBuffer)
     monkeypatch.setattr(record, "read_records", loops.read_records)
     monkeypatch.setattr(validate, "scan_records", loops.scan_records)
 

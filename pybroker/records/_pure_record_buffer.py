@@ -1,0 +1,184 @@
+"""The encoded records of a batch under construction, in Python.
+
+`_record_buffer.pxi` is the same code in C: change both together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.ports import Buffer
+from pybroker.records._pure import append_record
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_OVERHEAD_MAX: Final = 36
+"""The maximum size of a record's fields without the key and the value, and without headers."""
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+class RecordBuffer:
+    """The records of a batch under construction, already encoded.
+
+    `count` is the number of records, `size` is their size in bytes without the batch header.
+    `base_timestamp` and `max_timestamp` are in ms since 1970 as in the batch header, -1 without
+    records. `full` tells whether another record of the size of the last record would not fit.
+    """
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.count = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.full = False
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        limit: int,
+    ) -> int:
+        """Append a record and return its index. Return -1 if the buffer has records and its size
+        would exceed `limit`. A first record may exceed `limit`. `timestamp` is in ms since 1970, -1
+        for none.
+
+        Raises ValueError for any other negative timestamp, for a distance from the first record's
+        timestamp that exceeds 64 bits, for a record of 2 GiB, or for a header name that cannot be
+        encoded in UTF-8; TypeError for a key, a value or a header of another type. The buffer is
+        then unchanged.
+        """
+        pairs = [
+            (_header_name(name), to_bytes(content, f"header {name}")) for name, content in headers
+        ]
+        base = timestamp if self.count == 0 else self.base_timestamp
+        if timestamp < -1:
+            raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
+        if timestamp - base > _INT64_MAX:
+            raise ValueError(
+                f"timestamp is {timestamp}, expected at most {base + _INT64_MAX}, because the"
+                " first record of the batch has no timestamp"
+            )
+        record = bytearray()
+        append_record(
+            record,
+            timestamp - base,
+            self.count,
+            to_bytes(key, "key"),
+            to_bytes(value, "value"),
+            pairs,
+        )
+        if len(record) > _INT32_MAX:
+            raise ValueError(f"a record of {len(record)} bytes does not fit into a batch")
+        size = len(self._data) + len(record)
+        if self.count and size > limit:
+            return -1
+        self._data += record
+        self.base_timestamp = base
+        self.max_timestamp = max(self.max_timestamp, timestamp)
+        self.count += 1
+        self.full = size + len(record) > limit
+        return self.count - 1
+
+    def encoded(self) -> bytearray:
+        """Return the encoded records, not a copy."""
+        return self._data
+
+    def release(self) -> None:
+        """Release the memory of the encoded records. The other attributes keep their values."""
+        self._data = bytearray()
+
+
+def to_bytes(value: Buffer | None, what: str) -> bytes | None:
+    """Return the value as bytes, None for None. Raises TypeError for another type; `what` names the
+    field in the message."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"the {what} of a record must be bytes, not {type(value).__name__}")
+
+
+def record_bytes(values: list[Buffer | None], keys: list[Buffer | None] | None) -> tuple[int, int]:
+    """Replace all values and keys with bytes. Return the total size of values and keys, and the
+    largest size of a value with its key, in bytes. Raises TypeError for another type, ValueError if
+    the lists differ in length."""
+    if keys is not None and len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
+    sizes = [0] * len(values)
+    for what, column in (("value", values), ("key", keys or [])):
+        for index, item in enumerate(column):
+            column[index] = to_bytes(item, f"{what} {index}")
+            sizes[index] += len(item or b"")
+    return sum(sizes), max(sizes, default=0)
+
+
+def append_records(
+    buffers: list[RecordBuffer | None],
+    values: list[bytes | None],
+    keys: list[bytes | None] | None,
+    timestamp: int,
+    start: int,
+    without_key: int,
+    limit: int,
+    room: int,
+    places: list[int],
+) -> tuple[int, int, int]:
+    """Append the records from the index `start` on, each to the buffer of its partition, until a
+    record does not fit. Add the partition of each appended record to `places`.
+
+    A record with a key goes to the partition that Kafka's Java client chooses; there is one buffer,
+    or None, for each partition. A record without a key goes to the partition `without_key`. A
+    record does not fit if its buffer is None, if the buffer would exceed `limit` bytes, or if all
+    appended records might exceed `room` bytes. Return the index of this record, its partition, and
+    the size of the appended records in bytes. If all records fit, the index is the number of
+    values.
+    """
+    used = 0
+    at = without_key
+    for index in range(start, len(values)):
+        value = values[index]
+        key = None if keys is None else keys[index]
+        at = without_key if key is None else (murmur2(key) & _POSITIVE) % len(buffers)
+        buffer = buffers[at]
+        bound = used + _OVERHEAD_MAX + len(key or b"") + len(value or b"")
+        if buffer is None or bound > room:
+            return index, at, used
+        before = buffer.size
+        if buffer.append(timestamp, key, value, (), limit) < 0:
+            return index, at, used
+        used += buffer.size - before
+        places.append(at)
+    return len(values), at, used
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit MurmurHash2 of `data` with the seed of Kafka's clients, unsigned."""
+    whole = len(data) & ~3
+    state = (_SEED ^ len(data)) & _MASK
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        word = word * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        state = (state * _MULTIPLIER & _MASK) ^ word
+    rest = data[whole:]
+    if rest:
+        state = (state ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _MASK
+    state = (state ^ state >> 13) * _MULTIPLIER & _MASK
+    return state ^ state >> 15
+
+
+def _header_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a header name must be str, not {type(name).__name__}")
+    name.encode()  # a UnicodeEncodeError is a ValueError
+    return name

@@ -1,0 +1,187 @@
+# The encoded records of a batch under construction, compiled. `_pure_record_buffer.py` describes
+# the classes and functions.
+
+
+cdef bytes _octets(object value, str what):
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"the {what} of a record must be bytes, not {type(value).__name__}")
+
+
+cdef bytes _header_name(object name):
+    if not isinstance(name, str):
+        raise TypeError(f"a header name must be str, not {type(name).__name__}")
+    return (<str> name).encode()
+
+
+cdef class RecordBuffer:
+    cdef bytearray _data
+    cdef readonly int64_t count
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly bint full
+
+    def __init__(self):
+        self._data = bytearray()
+        self.count = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.full = False
+
+    @property
+    def size(self):
+        return len(self._data)
+
+    def append(self, int64_t timestamp, key, value, headers, Py_ssize_t limit):
+        cdef bytes flat_key = _octets(key, "key")
+        cdef bytes flat_value = _octets(value, "value")
+        cdef bytes name_bytes
+        cdef list pairs = None
+        cdef Py_ssize_t header_bytes = 1
+        if headers is not _no_headers:
+            pairs = []
+            for name, content in headers:
+                name_bytes = _header_name(name)
+                content = _octets(content, f"header {name}")
+                pairs.append((name_bytes, content))
+                header_bytes += _field_size(name_bytes) + _field_size(content)
+            header_bytes += _varint_size(len(pairs)) - 1
+        return self._append(timestamp, flat_key, flat_value, pairs, header_bytes, limit)
+
+    cdef int64_t _append(
+        self, int64_t timestamp, bytes key, bytes value, list pairs, Py_ssize_t header_bytes,
+        Py_ssize_t limit,
+    ) except -2:
+        cdef int64_t base = timestamp if self.count == 0 else self.base_timestamp
+        cdef Py_ssize_t before = len(self._data)
+        cdef Py_ssize_t size, taken
+        cdef uint8_t *at
+        if timestamp < -1:
+            raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
+        if base < 0 and timestamp > INT64_MAX + base:
+            raise ValueError(
+                f"timestamp is {timestamp}, expected at most {INT64_MAX + base}, because the"
+                " first record of the batch has no timestamp"
+            )
+        size = 1 + _varint_size(timestamp - base) + _varint_size(self.count)
+        size += _field_size(key) + _field_size(value) + header_bytes
+        if size > INT32_MAX:
+            raise ValueError(f"a record of {size} bytes does not fit into a batch")
+        taken = _varint_size(size) + size
+        if self.count and before + taken > limit:
+            return -1
+        PyByteArray_Resize(self._data, before + taken)
+        at = <uint8_t *> PyByteArray_AS_STRING(self._data) + before
+        at = _put_varint(at, size)
+        at[0] = 0
+        at = _put_varint(at + 1, timestamp - base)
+        at = _put_varint(at, self.count)
+        at = _put_bytes(at, key)
+        at = _put_bytes(at, value)
+        if pairs is None:
+            at[0] = 0
+        else:
+            at = _put_varint(at, len(pairs))
+            for name, content in pairs:
+                at = _put_bytes(at, name)
+                at = _put_bytes(at, content)
+        self.base_timestamp = base
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+        self.full = before + 2 * taken > limit
+        return self.count - 1
+
+    def encoded(self):
+        return self._data
+
+    def release(self):
+        self._data = bytearray()
+
+
+cdef object _no_headers = ()
+
+
+cdef uint32_t _murmur2(const uint8_t *data, Py_ssize_t length) noexcept nogil:
+    cdef uint32_t multiplier = 0x5BD1E995
+    cdef uint32_t state = <uint32_t> 0x9747B28C ^ <uint32_t> length
+    cdef uint32_t word
+    while length >= 4:
+        word = data[0] | data[1] << 8 | data[2] << 16 | <uint32_t> data[3] << 24
+        word *= multiplier
+        word ^= word >> 24
+        word *= multiplier
+        state = (state * multiplier) ^ word
+        data += 4
+        length -= 4
+    if length == 3:
+        state ^= <uint32_t> data[2] << 16
+    if length >= 2:
+        state ^= <uint32_t> data[1] << 8
+    if length >= 1:
+        state = (state ^ data[0]) * multiplier
+    state = (state ^ state >> 13) * multiplier
+    return state ^ state >> 15
+
+
+def murmur2(bytes data not None):
+    return _murmur2(<const uint8_t *> PyBytes_AS_STRING(data), len(data))
+
+
+cdef enum:
+    OVERHEAD_MAX = 36
+
+
+cdef inline Py_ssize_t _weight(bytes value) noexcept:
+    return 0 if value is None else len(value)
+
+
+def record_bytes(list values not None, list keys):
+    cdef Py_ssize_t total = 0, largest = 0, size, index
+    if keys is not None and len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys for {len(values)} values, expected a key for each")
+    for index in range(len(values)):
+        value = values[index]
+        if value is not None and type(value) is not bytes:
+            values[index] = value = _octets(value, f"value {index}")
+        size = 0 if value is None else len(<bytes> value)
+        if keys is not None:
+            key = keys[index]
+            if key is not None and type(key) is not bytes:
+                keys[index] = key = _octets(key, f"key {index}")
+            size += 0 if key is None else len(<bytes> key)
+        total += size
+        if size > largest:
+            largest = size
+    return total, largest
+
+
+def append_records(
+    list buffers not None, list values not None, list keys, int64_t timestamp, Py_ssize_t start,
+    Py_ssize_t without_key, Py_ssize_t limit, Py_ssize_t room, list places not None,
+):
+    cdef Py_ssize_t index = start, at = without_key, before, used = 0
+    cdef RecordBuffer buffer
+    cdef bytes key = None
+    cdef bytes value
+    while index < len(values):
+        value = values[index]
+        if keys is not None:
+            key = keys[index]
+            if key is None:
+                at = without_key
+            else:
+                at = _murmur2(<const uint8_t *> PyBytes_AS_STRING(key), len(key)) & 0x7FFFFFFF
+                at %= len(buffers)
+        buffer = buffers[at]
+        if buffer is None or used + OVERHEAD_MAX + _weight(key) + _weight(value) > room:
+            break
+        before = len(buffer._data)
+        if buffer._append(timestamp, key, value, None, 1, limit) < 0:
+            break
+        used += len(buffer._data) - before
+        places.append(at)
+        index += 1
+    return index, at, used

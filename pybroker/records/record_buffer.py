@@ -1,0 +1,31 @@
+"""The choice of the implementation that encodes records for producers: the compiled one if it
+exists, otherwise the one in Python. `_pure_record_buffer.py` describes both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["RecordBuffer", "append_records", "murmur2", "record_bytes"]
+
+if TYPE_CHECKING:
+    from pybroker.records._pure_record_buffer import (
+        RecordBuffer,
+        append_records,
+        murmur2,
+        record_bytes,
+    )
+else:
+    try:
+        from pybroker.records._speedups import (
+            RecordBuffer,
+            append_records,
+            murmur2,
+            record_bytes,
+        )
+    except ImportError:
+        from pybroker.records._pure_record_buffer import (
+            RecordBuffer,
+            append_records,
+            murmur2,
+            record_bytes,
+        )
