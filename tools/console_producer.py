@@ -4,6 +4,7 @@ of standard input becomes a record; its bytes are sent unchanged."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -13,8 +14,8 @@ from typing import NamedTuple
 
 import click
 
-from pybroker.client.accumulator import RecordMetadata
-from pybroker.client.errors import ClientError
+from pybroker.client.deliveries import Delivery
+from pybroker.client.errors import ClientError, DeliveryFailed
 from pybroker.client.producer import Producer
 from pybroker.config.properties import parse_overrides
 from pybroker.records.record import Headers
@@ -257,7 +258,8 @@ async def send_lines(
             delivery = await producer.send(topic, value, key=key, headers=headers)
             failures.watch(delivery, key, value)
             if sync:
-                await asyncio.wait([delivery])
+                with contextlib.suppress(DeliveryFailed):  # `failures` prints it
+                    await delivery
             elif failures.unconfirmed >= UNCONFIRMED_MAX:
                 await producer.flush()
     return EXIT_FAILED if failures.count else 0
@@ -271,12 +273,10 @@ class Failures:
         self.unconfirmed = 0
         self.count = 0
 
-    def watch(
-        self, delivery: asyncio.Future[RecordMetadata], key: bytes | None, value: bytes | None
-    ) -> None:
+    def watch(self, delivery: Delivery, key: bytes | None, value: bytes | None) -> None:
         self.unconfirmed += 1
 
-        def done(outcome: asyncio.Future[RecordMetadata]) -> None:
+        def done(outcome: Delivery) -> None:
             self.unconfirmed -= 1
             error = outcome.exception()
             if isinstance(error, ClientError):

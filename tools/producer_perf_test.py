@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from pybroker.client.accumulator import RecordMetadata
+from pybroker.client.deliveries import Delivery
 from pybroker.client.producer import Producer
 from pybroker.config.properties import parse_overrides, read_properties
 from pybroker.tools._cli import (
@@ -367,10 +367,8 @@ class Test:
         if transaction_begun is not None:
             await self._producer.commit_transaction()
 
-    def _observer(
-        self, begun: float, size: int
-    ) -> Callable[[asyncio.Future[RecordMetadata]], None]:
-        def observe(delivery: asyncio.Future[RecordMetadata]) -> None:
+    def _observer(self, begun: float, size: int) -> Callable[[Delivery], None]:
+        def observe(delivery: Delivery) -> None:
             error = delivery.exception()
             if error is None:
                 now = time.monotonic()

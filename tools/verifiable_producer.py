@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pybroker.client.accumulator import RecordMetadata
+from pybroker.client.deliveries import Delivery
 from pybroker.client.errors import ClientError
 from pybroker.client.producer import Producer
 from pybroker.tools._cli import (
@@ -168,9 +168,7 @@ class VerifiableProducer:
             self._print_failure(key, value, error)
             return
 
-        def settled(outcome: asyncio.Future[RecordMetadata]) -> None:
-            if outcome.cancelled():
-                return
+        def settled(outcome: Delivery) -> None:
             error = outcome.exception()
             if error is not None:
                 self._print_failure(key, value, error)

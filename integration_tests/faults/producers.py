@@ -21,7 +21,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
 from integration_tests.faults.settings import Settings
-from pybroker.client import Producer, RecordMetadata
+from pybroker.client import Delivery, Producer
 from pybroker.client.errors import ClientError
 from pybroker.testing.history.ops import OpsLog
 from pybroker.testing.history.values import Identity, make_value
@@ -234,10 +234,7 @@ class OurProducer:
         else:
             delivery.add_done_callback(lambda done: self._delivered(partition, value, done))
 
-    def _delivered(self, partition: int, value: str, done: asyncio.Future[RecordMetadata]) -> None:
-        if done.cancelled():
-            self._values.given_up(value, "cancelled", definite=False)
-            return
+    def _delivered(self, partition: int, value: str, done: Delivery) -> None:
         error = done.exception()
         if error is None:
             self._values.stored(partition, value, done.result().offset)

@@ -11,7 +11,6 @@ retry may help, `definite` whether it is certain that the broker did nothing. Fo
         print((await delivery).offset)
 """
 
-from pybroker.client.accumulator import RecordMetadata
 from pybroker.client.admin.admin import Admin
 from pybroker.client.admin.cluster import BrokerVersions, ClusterDescription
 from pybroker.client.admin.configs import (
@@ -40,6 +39,7 @@ from pybroker.client.admin.partitions import (
 )
 from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.consumer import Consumer
+from pybroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from pybroker.client.epoch_lookup import EpochEnd
 from pybroker.client.errors import (
     AbortableTransactionError,
@@ -75,6 +75,7 @@ from pybroker.client.errors import (
     TransactionConflict,
     TransactionError,
     UnsupportedByBroker,
+    WouldBlock,
 )
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
@@ -124,6 +125,8 @@ __all__ = [
     "DamagedRecords",
     "DeadlinePassed",
     "DeletedRecords",
+    "Deliveries",
+    "Delivery",
     "DeliveryFailed",
     "ElectionType",
     "EpochEnd",
@@ -174,4 +177,5 @@ __all__ = [
     "TransactionConflict",
     "TransactionError",
     "UnsupportedByBroker",
+    "WouldBlock",
 ]

@@ -7,42 +7,17 @@ monotonic clock. A partition's queue has the records in the order of `send`.
 
 from __future__ import annotations
 
-import asyncio
-import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pybroker.client.deliveries import Outcome, Waiter
 from pybroker.client.sequences import SequenceState
 from pybroker.model import TopicPartition
+from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE
-from pybroker.records.record import Headers
-
-
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
-    """The position of a record that the broker has stored. `offset` is -1 if it is unknown, as
-    always with acks=0. `timestamp` is in ms since 1970: the producer's, or the broker's for a topic
-    with LogAppendTime."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-
-
-@dataclass(slots=True, eq=False)
-class PendingRecord:
-    """A record that the application has sent and whose delivery is open. `timestamp` is in ms since
-    1970, `size` is an upper bound of its bytes in a batch. `delivery` is the future that
-    `Producer.send` returned."""
-
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    delivery: asyncio.Future[RecordMetadata]
-    size: int
+from pybroker.records.record import Record
+from pybroker.records.record_buffer import RecordBuffer
 
 
 @dataclass(slots=True, eq=False)
@@ -55,23 +30,76 @@ class ProducerBatch:
     partition's sequence numbers. `maybe_written` is true if an earlier attempt may have written the
     batch to the log. `expired` is true if the records have failed, but the producer still waits for
     the response.
+
+    `records` are the encoded records, released once `payload` has them compressed. `memory` is the
+    number of bytes that the batch has taken from the memory budget. `halves` are the two batches
+    that replace a split batch. `outcome` is None until the batch is delivered or has failed;
+    `waiters` wait for it.
     """
 
     topic_partition: TopicPartition
     ordinal: tuple[int, ...]
     created: float
-    records: list[PendingRecord] = field(default_factory=list)
-    size: int = HEADER_SIZE
+    records: RecordBuffer = field(default_factory=RecordBuffer)
+    memory: int = 0
     closed: bool = False
     attempts: int = 0
     next_try: float = 0.0
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
+    payload: bytes | None = None
     encoded: bytes | None = None
     maybe_written: bool = False
     expired: bool = False
     last_error: BaseException | None = None
+    halves: tuple[ProducerBatch, ProducerBatch] | None = None
+    outcome: Outcome | None = None
+    waiters: list[Waiter] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return self.records.count
+
+    @property
+    def size(self) -> int:
+        """The size of the batch before compression, in bytes."""
+        return HEADER_SIZE + self.memory
+
+    @property
+    def settled(self) -> bool:
+        """Return whether each record has an outcome."""
+        if self.halves is not None:
+            return all(half.settled for half in self.halves)
+        return self.outcome is not None
+
+    def at(self, index: int) -> tuple[ProducerBatch, int]:
+        """Return the batch that has the record `index` now, and the record's place in it. This is
+        another batch if this batch was split."""
+        batch = self
+        while batch.halves is not None:
+            first, second = batch.halves
+            batch, index = (first, index) if index < first.count else (second, index - first.count)
+        return batch, index
+
+    def update_memory(self) -> int:
+        """Set `memory` to the size of the records, and return the increase."""
+        before, self.memory = self.memory, self.records.size
+        return self.memory - before
+
+    def settle(self, outcome: Outcome) -> None:
+        """Set the outcome of all records, and release their memory. Only the first outcome
+        counts."""
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        self.records.release()
+        self.payload = self.encoded = None
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_result(None)
 
     @property
     def has_sequence(self) -> bool:
@@ -82,21 +110,35 @@ class ProducerBatch:
         self.encoded = None
 
 
-class Appended(enum.IntEnum):
-    """The effect of `Accumulator.append` on the batches of the record's partition."""
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The place of an appended record: the index `index` in `batch`. `size` is its size in bytes.
+    `began` tells that the record is the first of a new batch, which the sender must schedule."""
 
-    JOINED = 0
-    """The record was added to the last batch, which the sender knows already."""
-    BEGAN = 1
-    """The record is the first of a new batch, which the sender must schedule."""
-    FILLED = 2
-    """The batch of the record has no space for another record of the same size, so the sender may
-    send the batch at once."""
+    batch: ProducerBatch
+    index: int
+    size: int
+    began: bool
+
+    @property
+    def filled(self) -> bool:
+        """Return whether the batch has no space for another record of the same size, so that the
+        sender may send the batch at once."""
+        return self.batch.records.full
 
 
 class PartitionQueue:
     """The batches of one partition. `waiting` has those that wait to be sent, oldest first.
-    `in_flight` has those that were sent and whose response the producer awaits."""
+    `in_flight` has those that were sent and whose response the producer awaits.
+
+    `last` is the last batch that was begun. Unless it is closed, it is the last of `waiting` and
+    accepts more records.
+    """
+
+    __slots__ = (
+        "_bytes_before", "in_flight", "last", "next_ordinal", "sequences", "topic_partition",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -104,6 +146,32 @@ class PartitionQueue:
         self.in_flight: list[ProducerBatch] = []
         self.sequences = SequenceState()
         self.next_ordinal = 0
+        self.last: ProducerBatch | None = None
+        self._bytes_before = 0
+
+    @property
+    def bytes_total(self) -> int:
+        """The size of all records that the queue has ever accepted, in bytes."""
+        return self._bytes_before + (self.last.memory if self.last is not None else 0)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether no batch waits or is in flight."""
+        return not self.waiting and not self.in_flight
+
+    def begin(self, batch: ProducerBatch) -> None:
+        """Close the last batch, and begin `batch` behind it."""
+        self._bytes_before = self.bytes_total
+        if self.last is not None:
+            self.last.closed = True
+        self.last = batch
+        self.next_ordinal += 1
+        self.waiting.append(batch)
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """Remove a waiting batch, which will not be sent."""
+        batch.closed = True
+        self.waiting.remove(batch)
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Move `batch` from the batches in flight back into the queue, before all later batches, so
@@ -132,8 +200,8 @@ class PartitionQueue:
 class Accumulator:
     """The unsent and unanswered batches of a producer, in one queue for each partition.
 
-    Only the last batch of a queue accepts records. The batch is closed when the next record does
-    not fit, or when the sender sends the batch. `flushing` is the number of calls of `flush` that
+    Only the last batch of a queue accepts records. The batch is closed when the next batch begins,
+    or when the sender sends the batch. `flushing` is the number of calls of `flush` that
     wait. While it is above 0, no batch waits for linger.ms.
     """
 
@@ -144,34 +212,58 @@ class Accumulator:
         self._linger_s = linger_s
         self._idempotent = idempotent
         self._in_flight_max = in_flight_max if idempotent else 1
+        self.records_max = batch_size - HEADER_SIZE
+        """The maximum size of a batch's records in bytes, unless it has only one record."""
         self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self._active: dict[TopicPartition, PartitionQueue] = {}
+        """The queues that are not empty, and some that have become empty."""
         self.flushing = 0
 
-    def append(
-        self, topic_partition: TopicPartition, record: PendingRecord, now: float
-    ) -> Appended:
-        """Add a record to the last batch of its partition, or to a new batch if it does not fit.
-        Return the effect on the partition's batches."""
+    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """Return the queue of a partition, a new one at the first call."""
         queue = self.queues.get(topic_partition)
         if queue is None:
             queue = self.queues[topic_partition] = PartitionQueue(topic_partition)
-        last = queue.waiting[-1] if queue.waiting else None
-        done = Appended.JOINED
-        if last is None or last.closed or last.size + record.size > self._batch_size:
-            if last is not None:
-                last.closed = True
-            last = ProducerBatch(topic_partition, (queue.next_ordinal,), created=now)
-            queue.next_ordinal += 1
-            queue.waiting.append(last)
-            done = Appended.BEGAN
-        last.records.append(record)
-        last.size += record.size
-        return Appended.FILLED if last.size + record.size > self._batch_size else done
+        return queue
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        now: float,
+    ) -> Appended:
+        """Add a record to the last batch of its partition, or to a new batch if it does not fit.
+        Raises the errors of `RecordBuffer.append`; the queue is then unchanged."""
+        last = queue.last
+        if last is not None and not last.closed:
+            index = last.records.append(timestamp, key, value, headers, self.records_max)
+            if index >= 0:
+                return Appended(last, index, last.update_memory(), began=False)
+        batch = ProducerBatch(queue.topic_partition, (queue.next_ordinal,), created=now)
+        batch.records.append(timestamp, key, value, headers, self.records_max)
+        size = batch.update_memory()
+        self.begin(queue, batch)
+        return Appended(batch, 0, size, began=True)
+
+    def begin(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Begin `batch` as the last batch of the queue."""
+        queue.begin(batch)
+        self._active[queue.topic_partition] = queue
+
+    def active(self) -> list[PartitionQueue]:
+        """Return the queues that are not empty."""
+        found = [queue for queue in self._active.values() if not queue.empty]
+        if len(found) < len(self._active):
+            self._active = {queue.topic_partition: queue for queue in found}
+        return found
 
     def ready(self, now: float) -> Iterator[PartitionQueue]:
         """Yield the partition queues whose oldest waiting batch the sender may send at the time
         `now`."""
-        for queue in self.queues.values():
+        for queue in self.active():
             if queue.waiting and self._may_send(queue) and self._due(queue) <= now:
                 yield queue
 
@@ -180,7 +272,7 @@ class Accumulator:
         there is no such batch."""
         moments = [
             due
-            for queue in self.queues.values()
+            for queue in self.active()
             if queue.waiting and self._may_send(queue) and (due := self._due(queue)) > now
         ]
         return min(moments, default=None)
@@ -196,20 +288,17 @@ class Accumulator:
     @property
     def outstanding(self) -> bool:
         """Return whether any batch of any partition waits or is in flight."""
-        return any(queue.waiting or queue.in_flight for queue in self.queues.values())
+        return bool(self.active())
 
     def holds(self, topic: str) -> bool:
         """Return whether any batch of the topic waits or is in flight."""
-        return any(
-            key.topic == topic and bool(queue.waiting or queue.in_flight)
-            for key, queue in self.queues.items()
-        )
+        return any(queue.topic_partition.topic == topic for queue in self.active())
 
     def batches(self) -> list[ProducerBatch]:
         """Return all batches that wait or are in flight, without those that have expired."""
         return [
             batch
-            for queue in self.queues.values()
+            for queue in self.active()
             for batch in (*queue.in_flight, *queue.waiting)
             if not batch.expired
         ]
@@ -221,7 +310,7 @@ class Accumulator:
         batch = queue.waiting[0]
         if batch.attempts:
             return batch.next_try
-        full = batch.closed or len(queue.waiting) > 1 or batch.size >= self._batch_size
+        full = batch.closed or len(queue.waiting) > 1 or batch.records.full
         if full or self.flushing:
             return batch.created
         return batch.created + self._linger_s
@@ -249,20 +338,39 @@ class Accumulator:
             batch.has_sequence and any(other.ordinal < batch.ordinal for other in queue.in_flight)
         )
 
-    def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def split(self, queue: PartitionQueue, batch: ProducerBatch, records: Sequence[Record]) -> None:
         """Replace `batch`, which is in flight and too large for the broker, with two batches of
-        half its records. Both wait at its place in the queue, without sequence numbers. The batch
-        must have at least two records."""
+        half its records. Both wait at its place in the queue, without sequence numbers. `records`
+        are the records of the batch, at least two."""
         queue.in_flight.remove(batch)
-        middle = len(batch.records) // 2
-        for half_number, records in enumerate((batch.records[:middle], batch.records[middle:])):
-            half = ProducerBatch(
-                batch.topic_partition,
-                (*batch.ordinal, half_number),
-                created=batch.created,
-                records=records,
-                size=HEADER_SIZE + sum(record.size for record in records),
-                closed=True,
-                maybe_written=batch.maybe_written,
+        middle = len(records) // 2
+        first, second = (
+            self._half(batch, number, part)
+            for number, part in enumerate((records[:middle], records[middle:]))
+        )
+        second.memory = batch.memory - first.memory
+        for waiter in batch.waiters:
+            half, waiter.index = (
+                (first, waiter.index) if waiter.index < middle else (second, waiter.index - middle)
             )
-            queue.insert(half)
+            half.waiters.append(waiter)
+        batch.waiters = []
+        batch.halves = first, second
+        queue.insert(first)
+        queue.insert(second)
+
+    @staticmethod
+    def _half(batch: ProducerBatch, number: int, records: Sequence[Record]) -> ProducerBatch:
+        half = ProducerBatch(
+            batch.topic_partition,
+            (*batch.ordinal, number),
+            created=batch.created,
+            closed=True,
+            maybe_written=batch.maybe_written,
+        )
+        for record in records:
+            half.records.append(
+                record.timestamp, record.key, record.value, record.headers, batch.memory
+            )
+        half.update_memory()
+        return half

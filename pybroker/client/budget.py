@@ -27,6 +27,15 @@ class MemoryBudget:
         self.used += size
         return True
 
+    @property
+    def free(self) -> int:
+        """The number of bytes that can be taken without waiting."""
+        return 0 if self._waiting else self.limit - self.used
+
+    def has(self, size: int) -> bool:
+        """Return whether `size` bytes are free, and no request waits."""
+        return size <= self.free
+
     async def take(self, size: int, timeout_s: float) -> None:
         """Wait until `size` bytes are free, and take them from the budget. Raises TimeoutError,
         without taking any bytes, after `timeout_s`. `size` must not exceed the limit."""

@@ -152,7 +152,17 @@ class RecordTooLarge(ClientError):
 
 class BufferExhausted(ClientError):
     """The producer's buffer (buffer.memory) was full for max.block.ms, so `send` did not accept the
-    record."""
+    record. `accepted` is the number of records that `send_many` accepted before; 0 for `send`."""
+
+    retriable = True
+
+    def __init__(self, text: str, *, accepted: int = 0) -> None:
+        super().__init__(text)
+        self.accepted = accepted
+
+
+class WouldBlock(ClientError):
+    """`send_nowait` cannot accept the record without waiting. `await send(...)` waits."""
 
     retriable = True
 

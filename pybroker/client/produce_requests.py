@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pybroker.client.accumulator import PendingRecord, ProducerBatch
-from pybroker.client.errors import ClientError
+from pybroker.client.accumulator import ProducerBatch
 from pybroker.client.options import ProducerOptions
-from pybroker.records.builder import BatchBuilder
-from pybroker.records.compression import Codec
+from pybroker.records.batch import TRANSACTIONAL_FLAG
+from pybroker.records.builder import pack_batch
+from pybroker.records.compression import Codec, compress
+from pybroker.records.record import Record, decode_records
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -18,13 +19,28 @@ from pybroker.wire.messages.produce import (
 
 
 def encode(batch: ProducerBatch, codec: Codec, transactional: bool) -> bytes:
-    """Return the batch as bytes, with its sequence numbers if it has any."""
-    builder = BatchBuilder(codec)
-    for record in batch.records:
-        builder.append(record.timestamp, record.key, record.value, record.headers)
-    return builder.build(
-        batch.producer_id, batch.producer_epoch, batch.base_sequence, transactional=transactional
+    """Return the batch as bytes, with its sequence numbers if it has any. The first call compresses
+    the records."""
+    records = batch.records
+    if batch.payload is None:
+        batch.payload = compress(codec, records.encoded())
+        records.release()
+    return pack_batch(
+        batch.payload,
+        records.count,
+        attributes=codec | (TRANSACTIONAL_FLAG if transactional else 0),
+        base_timestamp=records.base_timestamp,
+        max_timestamp=records.max_timestamp,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
     )
+
+
+def decode(batch: ProducerBatch) -> list[Record]:
+    """Return the records of an encoded batch."""
+    assert batch.encoded is not None
+    return decode_records(batch.encoded, decompressed_bytes_max=batch.memory)
 
 
 def produce_request(batches: Iterable[ProducerBatch], options: ProducerOptions) -> ProduceRequest:
@@ -40,13 +56,3 @@ def produce_request(batches: Iterable[ProducerBatch], options: ProducerOptions) 
         timeout_ms=options.request_timeout_ms,
         topic_data=list(topics.values()),
     )
-
-
-def fail_record(
-    record: PendingRecord, error: ClientError, cause: BaseException | None = None
-) -> None:
-    """Complete the future of a record with `error`, whose cause is `cause`, unless it is already
-    done."""
-    error.__cause__ = cause
-    if not record.delivery.done():
-        record.delivery.set_exception(error)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import operator
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self, Unpack
 
 from pybroker.client import defaults
-from pybroker.client.accumulator import Accumulator, Appended, PendingRecord, RecordMetadata
+from pybroker.client.accumulator import Accumulator
 from pybroker.client.backoff import Deadline
 from pybroker.client.budget import MemoryBudget
+from pybroker.client.bulk import PIECE_BYTES, BulkAppend
+from pybroker.client.checked import (
+    CheckedRecord,
+    HeadersLike,
+    checked_columns,
+    checked_headers,
+    checked_offset,
+    checked_record,
+    checked_time,
+)
 from pybroker.client.cluster import Cluster
+from pybroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from pybroker.client.errors import (
     BufferExhausted,
     ClientError,
@@ -23,6 +33,7 @@ from pybroker.client.errors import (
     RecordTooLarge,
     TopicUnavailable,
     TransactionConflict,
+    WouldBlock,
 )
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.keywords import ProducerKeywords
@@ -32,12 +43,12 @@ from pybroker.client.options import (
     ProducerOptions,
     parse_options,
 )
-from pybroker.client.partitioner import Partitioner
+from pybroker.client.routes import Route, partition_of_key
 from pybroker.client.sender import Sender
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.client.transactions.states import State
 from pybroker.errors import ErrorCode
-from pybroker.model import NO_LEADER, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.ports import Buffer, Clock, Rng
 from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.builder import record_size_max
@@ -48,9 +59,6 @@ log = logging.getLogger(__name__)
 SENDS_IN_TURN_MAX: Final = 1_000
 """The maximum number of calls of `send` after which one call yields to the event loop, even if no
 batch becomes full, as with large batches or many partitions. They take a few milliseconds."""
-_TIMESTAMP_MAX: Final = 2**63 - 1
-
-HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class Producer:
@@ -99,7 +107,12 @@ class Producer:
                 IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
             ),
         )
-        self._partitioner = Partitioner(rng, self.options.batch_size)
+        self._rng = rng
+        self._routes: dict[str, Route] = {}
+        """The routes of all topics in use."""
+        self._current_routes: dict[str, Route] = {}
+        """The routes that have the current metadata."""
+        self._cluster.add_listener(self._current_routes.clear)
         self._transactions: TransactionManager | None = None
         if self.options.transactional_id is not None:
             self._transactions = TransactionManager(
@@ -109,6 +122,10 @@ class Producer:
             self.options, self._cluster, self._accumulator, self._budget, self._transactions
         )
         self._running = False
+        self._undelivered = 0
+        """The number of records that failed because the producer was closed."""
+        self._filled = False
+        """Whether the last appended record has filled its batch."""
         self._sent_in_turn = 0
         """The number of calls of `send` since a call has last yielded to the event loop."""
 
@@ -142,7 +159,7 @@ class Producer:
             pass
         finally:
             try:
-                await self._sender.close()
+                self._undelivered += await self._sender.close()
             finally:
                 await self._cluster.close()
 
@@ -170,9 +187,9 @@ class Producer:
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> asyncio.Future[RecordMetadata]:
-        """Accept a record, and return a future of its position in the log. `timestamp_ms` is in ms
-        since 1970, None means now.
+    ) -> Delivery:
+        """Accept a record, and return its delivery: await it for the position in the log.
+        `timestamp_ms` is in ms since 1970, None means now.
 
         The call waits for the metadata of the topic and for free memory, at most max.block.ms. If
         it is cancelled during this time, the record is not accepted. If a batch is full, the call
@@ -181,45 +198,18 @@ class Producer:
 
         Raises TopicUnavailable, BufferExhausted, RecordTooLarge, Closed (and TypeError for text:
         encode it first; ValueError for a time or a header's name that no record can hold). With a
-        transactional.id, raises the errors of `commit_transaction`. The future raises
+        transactional.id, raises the errors of `commit_transaction`. The delivery raises
         DeliveryFailed.
         """
-        given_ms = None if timestamp_ms is None else _time(timestamp_ms)
-        key_bytes, value_bytes = _octets(key, "key"), _octets(value, "value")
-        header_list = _headers(headers)
-        size = record_size_max(key_bytes, value_bytes, header_list)
-        self._check_size(size)
-        self._check_running()
-        number = None if self._transactions is None else self._transactions.check_open("send")
-        self._use(topic)
-        deadline = self._deadline()
-        known = await self._topic(topic, partition, deadline)
-        self._check_running()
-        if not self._budget.try_take(size):
-            await self._wait_for_memory(size, deadline)
-        if self._transactions is not None:
-            try:
-                self._transactions.check_open("send", number)
-            except ClientError:
-                self._budget.give_back(size)
-                raise
-        chosen = self._choose(known, key_bytes, size) if partition is None else partition
-        record = PendingRecord(
-            self._clock.wall_ms() if given_ms is None else given_ms,
-            key_bytes,
-            value_bytes,
-            header_list,
-            asyncio.get_running_loop().create_future(),
-            size,
-        )
-        now = self._clock.monotonic()
-        appended = self._accumulator.append(TopicPartition(topic, chosen), record, now)
-        if appended:
-            self._sender.wake()
+        pairs = checked_headers(headers) if headers else ()
+        delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
+        if delivery is None:
+            record = checked_record(value, key, pairs, timestamp_ms)
+            delivery = await self._wait_and_append(topic, record, partition)
         self._sent_in_turn += 1
-        if appended is Appended.FILLED or self._sent_in_turn >= SENDS_IN_TURN_MAX:
+        if self._filled or self._sent_in_turn >= SENDS_IN_TURN_MAX:
             await self._give_way()
-        return record.delivery
+        return delivery
 
     async def send_and_wait(
         self,
@@ -243,6 +233,85 @@ class Producer:
             timestamp_ms=timestamp_ms,
         )
         return await delivery
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Buffer | None = None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Accept a record without waiting, and return its delivery. Raises WouldBlock if the
+        metadata of the topic are not known yet or buffer.memory is full: `await send(...)` then
+        waits and accepts the record. Raises also the errors of `send`.
+
+        The event loop sends nothing during calls in turn. Await something from time to time.
+        """
+        pairs = checked_headers(headers) if headers else ()
+        delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
+        if delivery is not None:
+            return delivery
+        record = checked_record(value, key, pairs, timestamp_ms)
+        self._check_size(record.size_max)
+        self._check_running()
+        if self._transactions is not None:
+            self._transactions.check_open("send_nowait")
+        self._use(topic)
+        known = self._known(topic)
+        if known is None or (partition is not None and partition not in known.partitions):
+            self._cluster.request_refresh()
+            what = topic if partition is None else f"{topic} with partition {partition}"
+            raise WouldBlock(f"the metadata of topic {what} is not known yet: await send()")
+        if not self._budget.try_take(record.size_max):
+            raise WouldBlock(f"buffer.memory = {self._budget.limit} is full: await send()")
+        return self._append(known, record, partition)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Deliveries:
+        """Accept a record for each value, with the key at the same place in `keys`, and return
+        their deliveries. This costs a fraction of the same records by `send`.
+
+        All records are checked before the first one is accepted. The call waits for memory when it
+        needs to, at most max.block.ms in total. If it is cancelled or raises BufferExhausted, the
+        first records may be accepted, and are sent: `accepted` of BufferExhausted is their number.
+        Raises the errors of `send`, and ValueError if the numbers of keys and values differ.
+        """
+        bodies, names, largest = checked_columns(values, keys)
+        self._check_size(largest + record_size_max(None, None))
+        self._check_running()
+        number = None if self._transactions is None else self._transactions.check_open("send_many")
+        self._use(topic)
+        deadline = self._deadline()
+        known = await self._topic(topic, partition, deadline)
+        timestamp = self._clock.wall_ms() if timestamp_ms is None else checked_time(timestamp_ms)
+        bulk = BulkAppend(self._accumulator, topic, bodies, names, timestamp)
+        while True:
+            self._check_running()
+            if self._transactions is not None:
+                self._transactions.check_open("send_many", number)
+            room = min(self._budget.free, PIECE_BYTES)
+            self._budget.used += bulk.append(
+                self._route(known), partition, room, self._clock.monotonic()
+            )
+            self._sender.wake()
+            if bulk.done:
+                return bulk.deliveries()
+            await self._give_way()
+            size = bulk.next_size_max
+            if not self._budget.has(size):
+                await self._wait_for_memory(size, deadline, accepted=bulk.position)
+                self._budget.give_back(size)
+            known = self._known(topic) or known
 
     async def flush(self) -> None:
         """Send all batches without waiting for linger.ms. Return as soon as each record that `send`
@@ -297,7 +366,7 @@ class Producer:
         `commit_transaction`, and ValueError for a negative offset."""
         self._check_running()
         transactions = self._need_transactions("send_offsets")
-        chosen = {TopicPartition(*key): _offset(value) for key, value in offsets.items()}
+        chosen = {TopicPartition(*key): checked_offset(value) for key, value in offsets.items()}
         if isinstance(group, str):
             group = GroupMetadata(group)
         if chosen:
@@ -345,24 +414,115 @@ class Producer:
             raise TransactionConflict(f"{call} needs the option transactional.id")
         return self._transactions
 
+    # Appending
+
+    def _join(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery | None:
+        """Append the record to the last batch of its partition, and return its delivery. Return
+        None if anything else is needed: a new batch, a check, metadata or memory."""
+        route = self._current_routes.get(topic)
+        if route is None or not self._budget.has(self.options.batch_size):
+            return None
+        self._check_running()
+        if self._transactions is not None:
+            self._transactions.check_open("send")
+        if partition is not None:
+            queue = route.queues.get(partition)
+        elif key is None:
+            queue = route.sticky
+        elif not isinstance(key, bytes):
+            return None
+        else:
+            queue = route.queues.get(partition_of_key(key, route.partition_count))
+        batch = None if queue is None else queue.last
+        if batch is None or batch.closed:
+            return None
+        if timestamp_ms is None:
+            timestamp = self._clock.wall_ms()
+        else:
+            timestamp = checked_time(timestamp_ms)
+        index = batch.records.append(timestamp, key, value, headers, self._accumulator.records_max)
+        if index < 0:
+            return None
+        self._budget.used += batch.update_memory()
+        self._filled = batch.records.full
+        if self._filled:
+            self._sender.wake()
+        return Delivery(batch, index, timestamp)
+
+    async def _wait_and_append(
+        self, topic: str, record: CheckedRecord, partition: int | None
+    ) -> Delivery:
+        """Wait for metadata and memory, and append the record."""
+        self._check_size(record.size_max)
+        self._check_running()
+        number = None if self._transactions is None else self._transactions.check_open("send")
+        self._use(topic)
+        deadline = self._deadline()
+        known = await self._topic(topic, partition, deadline)
+        self._check_running()
+        if not self._budget.try_take(record.size_max):
+            await self._wait_for_memory(record.size_max, deadline)
+        if self._transactions is not None:
+            try:
+                self._transactions.check_open("send", number)
+            except ClientError:
+                self._budget.give_back(record.size_max)
+                raise
+        return self._append(known, record, partition)
+
+    def _append(self, topic: TopicInfo, record: CheckedRecord, partition: int | None) -> Delivery:
+        """Append a record, for which `record.size_max` bytes were taken from the budget."""
+        route = self._route(topic)
+        if partition is None:
+            queue = route.choose(topic.name, record.key, record.size_max)
+        else:
+            queue = route.queue(topic.name, partition)
+        timestamp = self._clock.wall_ms() if record.timestamp is None else record.timestamp
+        now = self._clock.monotonic()
+        size = 0
+        try:
+            appended = self._accumulator.append(
+                queue, timestamp, record.key, record.value, record.headers, now
+            )
+            size = appended.size
+        finally:
+            self._budget.give_back(record.size_max - size)
+        self._filled = appended.filled
+        if appended.began or appended.filled:
+            self._sender.wake()
+        return Delivery(appended.batch, appended.index, timestamp)
+
+    def _route(self, topic: TopicInfo) -> Route:
+        """Return the route of a topic with its current metadata."""
+        route = self._current_routes.get(topic.name)
+        if route is None:
+            route = self._routes.get(topic.name)
+            if route is None:
+                route = Route(self._rng, self.options.batch_size, self._accumulator.queue)
+                self._routes[topic.name] = route
+            route.update(topic)
+            self._current_routes[topic.name] = route
+        return route
+
     # Parts
 
     async def _abort(self, reason: BaseException) -> None:
         """Close without waiting for deliveries, because the exception `reason` ends the
         application's block. One log line reports all records that fail, because their futures may
         not be awaited."""
-        left = [
-            record.delivery for batch in self._accumulator.batches() for record in batch.records
-        ]
         try:
             await self.close(0)
         finally:
-            lost = sum(
-                each.done() and not each.cancelled() and each.exception() is not None
-                for each in left
-            )
-            if lost:
-                log.warning("producer aborted undelivered=%d reason=%r", lost, reason)
+            if self._undelivered:
+                log.warning("producer aborted undelivered=%d reason=%r", self._undelivered, reason)
 
     async def _flush(self) -> None:
         self._accumulator.flushing += 1
@@ -412,10 +572,15 @@ class Producer:
         self._sent_in_turn = 0
         await asyncio.sleep(0)
 
-    async def _topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
-        known = self._cluster.view.topics.get(name)
+    def _known(self, topic: str) -> TopicInfo | None:
+        """Return the metadata of a topic, None if it is not known or has an error."""
+        known = self._cluster.view.topics.get(topic)
         if known is None or known.error != ErrorCode.NONE or not known.partitions:
-            known = await self._cluster.topic(name, deadline)
+            return None
+        return known
+
+    async def _topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
+        known = self._known(name) or await self._cluster.topic(name, deadline)
         if partition is not None and partition not in known.partitions:
             try:
                 await self._cluster.refreshed(deadline.remaining_s())
@@ -428,18 +593,7 @@ class Producer:
                 )
         return known
 
-    def _choose(self, topic: TopicInfo, key: bytes | None, size: int) -> int:
-        return self._partitioner.choose(
-            topic.name,
-            key,
-            size,
-            partition_count=len(topic.partitions),
-            available=[
-                number for number, info in topic.partitions.items() if info.leader != NO_LEADER
-            ],
-        )
-
-    async def _wait_for_memory(self, size: int, deadline: Deadline) -> None:
+    async def _wait_for_memory(self, size: int, deadline: Deadline, accepted: int = 0) -> None:
         self._sender.wake()
         try:
             await self._budget.take(size, deadline.remaining_s())
@@ -450,43 +604,11 @@ class Producer:
             )
             problems = self._sender.leader_problems()
             more = f"; and {len(problems) - 1} more partitions" if len(problems) > 1 else ""
-            raise BufferExhausted("; ".join([text, *problems[:1]]) + more) from None
+            raise BufferExhausted(
+                "; ".join([text, *problems[:1]]) + more, accepted=accepted
+            ) from None
         try:
             self._check_running()
         except Closed:
             self._budget.give_back(size)
             raise
-
-
-def _octets(value: Buffer | None, what: str) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"the {what} of a record must be bytes, not {type(value).__name__}")
-
-
-def _time(timestamp_ms: int) -> int:
-    if not 0 <= (time := operator.index(timestamp_ms)) <= _TIMESTAMP_MAX:
-        raise ValueError(f"timestamp_ms is {time}, expected ms since 1970 (0 or more), or None")
-    return time
-
-
-def _offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-    if offset.offset < 0:
-        raise ValueError(f"the offset to commit is {offset.offset}, expected 0 or more")
-    return offset
-
-
-def _headers(headers: HeadersLike) -> Headers:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((_name(name), _octets(content, f"header {name}")) for name, content in pairs)
-
-
-def _name(name: str) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"a header name must be str, not {type(name).__name__}")
-    if not name.isascii():
-        name.encode()  # a UnicodeEncodeError is a ValueError
-    return name

@@ -16,16 +16,15 @@ from pybroker.client.accumulator import (
     Accumulator,
     PartitionQueue,
     ProducerBatch,
-    RecordMetadata,
 )
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
+from pybroker.client.deliveries import Failed, Stored
 from pybroker.client.errors import (
     WRITE_IN_DOUBT,
     ClientError,
     Closed,
-    DeliveryFailed,
     ResponseError,
     TransactionConflict,
     UnsupportedByBroker,
@@ -33,7 +32,7 @@ from pybroker.client.errors import (
 from pybroker.client.identity import ProducerIdentity
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ProducerOptions
-from pybroker.client.produce_requests import encode, fail_record, produce_request
+from pybroker.client.produce_requests import decode, encode, produce_request
 from pybroker.client.sequences import SequenceState
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.errors import ErrorCode
@@ -103,29 +102,36 @@ class Sender:
     def leader_problems(self) -> list[str]:
         """Return a message for each partition that has unsent records and no leader."""
         view = self._cluster.view
-        queues = self._accumulator.queues.values()
+        queues = self._accumulator.active()
         problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
         return [problem for problem in problems if problem]
 
     async def settled(self, batches: list[ProducerBatch]) -> None:
         """Wait until each record of these batches has succeeded or failed."""
-        deliveries = [record.delivery for batch in batches for record in batch.records]
-        if deliveries:
-            await asyncio.wait(deliveries)
+        left = [*batches]
+        while left:
+            if left[-1].settled:
+                left.pop()
+            else:
+                self._released.clear()
+                await self._released.wait()
 
     async def emptied(self) -> None:
-        """Wait until no batch waits or is in flight. Unlike `settled` this includes the records
-        whose futures the application has cancelled."""
+        """Wait until no batch waits or is in flight."""
         while self._accumulator.batches():
             self._released.clear()
             await self._released.wait()
 
-    async def close(self) -> None:
-        """Fail all undelivered records with Closed, and stop the tasks. Idempotent."""
+    async def close(self) -> int:
+        """Fail all undelivered records with Closed, and stop the tasks. Return the number of failed
+        records. Idempotent."""
         try:
             await self._tasks.close()
         finally:
-            self._fail_all(Closed("the producer was closed before the record was delivered"))
+            failed = self._fail_all(
+                Closed("the producer was closed before the record was delivered")
+            )
+        return failed
 
     async def _run(self) -> None:
         while self._broken is None:
@@ -184,9 +190,9 @@ class Sender:
         epoch, start the sequence numbers of all partitions again."""
         if transactions.doomed:
             error = transactions.error or TransactionConflict("the transaction is aborted")
-            for queue in self._accumulator.queues.values():
+            for queue in self._accumulator.active():
                 for batch in [*queue.waiting]:
-                    queue.waiting.remove(batch)
+                    queue.remove(batch)
                     batch.last_error = batch.last_error or error
                     self._fail(batch, str(error))
         identity = (transactions.identity.producer_id, transactions.identity.producer_epoch)
@@ -255,7 +261,7 @@ class Sender:
                 sequences.start(self._identity.producer_id, self._identity.producer_epoch)
             batch.producer_id = sequences.producer_id
             batch.producer_epoch = sequences.producer_epoch
-            batch.base_sequence = sequences.assign(len(batch.records))
+            batch.base_sequence = sequences.assign(batch.count)
         if batch.encoded is None:
             batch.encoded = encode(batch, self._codec, self._transactions is not None)
 
@@ -307,7 +313,7 @@ class Sender:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             queue.in_flight.remove(batch)
             if batch.has_sequence and batch.producer_epoch == queue.sequences.producer_epoch:
-                queue.sequences.acknowledge(batch.base_sequence, len(batch.records))
+                queue.sequences.acknowledge(batch.base_sequence, batch.count)
             known = code == ErrorCode.NONE
             self._deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
             self._resolve(queue)
@@ -327,7 +333,7 @@ class Sender:
                 self._try_again(queue, batch, error)
                 return
             queue.sequences.restarting |= batch.has_sequence
-            self._accumulator.split(queue, batch)
+            self._accumulator.split(queue, batch, decode(batch))
         elif self._sequence_lost(queue, batch, code):
             queue.sequences.restarting = True
             self._retry_or_fail(queue, batch, error, in_doubt=False)
@@ -403,7 +409,7 @@ class Sender:
         identity = self._identity
         if identity is None:
             return
-        for queue in self._accumulator.queues.values():
+        for queue in self._accumulator.active():
             sequences = queue.sequences
             if not sequences.restarting or queue.in_flight:
                 continue
@@ -419,7 +425,7 @@ class Sender:
             )  # fmt: skip
 
     def _expire(self, now: float) -> None:
-        for queue in self._accumulator.queues.values():
+        for queue in self._accumulator.active():
             for batch in [*queue.in_flight, *queue.waiting]:
                 if batch.expired or now < self._deadline(batch):
                     continue
@@ -435,7 +441,7 @@ class Sender:
                 if in_flight:
                     batch.expired = True
                 else:
-                    queue.waiting.remove(batch)
+                    queue.remove(batch)
                     self._leave_hole(queue, batch)
 
     def _deadline(self, batch: ProducerBatch) -> float:
@@ -446,32 +452,29 @@ class Sender:
         return "".join(f"; {failure.address}: {failure.reason}" for failure in failures)
 
     def _deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        topic, partition = batch.topic_partition
-        for index, record in enumerate(batch.records):
-            offset = answer.base_offset + index if answer.base_offset >= 0 else -1
-            stamped = answer.log_append_time_ms
-            timestamp = stamped if stamped >= 0 else record.timestamp
-            if not record.delivery.done():
-                record.delivery.set_result(RecordMetadata(topic, partition, offset, timestamp))
+        batch.settle(Stored(answer.base_offset, answer.log_append_time_ms))
         self._release(batch)
 
     def _fail(self, batch: ProducerBatch, reason: str) -> None:
+        """Fail the records of a batch. One log line reports them if no task awaits one of them yet.
+        Without it, an application that awaits no delivery would never learn about the failure."""
+        if self._transactions is None and not batch.waiters:
+            log.warning(
+                "records not delivered partition=%s records=%d reason=%s",
+                batch.topic_partition, batch.count, reason,
+            )  # fmt: skip
+        self._settle_failed(batch, reason)
+
+    def _settle_failed(self, batch: ProducerBatch, reason: str) -> None:
         if self._transactions is not None:
             cause = batch.last_error or reason
             self._transactions.batch_failed(cause, sent=batch.has_sequence)
-        for record in batch.records:
-            fail_record(
-                record,
-                DeliveryFailed(batch.topic_partition, reason, definite=not batch.maybe_written),
-                batch.last_error,
-            )
-            if self._transactions is not None and not record.delivery.cancelled():
-                record.delivery.exception()  # retrieved: the commit reports it to the application
+        batch.settle(Failed(reason, not batch.maybe_written, batch.last_error))
         self._release(batch)
 
     def _release(self, batch: ProducerBatch) -> None:
         if not batch.expired:
-            self._budget.give_back(sum(record.size for record in batch.records))
+            self._budget.give_back(batch.memory)
             self._released.set()
 
     def _break(self, error: BaseException) -> None:
@@ -481,15 +484,20 @@ class Sender:
             log.error("producer failed, it sends no more records reason=%s", error)
             self._fail_all(error)
 
-    def _fail_all(self, error: BaseException) -> None:
-        for queue in self._accumulator.queues.values():
+    def _fail_all(self, error: BaseException) -> int:
+        """Fail all undelivered records, and return their number."""
+        failed = 0
+        for queue in self._accumulator.active():
             for batch in [*queue.in_flight, *queue.waiting]:
                 batch.maybe_written |= batch in queue.in_flight
                 batch.last_error = batch.last_error or error
+                batch.closed = True
                 if not batch.expired:
-                    self._fail(batch, str(error))
+                    failed += batch.count
+                    self._settle_failed(batch, str(error))
             queue.in_flight.clear()
             queue.waiting.clear()
+        return failed
 
 
 def _may_be_split(batch: ProducerBatch) -> bool:
@@ -497,4 +505,4 @@ def _may_be_split(batch: ProducerBatch) -> bool:
     leader with a larger limit may have stored is not split, because a broker would not recognize
     its halves as duplicates."""
     is_known_again = batch.has_sequence and batch.maybe_written
-    return len(batch.records) > 1 and not batch.expired and not is_known_again
+    return batch.count > 1 and not batch.expired and not is_known_again

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from pybroker.errors import CorruptionError
 from pybroker.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from pybroker.records.builder import pack_batch
-from pybroker.records.record_buffer import RecordBuffer
 from pybroker.records.record import Record
+from pybroker.records.record_buffer import RecordBuffer
 
 VERSION: Final = 0
 _KEY: Final = struct.Struct(">hh")

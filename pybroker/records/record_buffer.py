@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["RecordBuffer", "append_records", "murmur2", "record_bytes"]
+from pybroker.records._pure_record_buffer import to_bytes
+
+__all__ = ["RecordBuffer", "append_records", "murmur2", "record_bytes", "to_bytes"]
 
 if TYPE_CHECKING:
     from pybroker.records._pure_record_buffer import (

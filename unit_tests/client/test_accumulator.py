@@ -7,16 +7,19 @@ import asyncio
 
 import pytest
 
-from pybroker.client.accumulator import Accumulator, Appended, PendingRecord
+from pybroker.client.accumulator import Accumulator, ProducerBatch
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.sequences import SEQUENCE_COUNT, SequenceState
 from pybroker.model import TopicPartition
-from pybroker.records.batch import HEADER_SIZE
+from pybroker.records.batch import HEADER_SIZE, TimestampType
+from pybroker.records.loops import read_records
+from pybroker.records.record import Record
 from unit_tests.idle_loop import idle
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
-SIZE = 50
+SIZE = 8
+"""The size of a record with a value of one byte, in bytes."""
 
 
 class Gatherer:
@@ -30,13 +33,14 @@ class Gatherer:
         )
         self.now = 100.0
 
-    def add(self, *values: bytes, to: TopicPartition = T0) -> list[Appended]:
-        loop = asyncio.get_running_loop()
+    def add(self, *values: bytes, to: TopicPartition = T0) -> list[str]:
+        """Append records, and return in a word what each did to the batches."""
+        queue = self.inner.queue(to)
+        results = [self.inner.append(queue, 0, None, value, (), self.now) for value in values]
         return [
-            self.inner.append(
-                to, PendingRecord(0, None, value, (), loop.create_future(), SIZE), self.now
-            )
-            for value in values
+            ("filled" if each.batch.count == each.index + 1 and each.filled else "")
+            or ("began" if each.began else "joined")
+            for each in results
         ]
 
     def ready(self) -> list[TopicPartition]:
@@ -47,9 +51,9 @@ class Gatherer:
         queue = self.inner.queues[key]
         batch = self.inner.take(queue)
         if not batch.has_sequence:
-            batch.base_sequence = queue.sequences.assign(len(batch.records))
+            batch.base_sequence = queue.sequences.assign(batch.count)
         batch.attempts += 1
-        return [record.value for record in batch.records]
+        return values_of(batch)
 
     def give_back(self, *places: int) -> None:
         """Put the batches in flight with these indexes back into the queue."""
@@ -58,25 +62,41 @@ class Gatherer:
             queue.put_back(batch)
 
     def waiting(self) -> list[list[bytes | None]]:
-        return [[r.value for r in batch.records] for batch in self.inner.queues[T0].waiting]
+        return [values_of(batch) for batch in self.inner.queues[T0].waiting]
+
+
+def records_of(batch: ProducerBatch) -> list[Record]:
+    kind, data = TimestampType.CREATE_TIME, bytes(batch.records.encoded())
+    return read_records(data, batch.count, 0, batch.count - 1, 0, None, kind, Record)
+
+
+def values_of(batch: ProducerBatch) -> list[bytes | None]:
+    return [record.value for record in records_of(batch)]
 
 
 async def test_a_batch_closes_when_the_next_record_does_not_fit() -> None:
     gatherer = Gatherer(batch_size=HEADER_SIZE + 2 * SIZE, linger_s=10)
-    filled = [Appended.BEGAN, Appended.FILLED, Appended.BEGAN]
-    assert gatherer.add(b"a", b"b", b"c") == filled
+    assert [gatherer.add(value)[0] for value in (b"a", b"b", b"c")] == ["began", "filled", "began"]
     assert gatherer.waiting() == [[b"a", b"b"], [b"c"]]
 
 
 async def test_a_record_that_leaves_room_for_its_like_only_joins() -> None:
     gatherer = Gatherer(batch_size=HEADER_SIZE + 3 * SIZE)
-    assert gatherer.add(b"a", b"b") == [Appended.BEGAN, Appended.JOINED]
+    assert [gatherer.add(value)[0] for value in (b"a", b"b")] == ["began", "joined"]
 
 
 async def test_a_record_larger_than_a_batch_travels_alone() -> None:
     gatherer = Gatherer(batch_size=10)
-    assert gatherer.add(b"a", b"b") == [Appended.FILLED] * 2
+    assert [gatherer.add(value)[0] for value in (b"a", b"b")] == ["filled"] * 2
     assert gatherer.waiting() == [[b"a"], [b"b"]]
+
+
+async def test_a_record_that_cannot_be_encoded_begins_no_batch() -> None:
+    gatherer = Gatherer()
+    with pytest.raises(ValueError, match="timestamp"):
+        gatherer.inner.append(gatherer.inner.queue(T0), -2, None, b"", (), gatherer.now)
+    assert not gatherer.inner.outstanding
+    assert gatherer.add(b"a") == ["began"]
 
 
 async def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
@@ -188,7 +208,7 @@ async def test_halves_of_a_split_batch_stand_where_it_stood() -> None:
     gatherer.take()
     gatherer.take()
     queue = gatherer.inner.queues[T0]
-    gatherer.inner.split(queue, queue.in_flight[0])
+    gatherer.inner.split(queue, queue.in_flight[0], records_of(queue.in_flight[0]))
     gatherer.give_back(0)
     assert gatherer.waiting() == [[b"A", b"B"], [b"C", b"D"], [b"E", b"F", b"G", b"H"]]
 

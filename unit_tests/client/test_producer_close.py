@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.client import Producer, RecordMetadata
+from pybroker.client import Delivery, Producer
 from pybroker.client.errors import Closed, DeliveryFailed
 from pybroker.errors import ErrorCode
 from pybroker.wire.api import ApiKey
@@ -21,7 +21,7 @@ from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import MOMENT_S, PATIENCE_S
 
 
-async def refused(broker: FakeBroker) -> tuple[Producer, asyncio.Future[RecordMetadata]]:
+async def refused(broker: FakeBroker) -> tuple[Producer, Delivery]:
     """Return a producer, and a record that it sends again and again."""
     target = producer(broker)
     await target.start()

@@ -45,6 +45,7 @@ from unit_tests.client.fake_broker import (
 )
 from unit_tests.client.fake_transactions import PRODUCER_ID, FakeCoordinator
 from unit_tests.client.test_producer import QUICK
+from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import PATIENCE_S
 
 PARTITION = TopicPartition("t", 0)
@@ -358,10 +359,12 @@ async def test_failed_offsets_prevent_the_commit() -> None:
         assert (coordinator.ends, coordinator.epoch) == ([False], 1)
 
 
-async def test_a_commit_waits_for_records_whose_futures_are_cancelled() -> None:
+async def test_a_commit_waits_for_records_whose_waiting_task_is_cancelled() -> None:
     async with stage(linger_ms=50) as (broker, coordinator, producer), producer:
         async with producer.transaction():
-            (await producer.send("t", b"v", partition=0)).cancel()
+            waiting = asyncio.ensure_future(await producer.send("t", b"v", partition=0))
+            await loop_turns(1)
+            waiting.cancel()
         assert broker.partition().values() == [b"v"]
         ends = [isinstance(request, EndTxnRequest) for request in broker.seen]
         batches = [isinstance(request, ProduceRequest) for request in broker.seen]

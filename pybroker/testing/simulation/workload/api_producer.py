@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 
-from pybroker.client import Producer, RecordMetadata
+from pybroker.client import Delivery, Producer
 from pybroker.client.errors import ClientError, DeadlinePassed
 from pybroker.client.identity import ProducerIdentity
 from pybroker.client.keywords import CompressionType
@@ -113,7 +113,7 @@ class ApiProducer:
         """Send the values. Wait for the deliveries, or leave that to the end of the transaction.
         Raises ClientError."""
         topic, number = partition
-        deliveries = list[asyncio.Future[RecordMetadata]]()
+        deliveries = list[Delivery]()
         for place, value in enumerate(values):
             try:
                 delivery = await self._producer.send(topic, value.encode(), partition=number)
@@ -129,6 +129,6 @@ class ApiProducer:
             await asyncio.gather(*deliveries)
 
 
-def _outcome(done: asyncio.Future[RecordMetadata]) -> int | BaseException:
+def _outcome(done: Delivery) -> int | BaseException:
     error = done.exception()
     return done.result().offset if error is None else error

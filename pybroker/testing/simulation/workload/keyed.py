@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from pybroker.client import Consumer, ConsumerRecord, Producer, RecordMetadata
+from pybroker.client import Consumer, ConsumerRecord, Delivery, Producer
 from pybroker.client.errors import ClientError, OffsetUnavailable
 from pybroker.model import TopicPartition
 from pybroker.testing.history.keyed import KeyedRead, KeyedRecord, KeyedSend
@@ -107,7 +107,7 @@ class KeyedWriter(Client):
         delivery.add_done_callback(lambda done: self._delivered(send, done))
         return send
 
-    def _delivered(self, send: KeyedSend, done: asyncio.Future[RecordMetadata]) -> None:
+    def _delivered(self, send: KeyedSend, done: Delivery) -> None:
         error = done.exception()
         if error is not None:
             self._failed(send, error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from pybroker.client import Producer, RecordMetadata
+from pybroker.client import Delivery, Producer
 from pybroker.client.errors import ClientError, Closed
 from pybroker.model import TopicPartition
 from pybroker.testing.history.model import ProducerFacts, Send
@@ -90,7 +90,7 @@ class ProducerClient(Client):
         else:
             delivery.add_done_callback(lambda done: self._delivered(send, done))
 
-    def _delivered(self, send: Send, done: asyncio.Future[RecordMetadata]) -> None:
+    def _delivered(self, send: Send, done: Delivery) -> None:
         self._unanswered -= 1
         error = done.exception()
         if error is None:

@@ -1,0 +1,103 @@
+"""The records of one call of `Producer.send_many`, which are appended many at a time.
+
+This module does not wait, send or read a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pybroker.client.accumulator import Accumulator, ProducerBatch
+from pybroker.client.deliveries import Deliveries, Run
+from pybroker.client.routes import Route
+from pybroker.records.builder import record_size_max
+from pybroker.records.record_buffer import RecordBuffer, append_records
+
+PIECE_BYTES: Final = 1 << 20
+"""The maximum size of the records that one call of `append` appends, in bytes. It takes about a
+millisecond with the compiled loops, several with the loops in Python."""
+
+
+class BulkAppend:
+    """The records of one call of `send_many`. `position` is the index of the first record that is
+    not appended yet. `deliveries` belong to the appended records."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        topic: str,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+        timestamp: int,
+    ) -> None:
+        self._accumulator = accumulator
+        self._topic = topic
+        self._values = values
+        self._keys = keys
+        self._timestamp = timestamp
+        self.position = 0
+        self._places: list[int] = []
+        self._runs: dict[int, list[Run]] = {}
+        self._open: dict[int, tuple[ProducerBatch, int]] = {}
+        """By partition, the batch that accepts records, and the place of its first record of this
+        call."""
+
+    @property
+    def done(self) -> bool:
+        return self.position == len(self._values)
+
+    @property
+    def next_size_max(self) -> int:
+        """The maximum size of the next record in a batch, in bytes."""
+        key = None if self._keys is None else self._keys[self.position]
+        return record_size_max(key, self._values[self.position])
+
+    def deliveries(self) -> Deliveries:
+        """Return the deliveries of the appended records."""
+        return Deliveries(self._timestamp, self._places, self._runs)
+
+    def append(self, route: Route, partition: int | None, room: int, now: float) -> int:
+        """Append records of at most `room` bytes, all to `partition`, or, with None, each to the
+        partition that the route chooses. `now` is in seconds of the monotonic clock. Return the
+        size of the appended records in bytes."""
+        numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
+        buffers: list[RecordBuffer | None] = [None] * len(numbers)
+        without_key = 0
+        appended = 0
+        while not self.done:
+            self.position, at, size = append_records(
+                buffers, self._values, self._keys, self._timestamp, self.position,
+                without_key, self._accumulator.records_max, room - appended, self._places,
+            )  # fmt: skip
+            appended += size
+            if self.done or appended + self.next_size_max > room:
+                break
+            if partition is None and (self._keys is None or self._keys[self.position] is None):
+                chosen = route.choose(self._topic, None, self.next_size_max)
+                at = without_key = chosen.topic_partition.partition
+            self._end_run(at)
+            buffers[at] = self._next_buffer(route, at, numbers[at], buffers[at], now)
+        for at in [*self._open]:
+            self._end_run(at)
+        return appended
+
+    def _next_buffer(
+        self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
+    ) -> RecordBuffer:
+        """Return the buffer of the last batch of a partition, or of a new batch if the buffer
+        `full` belongs to the last batch."""
+        queue = route.queue(self._topic, number)
+        batch = queue.last
+        if batch is None or batch.closed or batch.records is full or batch.records.full:
+            batch = ProducerBatch(queue.topic_partition, (queue.next_ordinal,), created=now)
+            self._accumulator.begin(queue, batch)
+        self._open[at] = (batch, batch.count)
+        return batch.records
+
+    def _end_run(self, at: int) -> None:
+        opened = self._open.pop(at, None)
+        if opened is not None:
+            batch, first = opened
+            batch.update_memory()
+            self._runs.setdefault(at, []).append(Run(batch, first, batch.count - first))

@@ -1,0 +1,78 @@
+"""Checks of the records that an application gives to the producer."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, cast
+
+from pybroker.client.group_values import OffsetAndMetadata
+from pybroker.ports import Buffer
+from pybroker.records.builder import record_size_max
+from pybroker.records.record import Headers
+from pybroker.records.record_buffer import record_bytes, to_bytes
+
+HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+_TIMESTAMP_MAX: Final = 2**63 - 1
+
+
+class CheckedRecord(NamedTuple):
+    """A record that was checked. `timestamp` is in ms since 1970, None for the time at which the
+    record is appended. `size_max` is the maximum of its size in a batch, in bytes."""
+
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    size_max: int
+
+
+def checked_record(
+    value: Buffer | None, key: Buffer | None, headers: Headers, timestamp_ms: int | None
+) -> CheckedRecord:
+    timestamp = None if timestamp_ms is None else checked_time(timestamp_ms)
+    key_bytes, value_bytes = to_bytes(key, "key"), to_bytes(value, "value")
+    size_max = record_size_max(key_bytes, value_bytes, headers)
+    return CheckedRecord(timestamp, key_bytes, value_bytes, headers, size_max)
+
+
+def checked_columns(
+    values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
+) -> tuple[list[bytes | None], list[bytes | None] | None, int]:
+    """Return the values and keys as lists of bytes, and the largest size of a value with its key in
+    bytes. Raises TypeError for another type, ValueError if the lists differ in length."""
+    value_list = list(values)
+    key_list = None if keys is None else list(keys)
+    _, largest = record_bytes(value_list, key_list)
+    return (
+        cast("list[bytes | None]", value_list),
+        cast("list[bytes | None] | None", key_list),
+        largest,
+    )
+
+
+def checked_time(timestamp_ms: int) -> int:
+    if not 0 <= (time := operator.index(timestamp_ms)) <= _TIMESTAMP_MAX:
+        raise ValueError(f"timestamp_ms is {time}, expected ms since 1970 (0 or more), or None")
+    return time
+
+
+def checked_offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
+    offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    if offset.offset < 0:
+        raise ValueError(f"the offset to commit is {offset.offset}, expected 0 or more")
+    return offset
+
+
+def checked_headers(headers: HeadersLike) -> Headers:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((_name(name), to_bytes(content, f"header {name}")) for name, content in pairs)
+
+
+def _name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a header name must be str, not {type(name).__name__}")
+    if not name.isascii():
+        name.encode()  # a UnicodeEncodeError is a ValueError
+    return name

@@ -1,0 +1,90 @@
+"""The partitions of a topic as a producer uses them. A record with a key goes to the partition that
+the Java client chooses, too. Records without a key stay with one partition for a while.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pybroker.client.accumulator import PartitionQueue
+from pybroker.client.metadata import TopicInfo
+from pybroker.model import NO_LEADER, TopicPartition
+from pybroker.ports import Rng
+from pybroker.records.record_buffer import murmur2
+
+_POSITIVE = 0x7FFFFFFF
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """Return the number of the partition to which Kafka's Java client, too, sends records with this
+    key."""
+    return (murmur2(key) & _POSITIVE) % partition_count
+
+
+class Route:
+    """The queues of a topic's partitions. `partition_count` is the number of partitions, `queues`
+    has the queues of the partitions that were used since the last `update`.
+
+    Records without a key go to the queue `sticky` until it has received about `sticky_bytes`, then
+    to that of another partition, so that batches are full and partitions get equal shares (KIP-480,
+    KIP-794).
+    """
+
+    __slots__ = (
+        "_available", "_open_queue", "_rng", "_sticky_bytes", "_sticky_start", "partition_count",
+        "queues", "sticky",
+    )  # fmt: skip
+
+    def __init__(
+        self, rng: Rng, sticky_bytes: int, open_queue: Callable[[TopicPartition], PartitionQueue]
+    ) -> None:
+        self._rng = rng
+        self._sticky_bytes = sticky_bytes
+        self._open_queue = open_queue
+        self._available: Sequence[int] = ()
+        self._sticky_start = 0
+        self.partition_count = 0
+        self.queues: dict[int, PartitionQueue] = {}
+        self.sticky: PartitionQueue | None = None
+
+    def update(self, topic: TopicInfo) -> None:
+        """Use the partitions of this metadata, and forget the queues that were used before."""
+        self.partition_count = len(topic.partitions)
+        self._available = [
+            number for number, info in topic.partitions.items() if info.leader != NO_LEADER
+        ] or range(self.partition_count)
+        self.queues = {}
+        if self.sticky is not None and self._number(self.sticky) not in self._available:
+            self.sticky = None
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """Return the queue of a partition."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = self._open_queue(TopicPartition(topic, partition))
+        return queue
+
+    def choose(self, topic: str, key: bytes | None, size: int) -> PartitionQueue:
+        """Return the queue for a record of at most `size` bytes. A record without a key needs a
+        partition with a leader. A record with a key may go to any partition, because the partition
+        of a key must not depend on failures."""
+        if key is not None:
+            return self.queue(topic, partition_of_key(key, self.partition_count))
+        sticky = self.sticky
+        if sticky is None or sticky.bytes_total - self._sticky_start + size > self._sticky_bytes:
+            sticky = self.sticky = self.queue(topic, self._next())
+            self._sticky_start = sticky.bytes_total
+        return sticky
+
+    def _next(self) -> int:
+        current = -1 if self.sticky is None else self._number(self.sticky)
+        others = [partition for partition in self._available if partition != current]
+        if not others:
+            return self._available[0]
+        return others[self._rng.randrange(len(others))]
+
+    @staticmethod
+    def _number(queue: PartitionQueue) -> int:
+        return queue.topic_partition.partition
