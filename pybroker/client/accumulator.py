@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from pybroker.client.deliveries import Outcome, Waiter
 from pybroker.client.sequences import SequenceState
+from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE
@@ -191,6 +192,23 @@ class PartitionQueue:
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
         )
+
+    def lost_sequence(self, batch: ProducerBatch, code: ErrorCode) -> bool:
+        """Return whether the error code tells that the broker no longer knows the producer's
+        sequence numbers, so that the producer must reset them. If earlier batches are in flight,
+        the batch only arrived before them."""
+        if not batch.has_sequence:
+            return False
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            first = all(
+                other.ordinal >= batch.ordinal
+                for other in (*self.in_flight, *self.waiting)
+                if other.has_sequence
+            )
+            return self.sequences.is_next(batch.base_sequence) or (
+                self.sequences.unresolved and first
+            )
+        return code == ErrorCode.UNKNOWN_PRODUCER_ID
 
     def holds_sequences(self) -> bool:
         """Return whether any waiting or in-flight batch has a sequence number."""

@@ -17,12 +17,13 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """The size and the future of each request that waits."""
 
     def try_take(self, size: int) -> bool:
         """Take `size` bytes from the budget and return True. Return False if they are not free, or
         if another request waits."""
-        if self._waiting or self.used + size > self.limit:
+        if self.waiting or self.used + size > self.limit:
             return False
         self.used += size
         return True
@@ -30,7 +31,7 @@ class MemoryBudget:
     @property
     def free(self) -> int:
         """The number of bytes that can be taken without waiting."""
-        return 0 if self._waiting else self.limit - self.used
+        return 0 if self.waiting else self.limit - self.used
 
     def has(self, size: int) -> bool:
         """Return whether `size` bytes are free, and no request waits."""
@@ -42,7 +43,7 @@ class MemoryBudget:
         if self.try_take(size):
             return
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, ticket))
+        self.waiting.append((size, ticket))
         try:
             async with asyncio.timeout(timeout_s):
                 await ticket
@@ -60,11 +61,11 @@ class MemoryBudget:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting:
-            size, ticket = self._waiting[0]
+        while self.waiting:
+            size, ticket = self.waiting[0]
             if not ticket.done():
                 if self.used + size > self.limit:
                     return
                 self.used += size
                 ticket.set_result(None)
-            self._waiting.popleft()
+            self.waiting.popleft()

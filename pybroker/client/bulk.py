@@ -6,7 +6,6 @@ This module does not wait, send or read a clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from pybroker.client.accumulator import Accumulator, ProducerBatch
 from pybroker.client.deliveries import Deliveries, Run
@@ -14,14 +13,10 @@ from pybroker.client.routes import Route
 from pybroker.records.builder import record_size_max
 from pybroker.records.record_buffer import RecordBuffer, append_records
 
-PIECE_BYTES: Final = 1 << 20
-"""The maximum size of the records that one call of `append` appends, in bytes. It takes about a
-millisecond with the compiled loops, several with the loops in Python."""
-
 
 class BulkAppend:
-    """The records of one call of `send_many`. `position` is the index of the first record that is
-    not appended yet. `deliveries` belong to the appended records."""
+    """The records of one call of `send_many` to the topic `topic`. `position` is the index of the
+    first record that is not appended yet. `deliveries` belong to the appended records."""
 
     def __init__(
         self,
@@ -32,7 +27,7 @@ class BulkAppend:
         timestamp: int,
     ) -> None:
         self._accumulator = accumulator
-        self._topic = topic
+        self.topic = topic
         self._values = values
         self._keys = keys
         self._timestamp = timestamp
@@ -74,7 +69,7 @@ class BulkAppend:
             if self.done or appended + self.next_size_max > room:
                 break
             if partition is None and (self._keys is None or self._keys[self.position] is None):
-                chosen = route.choose(self._topic, None, self.next_size_max)
+                chosen = route.choose(self.topic, None, self.next_size_max)
                 at = without_key = chosen.topic_partition.partition
             self._end_run(at)
             buffers[at] = self._next_buffer(route, at, numbers[at], buffers[at], now)
@@ -87,7 +82,7 @@ class BulkAppend:
     ) -> RecordBuffer:
         """Return the buffer of the last batch of a partition, or of a new batch if the buffer
         `full` belongs to the last batch."""
-        queue = route.queue(self._topic, number)
+        queue = route.queue(self.topic, number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:
             batch = ProducerBatch(queue.topic_partition, (queue.next_ordinal,), created=now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -12,11 +11,10 @@ from typing import Final, Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator
-from pybroker.client.backoff import Deadline
+from pybroker.client.appender import Appender
 from pybroker.client.budget import MemoryBudget
-from pybroker.client.bulk import PIECE_BYTES, BulkAppend
+from pybroker.client.bulk import BulkAppend
 from pybroker.client.checked import (
-    CheckedRecord,
     HeadersLike,
     checked_columns,
     checked_headers,
@@ -27,32 +25,23 @@ from pybroker.client.checked import (
 from pybroker.client.cluster import Cluster
 from pybroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from pybroker.client.errors import (
-    BufferExhausted,
     ClientError,
     Closed,
-    RecordTooLarge,
-    TopicUnavailable,
     TransactionConflict,
-    WouldBlock,
 )
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.keywords import ProducerKeywords
-from pybroker.client.metadata import TopicInfo
 from pybroker.client.options import (
     IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
     ProducerOptions,
     parse_options,
 )
-from pybroker.client.routes import Route, partition_of_key
 from pybroker.client.sender import Sender
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.client.transactions.states import State
-from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import Buffer, Clock, Rng
-from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.builder import record_size_max
-from pybroker.records.record import Headers
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +84,6 @@ class Producer:
             auto_create_topics=self.options.allow_auto_create_topics,
             is_idle=self._is_idle,
         )
-        self._used: dict[str, float] = {}
-        """The time of the last `send` to each topic, for metadata.max.idle.ms."""
         self._budget = MemoryBudget(self.options.buffer_memory)
         self._accumulator = Accumulator(
             batch_size=self.options.batch_size,
@@ -107,25 +94,31 @@ class Producer:
                 IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
             ),
         )
-        self._rng = rng
-        self._routes: dict[str, Route] = {}
-        """The routes of all topics in use."""
-        self._current_routes: dict[str, Route] = {}
-        """The routes that have the current metadata."""
-        self._cluster.add_listener(self._current_routes.clear)
         self._transactions: TransactionManager | None = None
         if self.options.transactional_id is not None:
             self._transactions = TransactionManager(
                 self.options, self._cluster, self.options.transactional_id, self._wake
             )
         self._sender = Sender(
-            self.options, self._cluster, self._accumulator, self._budget, self._transactions
+            self.options,
+            self._cluster,
+            self._accumulator,
+            self._budget,
+            self._transactions,
         )
+        self._appender = Appender(
+            self.options,
+            self._cluster,
+            self._accumulator,
+            self._budget,
+            self._sender,
+            self._transactions,
+            self._check_running,
+        )
+        self._join = self._appender.join
         self._running = False
         self._undelivered = 0
         """The number of records that failed because the producer was closed."""
-        self._filled = False
-        """Whether the last appended record has filled its batch."""
         self._sent_in_turn = 0
         """The number of calls of `send` since a call has last yielded to the event loop."""
 
@@ -136,7 +129,7 @@ class Producer:
         try:
             await self._cluster.start()
             if self._transactions is not None:
-                await self._transactions.start(self._deadline())
+                await self._transactions.start(self._appender.deadline())
         except BaseException:
             await self._cluster.close()
             raise
@@ -149,6 +142,7 @@ class Producer:
         records are sent. Undelivered records fail, also if the call is cancelled. An open
         transaction is aborted, unless `timeout_s` is 0. Idempotent."""
         was_running, self._running = self._running, False
+        self._appender.stop()
         try:
             if timeout_s is None or timeout_s > 0:
                 async with asyncio.timeout(timeout_s):
@@ -205,9 +199,9 @@ class Producer:
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
         if delivery is None:
             record = checked_record(value, key, pairs, timestamp_ms)
-            delivery = await self._wait_and_append(topic, record, partition)
+            delivery = await self._appender.wait_and_append(topic, record, partition)
         self._sent_in_turn += 1
-        if self._filled or self._sent_in_turn >= SENDS_IN_TURN_MAX:
+        if self._appender.filled or self._sent_in_turn >= SENDS_IN_TURN_MAX:
             await self._give_way()
         return delivery
 
@@ -255,19 +249,7 @@ class Producer:
         if delivery is not None:
             return delivery
         record = checked_record(value, key, pairs, timestamp_ms)
-        self._check_size(record.size_max)
-        self._check_running()
-        if self._transactions is not None:
-            self._transactions.check_open("send_nowait")
-        self._use(topic)
-        known = self._known(topic)
-        if known is None or (partition is not None and partition not in known.partitions):
-            self._cluster.request_refresh()
-            what = topic if partition is None else f"{topic} with partition {partition}"
-            raise WouldBlock(f"the metadata of topic {what} is not known yet: await send()")
-        if not self._budget.try_take(record.size_max):
-            raise WouldBlock(f"buffer.memory = {self._budget.limit} is full: await send()")
-        return self._append(known, record, partition)
+        return self._appender.append_nowait(topic, record, partition)
 
     async def send_many(
         self,
@@ -287,31 +269,11 @@ class Producer:
         Raises the errors of `send`, and ValueError if the numbers of keys and values differ.
         """
         bodies, names, largest = checked_columns(values, keys)
-        self._check_size(largest + record_size_max(None, None))
-        self._check_running()
-        number = None if self._transactions is None else self._transactions.check_open("send_many")
-        self._use(topic)
-        deadline = self._deadline()
-        known = await self._topic(topic, partition, deadline)
+        self._appender.check_size(largest + record_size_max(None, None))
         timestamp = self._clock.wall_ms() if timestamp_ms is None else checked_time(timestamp_ms)
         bulk = BulkAppend(self._accumulator, topic, bodies, names, timestamp)
-        while True:
-            self._check_running()
-            if self._transactions is not None:
-                self._transactions.check_open("send_many", number)
-            room = min(self._budget.free, PIECE_BYTES)
-            self._budget.used += bulk.append(
-                self._route(known), partition, room, self._clock.monotonic()
-            )
-            self._sender.wake()
-            if bulk.done:
-                return bulk.deliveries()
-            await self._give_way()
-            size = bulk.next_size_max
-            if not self._budget.has(size):
-                await self._wait_for_memory(size, deadline, accepted=bulk.position)
-                self._budget.give_back(size)
-            known = self._known(topic) or known
+        await self._appender.append_many(bulk, partition, self._give_way)
+        return bulk.deliveries()
 
     async def flush(self) -> None:
         """Send all batches without waiting for linger.ms. Return as soon as each record that `send`
@@ -323,8 +285,9 @@ class Producer:
     async def partitions_for(self, topic: str) -> list[int]:
         """Return the partition numbers of a topic. Raises TopicUnavailable after max.block.ms."""
         self._check_running()
-        self._use(topic)
-        return sorted((await self._cluster.topic(topic, self._deadline())).partitions)
+        self._appender.use(topic)
+        deadline = self._appender.deadline()
+        return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
     # Transactions
 
@@ -370,7 +333,7 @@ class Producer:
         if isinstance(group, str):
             group = GroupMetadata(group)
         if chosen:
-            await transactions.send_offsets(chosen, group, self._deadline())
+            await transactions.send_offsets(chosen, group, self._appender.deadline())
 
     async def commit_transaction(self) -> None:
         """Deliver all records of the transaction and commit it, within max.block.ms.
@@ -381,7 +344,7 @@ class Producer:
         TransactionConflict if no transaction is open."""
         self._check_running()
         transactions = self._need_transactions("commit_transaction")
-        await transactions.commit(self._deliver_all, self._deadline())
+        await transactions.commit(self._deliver_all, self._appender.deadline())
 
     async def abort_transaction(self) -> None:
         """Abort the transaction within max.block.ms. The deliveries of unsent records fail. Raises
@@ -389,7 +352,7 @@ class Producer:
         `abort_transaction` again."""
         self._check_running()
         transactions = self._need_transactions("abort_transaction")
-        await transactions.abort(self._sender.emptied, self._deadline())
+        await transactions.abort(self._sender.emptied, self._appender.deadline())
 
     async def _abort_open(self, transactions: TransactionManager) -> None:
         """Abort the open transaction, if there is one. A failure is only logged, so that it does
@@ -397,7 +360,7 @@ class Producer:
         if not transactions.must_abort:
             return
         try:
-            await transactions.abort(self._sender.emptied, self._deadline())
+            await transactions.abort(self._sender.emptied, self._appender.deadline())
         except ClientError as error:
             log.warning("transaction not aborted reason=%s", error)
 
@@ -413,104 +376,6 @@ class Producer:
         if self._transactions is None:
             raise TransactionConflict(f"{call} needs the option transactional.id")
         return self._transactions
-
-    # Appending
-
-    def _join(
-        self,
-        topic: str,
-        value: Buffer | None,
-        key: Buffer | None,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int | None,
-    ) -> Delivery | None:
-        """Append the record to the last batch of its partition, and return its delivery. Return
-        None if anything else is needed: a new batch, a check, metadata or memory."""
-        route = self._current_routes.get(topic)
-        if route is None or not self._budget.has(self.options.batch_size):
-            return None
-        self._check_running()
-        if self._transactions is not None:
-            self._transactions.check_open("send")
-        if partition is not None:
-            queue = route.queues.get(partition)
-        elif key is None:
-            queue = route.sticky
-        elif not isinstance(key, bytes):
-            return None
-        else:
-            queue = route.queues.get(partition_of_key(key, route.partition_count))
-        batch = None if queue is None else queue.last
-        if batch is None or batch.closed:
-            return None
-        if timestamp_ms is None:
-            timestamp = self._clock.wall_ms()
-        else:
-            timestamp = checked_time(timestamp_ms)
-        index = batch.records.append(timestamp, key, value, headers, self._accumulator.records_max)
-        if index < 0:
-            return None
-        self._budget.used += batch.update_memory()
-        self._filled = batch.records.full
-        if self._filled:
-            self._sender.wake()
-        return Delivery(batch, index, timestamp)
-
-    async def _wait_and_append(
-        self, topic: str, record: CheckedRecord, partition: int | None
-    ) -> Delivery:
-        """Wait for metadata and memory, and append the record."""
-        self._check_size(record.size_max)
-        self._check_running()
-        number = None if self._transactions is None else self._transactions.check_open("send")
-        self._use(topic)
-        deadline = self._deadline()
-        known = await self._topic(topic, partition, deadline)
-        self._check_running()
-        if not self._budget.try_take(record.size_max):
-            await self._wait_for_memory(record.size_max, deadline)
-        if self._transactions is not None:
-            try:
-                self._transactions.check_open("send", number)
-            except ClientError:
-                self._budget.give_back(record.size_max)
-                raise
-        return self._append(known, record, partition)
-
-    def _append(self, topic: TopicInfo, record: CheckedRecord, partition: int | None) -> Delivery:
-        """Append a record, for which `record.size_max` bytes were taken from the budget."""
-        route = self._route(topic)
-        if partition is None:
-            queue = route.choose(topic.name, record.key, record.size_max)
-        else:
-            queue = route.queue(topic.name, partition)
-        timestamp = self._clock.wall_ms() if record.timestamp is None else record.timestamp
-        now = self._clock.monotonic()
-        size = 0
-        try:
-            appended = self._accumulator.append(
-                queue, timestamp, record.key, record.value, record.headers, now
-            )
-            size = appended.size
-        finally:
-            self._budget.give_back(record.size_max - size)
-        self._filled = appended.filled
-        if appended.began or appended.filled:
-            self._sender.wake()
-        return Delivery(appended.batch, appended.index, timestamp)
-
-    def _route(self, topic: TopicInfo) -> Route:
-        """Return the route of a topic with its current metadata."""
-        route = self._current_routes.get(topic.name)
-        if route is None:
-            route = self._routes.get(topic.name)
-            if route is None:
-                route = Route(self._rng, self.options.batch_size, self._accumulator.queue)
-                self._routes[topic.name] = route
-            route.update(topic)
-            self._current_routes[topic.name] = route
-        return route
 
     # Parts
 
@@ -538,77 +403,14 @@ class Producer:
         if self._sender.broken is not None:
             raise Closed(f"the producer has failed: {self._sender.broken}")
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self._clock, self.options.max_block_ms)
+    def _is_idle(self, topic: str) -> bool:
+        return self._appender.is_idle(topic)
 
     def _wake(self) -> None:
         self._sender.wake()
 
-    def _check_size(self, size: int) -> None:
-        if HEADER_SIZE + size > min(self.options.max_request_size, self._budget.limit):
-            raise RecordTooLarge(
-                f"a record may need {size} bytes, more than max.request.size"
-                f" = {self.options.max_request_size} or buffer.memory = {self._budget.limit}"
-            )
-
-    def _use(self, topic: str) -> None:
-        if topic not in self._used:
-            self._cluster.watch([topic])
-        self._used[topic] = self._clock.monotonic()
-
-    def _is_idle(self, topic: str) -> bool:
-        """Return whether metadata requests may omit the topic: no record was sent to it for
-        metadata.max.idle.ms, and no batch or call of `send` waits. Otherwise a request could
-        recreate a deleted topic."""
-        idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
-        limit_s = max(self.options.metadata_max_idle_ms, self.options.max_block_ms) / 1_000
-        if idle_s <= limit_s or self._accumulator.holds(topic):
-            return False
-        self._used.pop(topic, None)
-        return True
-
     async def _give_way(self) -> None:
         """Yield to the event loop once, so that the sender and other tasks run."""
         self._sent_in_turn = 0
+        self._appender.filled = False
         await asyncio.sleep(0)
-
-    def _known(self, topic: str) -> TopicInfo | None:
-        """Return the metadata of a topic, None if it is not known or has an error."""
-        known = self._cluster.view.topics.get(topic)
-        if known is None or known.error != ErrorCode.NONE or not known.partitions:
-            return None
-        return known
-
-    async def _topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
-        known = self._known(name) or await self._cluster.topic(name, deadline)
-        if partition is not None and partition not in known.partitions:
-            try:
-                await self._cluster.refreshed(deadline.remaining_s())
-            except TimeoutError:
-                pass
-            known = self._cluster.view.topics.get(name, known)
-            if partition not in known.partitions:
-                raise TopicUnavailable(
-                    f"topic {name} has {len(known.partitions)} partitions, no partition {partition}"
-                )
-        return known
-
-    async def _wait_for_memory(self, size: int, deadline: Deadline, accepted: int = 0) -> None:
-        self._sender.wake()
-        try:
-            await self._budget.take(size, deadline.remaining_s())
-        except TimeoutError:
-            text = (
-                f"buffer.memory = {self._budget.limit} stayed full for max.block.ms"
-                f" = {self.options.max_block_ms}"
-            )
-            problems = self._sender.leader_problems()
-            more = f"; and {len(problems) - 1} more partitions" if len(problems) > 1 else ""
-            raise BufferExhausted(
-                "; ".join([text, *problems[:1]]) + more, accepted=accepted
-            ) from None
-        try:
-            self._check_running()
-        except Closed:
-            self._budget.give_back(size)
-            raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from pybroker.background import TaskOwner
 from pybroker.client.accumulator import (
@@ -84,6 +85,8 @@ class Sender:
         self._in_flight: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._tasks = TaskOwner(self._break)
+        self.on_break: Callable[[], None] = lambda: None
+        """The function to call when the producer cannot send any more."""
         self._broken: BaseException | None = None
         self._next_expiry = 0.0
         cluster.add_listener(self.wake)
@@ -334,30 +337,13 @@ class Sender:
                 return
             queue.sequences.restarting |= batch.has_sequence
             self._accumulator.split(queue, batch, decode(batch))
-        elif self._sequence_lost(queue, batch, code):
+        elif queue.lost_sequence(batch, code):
             queue.sequences.restarting = True
             self._retry_or_fail(queue, batch, error, in_doubt=False)
         else:
             if code.retriable:
                 self._cluster.request_refresh()
             self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
-
-    def _sequence_lost(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
-        """Return whether the error code tells that the broker no longer knows the producer's
-        sequence numbers, so that the producer must reset them. If earlier batches are in flight,
-        the batch only arrived before them."""
-        if not batch.has_sequence:
-            return False
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            first = all(
-                other.ordinal >= batch.ordinal
-                for other in (*queue.in_flight, *queue.waiting)
-                if other.has_sequence
-            )
-            return queue.sequences.is_next(batch.base_sequence) or (
-                queue.sequences.unresolved and first
-            )
-        return code == ErrorCode.UNKNOWN_PRODUCER_ID
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError, *, in_doubt: bool
@@ -481,6 +467,7 @@ class Sender:
         """Fail all undelivered and all later records, because the producer cannot send any more."""
         if self._broken is None:
             self._broken = error
+            self.on_break()
             log.error("producer failed, it sends no more records reason=%s", error)
             self._fail_all(error)
 

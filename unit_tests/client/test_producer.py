@@ -194,7 +194,7 @@ async def test_a_batch_that_is_too_large_stays_behind_one_that_is_sent_again(
     recognises it."""
     options = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 50}
     async with FakeBroker({"t": 1}) as broker:
-        async with producer(broker, **{**options, "batch_size": 250}) as target:
+        async with producer(broker, **{**options, "batch_size": 200}) as target:
             assert await send_all(target, [b"0"]) == [0]
             too_large = refuse(ErrorCode.MESSAGE_TOO_LARGE)
             broker.will(ApiKey.PRODUCE, first, too_large, BEHAVE, *[too_large] * (times - 1))

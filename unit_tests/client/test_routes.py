@@ -6,9 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 
-import kafka.partitioner.default as oracle
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.client.accumulator import Accumulator
@@ -16,28 +14,6 @@ from pybroker.client.metadata import PartitionInfo, TopicInfo
 from pybroker.client.routes import Route, partition_of_key
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_LEADER, NO_TOPIC_ID, TopicPartition
-from pybroker.records.record_buffer import murmur2
-
-
-@pytest.mark.parametrize(
-    ("key", "signed"),
-    [  # the vectors of the Java client's own test of its hash
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-    ],
-)
-def test_murmur2_of_known_keys(key: bytes, signed: int) -> None:
-    assert murmur2(key) == signed & 0xFFFFFFFF
-
-
-@settings(max_examples=300)
-@given(st.binary(max_size=64))
-def test_murmur2_is_that_of_another_client(key: bytes) -> None:
-    assert murmur2(key) == oracle.murmur2(key) & 0xFFFFFFFF
 
 
 @given(st.binary(max_size=20), st.integers(1, 500))

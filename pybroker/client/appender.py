@@ -1,0 +1,290 @@
+"""The appending of records to the producer's batches, with the waits that this needs: for the
+metadata of a topic and for memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from pybroker.client.accumulator import Accumulator
+from pybroker.client.backoff import Deadline
+from pybroker.client.budget import MemoryBudget
+from pybroker.client.bulk import BulkAppend
+from pybroker.client.checked import CheckedRecord, checked_time
+from pybroker.client.cluster import Cluster
+from pybroker.client.deliveries import Delivery
+from pybroker.client.errors import (
+    BufferExhausted,
+    ClientError,
+    Closed,
+    RecordTooLarge,
+    TopicUnavailable,
+    WouldBlock,
+)
+from pybroker.client.metadata import TopicInfo
+from pybroker.client.options import ProducerOptions
+from pybroker.client.routes import Route, partition_of_key
+from pybroker.client.sender import Sender
+from pybroker.client.transactions.manager import TransactionManager
+from pybroker.errors import ErrorCode
+from pybroker.ports import Buffer
+from pybroker.records.batch import HEADER_SIZE
+from pybroker.records.record import Headers
+
+PIECE_BYTES: Final = 1 << 20
+"""The maximum size of the records of `send_many` that are appended in one turn of the event loop,
+in bytes. It takes about a millisecond with the compiled loops, several with the loops in Python."""
+
+
+class Appender:
+    """Appends records to the batches of an accumulator.
+
+    `filled` tells whether a record has filled its batch since the producer has last yielded to the
+    event loop. `check_running` raises Closed if the producer accepts no records. The sender and the
+    transactions are attributes of the producer, too.
+    """
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        budget: MemoryBudget,
+        sender: Sender,
+        transactions: TransactionManager | None,
+        check_running: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._accumulator = accumulator
+        self._budget = budget
+        self._sender = sender
+        self._transactions = transactions
+        self._check_running = check_running
+        self._routes: dict[str, Route] = {}
+        """The routes of all topics in use."""
+        self._current_routes: dict[str, Route] = {}
+        """The routes that have the current metadata; none if the producer accepts no records."""
+        cluster.add_listener(self.stop)
+        sender.on_break = self.stop
+        self._used: dict[str, float] = {}
+        """The time of the last new batch of each topic, for metadata.max.idle.ms."""
+        self._wall_ms = self._clock.wall_ms
+        self._records_max = accumulator.records_max
+        self._used_max = budget.limit - options.batch_size
+        """The maximum use of the budget at which a record may join a batch without a check."""
+        self.filled = False
+
+    def stop(self) -> None:
+        """Check the metadata and the state of the producer before another record is appended."""
+        self._current_routes.clear()
+
+    def join(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery | None:
+        """Append the record to the last batch of its partition, and return its delivery. Return
+        None if anything else is needed: a new batch, a check, metadata or memory. Every record
+        takes this path, so it calls few functions."""
+        route = self._current_routes.get(topic)
+        budget = self._budget
+        if route is None or budget.used > self._used_max or budget.waiting:
+            return None
+        if self._transactions is not None:
+            self._transactions.check_open("send")
+        if partition is not None:
+            queue = route.queues.get(partition)
+        elif key is None:
+            queue = route.sticky
+        elif isinstance(key, bytes):
+            queue = route.queues.get(partition_of_key(key, route.partition_count))
+        else:
+            return None
+        batch = None if queue is None else queue.last
+        if batch is None or batch.closed:
+            return None
+        timestamp = self._wall_ms() if timestamp_ms is None else checked_time(timestamp_ms)
+        records = batch.records
+        index = records.append(timestamp, key, value, headers, self._records_max)
+        if index < 0:
+            return None
+        size = records.size
+        budget.used += size - batch.memory
+        batch.memory = size
+        if records.full:
+            self.filled = True
+            self._sender.wake()
+        return Delivery(batch, index, timestamp)
+
+    async def wait_and_append(
+        self, topic: str, record: CheckedRecord, partition: int | None
+    ) -> Delivery:
+        """Wait for metadata and memory, and append the record."""
+        self.check_size(record.size_max)
+        self._check_running()
+        number = None if self._transactions is None else self._transactions.check_open("send")
+        self.use(topic)
+        deadline = self.deadline()
+        known = await self.topic(topic, partition, deadline)
+        self._check_running()
+        if not self._budget.try_take(record.size_max):
+            await self._wait_for_memory(record.size_max, deadline)
+        if self._transactions is not None:
+            try:
+                self._transactions.check_open("send", number)
+            except ClientError:
+                self._budget.give_back(record.size_max)
+                raise
+        return self._append(known, record, partition)
+
+    def append_nowait(self, topic: str, record: CheckedRecord, partition: int | None) -> Delivery:
+        """Append the record, or raise WouldBlock."""
+        self.check_size(record.size_max)
+        self._check_running()
+        if self._transactions is not None:
+            self._transactions.check_open("send_nowait")
+        self.use(topic)
+        known = self._known(topic)
+        if known is None or (partition is not None and partition not in known.partitions):
+            self._cluster.request_refresh()
+            what = topic if partition is None else f"{topic} with partition {partition}"
+            raise WouldBlock(f"the metadata of topic {what} is not known yet: await send()")
+        if not self._budget.try_take(record.size_max):
+            raise WouldBlock(f"buffer.memory = {self._budget.limit} is full: await send()")
+        return self._append(known, record, partition)
+
+    async def append_many(
+        self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Append all records of `bulk`, to `partition` or with None each to the partition that its
+        route chooses. Call `give_way` after each piece."""
+        self._check_running()
+        number = None if self._transactions is None else self._transactions.check_open("send_many")
+        self.use(bulk.topic)
+        deadline = self.deadline()
+        known = await self.topic(bulk.topic, partition, deadline)
+        while True:
+            self._check_running()
+            if self._transactions is not None:
+                self._transactions.check_open("send_many", number)
+            room = min(self._budget.free, PIECE_BYTES)
+            now = self._clock.monotonic()
+            self._budget.used += bulk.append(self._route(known), partition, room, now)
+            self._sender.wake()
+            if bulk.done:
+                return
+            await give_way()
+            size = bulk.next_size_max
+            if not self._budget.has(size):
+                await self._wait_for_memory(size, deadline, accepted=bulk.position)
+                self._budget.give_back(size)
+            known = self._known(bulk.topic) or known
+
+    def _append(self, topic: TopicInfo, record: CheckedRecord, partition: int | None) -> Delivery:
+        """Append a record, for which `record.size_max` bytes were taken from the budget."""
+        route = self._route(topic)
+        if partition is None:
+            queue = route.choose(topic.name, record.key, record.size_max)
+        else:
+            queue = route.queue(topic.name, partition)
+        timestamp = self._clock.wall_ms() if record.timestamp is None else record.timestamp
+        now = self._clock.monotonic()
+        size = 0
+        try:
+            appended = self._accumulator.append(
+                queue, timestamp, record.key, record.value, record.headers, now
+            )
+            size = appended.size
+        finally:
+            self._budget.give_back(record.size_max - size)
+        self.filled |= appended.filled
+        if appended.began or appended.filled:
+            self._sender.wake()
+        return Delivery(appended.batch, appended.index, timestamp)
+
+    def _route(self, topic: TopicInfo) -> Route:
+        """Return the route of a topic with its current metadata."""
+        route = self._current_routes.get(topic.name)
+        if route is None:
+            route = self._routes.get(topic.name)
+            if route is None:
+                route = Route(self._cluster.rng, self._options.batch_size, self._accumulator.queue)
+                self._routes[topic.name] = route
+            route.update(topic)
+            self._current_routes[topic.name] = route
+        return route
+
+    def check_size(self, size: int) -> None:
+        if HEADER_SIZE + size > min(self._options.max_request_size, self._budget.limit):
+            raise RecordTooLarge(
+                f"a record may need {size} bytes, more than max.request.size"
+                f" = {self._options.max_request_size} or buffer.memory = {self._budget.limit}"
+            )
+
+    def use(self, topic: str) -> None:
+        if topic not in self._used:
+            self._cluster.watch([topic])
+        self._used[topic] = self._clock.monotonic()
+
+    def is_idle(self, topic: str) -> bool:
+        """Return whether metadata requests may omit the topic: no record was sent to it for
+        metadata.max.idle.ms, and no batch or call of `send` waits. Otherwise a request could
+        recreate a deleted topic."""
+        idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
+        limit_s = max(self._options.metadata_max_idle_ms, self._options.max_block_ms) / 1_000
+        if idle_s <= limit_s or self._accumulator.holds(topic):
+            return False
+        self._used.pop(topic, None)
+        return True
+
+    def _known(self, topic: str) -> TopicInfo | None:
+        """Return the metadata of a topic, None if it is not known or has an error."""
+        known = self._cluster.view.topics.get(topic)
+        if known is None or known.error != ErrorCode.NONE or not known.partitions:
+            return None
+        return known
+
+    def deadline(self) -> Deadline:
+        """Return the time limit of a call that begins now, after max.block.ms."""
+        return Deadline(self._clock, self._options.max_block_ms)
+
+    async def topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
+        known = self._known(name) or await self._cluster.topic(name, deadline)
+        if partition is not None and partition not in known.partitions:
+            try:
+                await self._cluster.refreshed(deadline.remaining_s())
+            except TimeoutError:
+                pass
+            known = self._cluster.view.topics.get(name, known)
+            if partition not in known.partitions:
+                raise TopicUnavailable(
+                    f"topic {name} has {len(known.partitions)} partitions, no partition {partition}"
+                )
+        return known
+
+    async def _wait_for_memory(self, size: int, deadline: Deadline, accepted: int = 0) -> None:
+        self._sender.wake()
+        try:
+            await self._budget.take(size, deadline.remaining_s())
+        except TimeoutError:
+            text = (
+                f"buffer.memory = {self._budget.limit} stayed full for max.block.ms"
+                f" = {self._options.max_block_ms}"
+            )
+            problems = self._sender.leader_problems()
+            more = f"; and {len(problems) - 1} more partitions" if len(problems) > 1 else ""
+            raise BufferExhausted(
+                "; ".join([text, *problems[:1]]) + more, accepted=accepted
+            ) from None
+        try:
+            self._check_running()
+        except Closed:
+            self._budget.give_back(size)
+            raise
