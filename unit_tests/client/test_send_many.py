@@ -1,0 +1,263 @@
+"""Tests of the calls of the producer that accept a record without waiting, or many records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pybroker.client import RecordMetadata
+from pybroker.client.errors import (
+    BufferExhausted,
+    Closed,
+    DeliveryFailed,
+    RecordTooLarge,
+    TopicUnavailable,
+    WouldBlock,
+)
+from pybroker.client.routes import partition_of_key
+from pybroker.errors import ErrorCode
+from pybroker.model import TopicPartition
+from pybroker.records.record import decode_records
+from pybroker.wire.api import ApiKey
+from unit_tests.client.fake_broker import BEHAVE, NEVER_ANSWER, FakeBroker, refuse
+from unit_tests.client.test_producer import numbered, producer
+from unit_tests.idle_loop import loop_turns
+from unit_tests.patience import PATIENCE_S
+
+TIMESTAMP = 1_700_000_000_000
+
+
+# send_nowait
+
+
+async def test_a_record_is_accepted_without_waiting_once_the_topic_is_known() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=5) as target:
+        with pytest.raises(WouldBlock, match="the metadata of topic t is not known yet"):
+            target.send_nowait("t", b"0")
+        assert (await target.send_and_wait("t", b"0")).offset == 0
+        deliveries = [target.send_nowait("t", value, timestamp_ms=5) for value in numbered(9)[1:]]
+        assert [await each for each in deliveries] == [
+            RecordMetadata("t", 0, offset, 5) for offset in range(1, 9)
+        ]
+        assert broker.partition().values() == numbered(9)
+
+
+async def test_a_partition_that_is_not_known_would_block() -> None:
+    async with FakeBroker({"t": 2}) as broker, producer(broker) as target:
+        assert await target.partitions_for("t") == [0, 1]
+        assert (await target.send_nowait("t", b"", partition=1)).partition == 1
+        with pytest.raises(WouldBlock, match="topic t with partition 2"):
+            target.send_nowait("t", b"", partition=2)
+
+
+async def test_full_memory_would_block_and_send_waits_for_it() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, buffer_memory=1_000, batch_size=300) as target:
+            await target.partitions_for("t")
+            values = [b"%d" % number * 100 for number in range(10)]
+            blocked = 0
+            for value in values * 5:
+                try:
+                    target.send_nowait("t", value)
+                except WouldBlock as error:
+                    assert "buffer.memory = 1000 is full" in str(error)
+                    blocked += 1
+                    await target.send("t", value)
+            await target.flush()
+            assert blocked
+        assert broker.partition().values() == values * 5
+
+
+async def test_a_record_without_waiting_is_checked() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker) as target:
+            await target.send_and_wait("t", b"0")
+            with pytest.raises(TypeError, match="the value of a record must be bytes, not str"):
+                target.send_nowait("t", "text")  # type: ignore[arg-type]
+            with pytest.raises(RecordTooLarge):
+                target.send_nowait("t", b"x" * 2_000_000)
+        with pytest.raises(Closed):
+            target.send_nowait("t", b"late")
+        assert broker.partition().values() == [b"0"]
+
+
+# send_many
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=60)),
+        max_size=80,
+    ),
+    keyed=st.booleans(),
+    batch_size=st.sampled_from([0, 100, 300, 16_384]),
+    memory=st.sampled_from([250, 1_000, 1 << 20]),
+)
+def test_any_records_arrive_once_and_in_order(
+    rows: list[tuple[bytes | None, bytes | None]], keyed: bool, batch_size: int, memory: int
+) -> None:
+    asyncio.run(_send_and_compare(rows, keyed, batch_size=batch_size, buffer_memory=memory))
+
+
+async def _send_and_compare(
+    rows: list[tuple[bytes | None, bytes | None]], keyed: bool, **options: Any
+) -> None:
+    values = [value for _, value in rows]
+    keys = [key for key, _ in rows] if keyed else None
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        FakeBroker({"t": 3}) as broker,
+        producer(broker, **options) as target,
+    ):
+        deliveries = await target.send_many("t", values, keys, timestamp_ms=TIMESTAMP)
+        found = await deliveries
+    assert len(found) == len(rows)
+    stored = {
+        (number, offset): record
+        for number in range(3)
+        for offset, record in enumerate(records_of(broker, number))
+    }
+    assert len(stored) == len(rows)
+    last: dict[int, int] = {}
+    for (key, value), place in zip(rows, found, strict=True):
+        assert stored[place.partition, place.offset] == (key if keyed else None, value)
+        assert place.offset > last.get(place.partition, -1), "in the order of the call"
+        last[place.partition] = place.offset
+        if keyed and key is not None:
+            assert place.partition == partition_of_key(key, 3)
+        assert place.timestamp == TIMESTAMP
+
+
+def records_of(broker: FakeBroker, partition: int) -> list[tuple[bytes | None, bytes | None]]:
+    log = broker.partitions.get(TopicPartition("t", partition))
+    return [
+        (record.key, record.value)
+        for batch in (log.batches if log else [])
+        for record in decode_records(batch, decompressed_bytes_max=1 << 24)
+    ]
+
+
+async def test_many_records_join_those_of_other_calls_in_order() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=50) as target:
+        values = numbered(40)
+        for start in range(0, 40, 10):
+            await target.send("t", values[start])
+            many = await target.send_many("t", values[start + 1 : start + 10])
+            assert len(many) == 9
+        await target.flush()
+        assert broker.partition().values() == values
+        assert [each.result().offset for each in many] == list(range(31, 40))
+
+
+async def test_all_records_go_to_a_given_partition() -> None:
+    async with FakeBroker({"t": 3}) as broker, producer(broker, batch_size=100) as target:
+        many = await target.send_many("t", numbered(30), numbered(30), partition=1)
+        assert [each.partition for each in await many] == [1] * 30
+        with pytest.raises(TopicUnavailable, match="no partition 5"):
+            await target.send_many("t", [b""], partition=5)
+
+
+async def test_records_without_a_key_are_spread_batch_by_batch() -> None:
+    async with FakeBroker({"t": 3}) as broker, producer(broker, batch_size=200) as target:
+        many = await target.send_many("t", [b"x" * 50] * 60)
+        assert {each.partition for each in await many} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "kind"),
+    [
+        ([b"", "text"], None, TypeError),
+        ([b""], [3], TypeError),
+        ([b"", b""], [b""], ValueError),
+        ([b"", b"x" * 2_000_000], None, RecordTooLarge),
+    ],
+)
+async def test_one_invalid_record_refuses_all(
+    values: list[Any], keys: list[Any] | None, kind: type[Exception]
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        with pytest.raises(kind):
+            await target.send_many("t", values, keys)
+        assert (await target.send_and_wait("t", b"next")).offset == 0
+
+
+async def test_memory_that_stays_full_ends_the_call_and_names_the_accepted_records() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        options = {"buffer_memory": 1_000, "max_block_ms": 200, "batch_size": 300}
+        target = producer(broker, **options)
+        async with target:
+            await target.partitions_for("t")
+            broker.will(ApiKey.PRODUCE, *[NEVER_ANSWER] * 10)
+            with pytest.raises(BufferExhausted) as caught:
+                await target.send_many("t", [b"%d" % number * 100 for number in range(9)])
+            accepted = caught.value.accepted
+            assert 1 <= accepted < 9
+            broker.faults.clear()
+            broker.drop_connections()
+            await target.flush()
+        assert broker.partition().values() == [b"%d" % number * 100 for number in range(accepted)]
+
+
+async def test_a_cancelled_call_has_accepted_its_first_records() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker, buffer_memory=1_000, batch_size=300) as target:
+            await target.partitions_for("t")
+            broker.will(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+            sending = asyncio.ensure_future(target.send_many("t", [b"x" * 100] * 50))
+            await loop_turns(3)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert (await target.send_and_wait("t", b"last")).offset > 0
+        values = broker.partition().values()
+        assert values == [b"x" * 100] * (len(values) - 1) + [b"last"]
+
+
+async def test_a_failed_batch_fails_its_records_only() -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, batch_size=300) as target:
+        await target.send_and_wait("t", b"")
+        broker.will(ApiKey.PRODUCE, BEHAVE, refuse(ErrorCode.INVALID_TIMESTAMP))
+        many = await target.send_many("t", [b"x" * 100] * 6)
+        with pytest.raises(DeliveryFailed, match="INVALID_TIMESTAMP"):
+            await many
+        failed = [each.exception() is not None for each in many]
+        assert failed == [False, False, True, True, False, False]
+
+
+async def test_no_record_of_many_is_accepted_by_a_closed_producer() -> None:
+    async with FakeBroker({"t": 1}) as broker:
+        async with producer(broker) as target:
+            assert await (await target.send_many("t", [])) == []
+        with pytest.raises(Closed):
+            await target.send_many("t", [b""])
+
+
+# Failures without a waiting task
+
+
+async def test_records_that_fail_without_a_waiting_task_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=5) as target:
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
+        for value in numbered(3):
+            await target.send("t", value)
+        await target.flush()
+        (line,) = [line for line in caplog.messages if line.startswith("records not delivered")]
+        assert "partition=t-0 records=3" in line
+        assert "INVALID_TIMESTAMP" in line
+
+
+async def test_records_that_fail_for_a_waiting_task_are_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
+        with pytest.raises(DeliveryFailed):
+            await target.send_and_wait("t", b"")
+        assert "records not delivered" not in caplog.text
