@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import random
 import socket
 from asyncio import events, format_helpers
@@ -337,11 +338,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Let a coroutine of a dead process end. It may await several times while it exits."""
+    """Let a coroutine of a dead process end. It may await several times while it exits. The task of
+    an awaitable that is no coroutine runs a generator of asyncio."""
+    frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
             coroutine.close()
-        if coroutine.cr_frame is None:  # type: ignore[attr-defined]
+        if getattr(coroutine, frame) is None:
             return
 
 
