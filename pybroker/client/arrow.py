@@ -17,7 +17,7 @@ from pybroker.records.columns import BinaryColumn, Columns, HeaderColumns
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
 
-__all__ = ["RecordBatch", "arrow_schema", "record_batch"]
+__all__ = ["RecordBatch", "arrow_schema", "keys_and_values", "record_batch"]
 
 _INT32_BYTES: Final = 4
 
@@ -73,6 +73,36 @@ def record_batch(
         schema=arrow.schema(list(types.items())),
     )
     return batch
+
+
+def keys_and_values(
+    batch: RecordBatch,
+) -> tuple[list[bytes | None] | None, list[bytes | None]]:
+    """Return the columns key and value of an Arrow record batch as lists, None without the column
+    key. The columns are binary or text; text becomes UTF-8.
+
+    Raises ValueError for a missing column value, for another type and for any other column, whose
+    data would be lost.
+    """
+    names = batch.schema.names
+    extra = sorted(set(names) - {"key", "value"})
+    if "value" not in names or extra:
+        raise ValueError(
+            f"the record batch has the columns {', '.join(names) or '(none)'}, expected value and"
+            " optionally key: use select([...]) of the record batch"
+        )
+    keys = _list_of(batch, "key") if "key" in names else None
+    return keys, _list_of(batch, "value")
+
+
+def _list_of(batch: RecordBatch, name: str) -> list[bytes | None]:
+    arrow = _pyarrow()
+    column: Any = batch.column(name)
+    kinds = (arrow.binary(), arrow.large_binary(), arrow.string(), arrow.large_string())
+    if column.type not in kinds:
+        raise ValueError(f"the column {name} has the type {column.type}, expected binary or string")
+    found: list[bytes | None] = column.cast(arrow.large_binary()).to_pylist()
+    return found
 
 
 @functools.cache

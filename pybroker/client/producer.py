@@ -7,11 +7,12 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.appender import Appender
+from pybroker.client.arrow import keys_and_values
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.bulk import BulkAppend
 from pybroker.client.checked import (
@@ -42,6 +43,9 @@ from pybroker.client.transactions.states import State
 from pybroker.model import TopicPartition
 from pybroker.ports import Buffer, Clock, Rng
 from pybroker.records.builder import record_size_max
+
+if TYPE_CHECKING:
+    from pybroker.client.arrow import RecordBatch
 
 log = logging.getLogger(__name__)
 
@@ -274,6 +278,24 @@ class Producer:
         bulk = BulkAppend(self._accumulator, topic, bodies, names, timestamp)
         await self._appender.append_many(bulk, partition, self._give_way)
         return bulk.deliveries()
+
+    async def send_arrow(
+        self,
+        topic: str,
+        batch: RecordBatch,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Deliveries:
+        """Accept a record for each row of an Arrow record batch with the column value and
+        optionally key, both binary or text (stored as UTF-8). Needs pyarrow.
+
+        Raises ValueError for other columns: choose with `batch.select(["key", "value"])`. Raises
+        also the errors of `send_many`, which says when some records may be accepted."""
+        keys, values = keys_and_values(batch)
+        return await self.send_many(
+            topic, values, keys, partition=partition, timestamp_ms=timestamp_ms
+        )
 
     async def flush(self) -> None:
         """Send all batches without waiting for linger.ms. Return as soon as each record that `send`

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pybroker.client import RecordMetadata
+from pybroker.client import Consumer, RecordMetadata
 from pybroker.client.errors import (
     BufferExhausted,
     Closed,
@@ -261,3 +262,44 @@ async def test_records_that_fail_for_a_waiting_task_are_not_logged(
         with pytest.raises(DeliveryFailed):
             await target.send_and_wait("t", b"")
         assert "records not delivered" not in caplog.text
+
+
+# send_arrow
+
+
+async def test_the_rows_of_a_record_batch_are_sent() -> None:
+    columns: dict[str, Any] = {"key": ["a", None], "value": [None, b"\xff"]}
+    batch = pyarrow.record_batch(columns)
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        assert len(await (await target.send_arrow("t", batch))) == 2
+        assert records_of(broker, 0) == [(b"a", None), (None, b"\xff")]
+        sliced = pyarrow.record_batch({"value": ["x", "y", "z"]}).slice(1, 1)
+        await (await target.send_arrow("t", sliced, partition=0))
+        assert records_of(broker, 0)[2:] == [(None, b"y")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"key": [b"k"]}, "has the columns key, expected value"),
+        ({"value": [b"v"], "topic": ["t"]}, "use select"),
+        ({"value": [1]}, "the column value has the type int64, expected binary or string"),
+    ],
+)
+async def test_other_columns_are_refused(columns: dict[str, Any], text: str) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker) as target:
+        with pytest.raises(ValueError, match=text):
+            await target.send_arrow("t", pyarrow.record_batch(columns))
+
+
+async def test_rows_that_were_polled_are_sent_again() -> None:
+    async with FakeBroker({"t": 1, "u": 1}) as broker:
+        async with producer(broker) as target:
+            await (await target.send_many("t", numbered(3), [b"k", None, b"l"]))
+            async with Consumer(broker.address) as consumer:
+                consumer.assign([TopicPartition("t", 0)])
+                consumer.seek(TopicPartition("t", 0), 0)
+                (batch,) = (await consumer.poll_arrow(5_000)).values()
+            await (await target.send_arrow("u", batch.select(["key", "value"])))
+        assert records_of(broker, 0) == [(b"k", b"0"), (None, b"1"), (b"l", b"2")]
+        assert broker.partition("u").values() == numbered(3)
