@@ -62,6 +62,14 @@ def test_the_program_of_the_client_page_runs_again(broker: Broker) -> None:
         assert printed == ["[{'key': b'ACME', 'offset_max': 19}]"]
 
 
+def test_the_program_that_sends_many_records_prints_the_position_of_the_last(
+    broker: Broker,
+) -> None:
+    for offset in (9_999, 19_999):
+        printed = run(program("docs/client.rst", "send_many("), broker)
+        assert f"topic='measurements', partition=0, offset={offset}, " in printed
+
+
 def test_the_programs_about_admin_run_again(broker: Broker) -> None:
     for _ in range(2):
         printed = run(program("docs/client.rst", "NewPartitions("), broker).splitlines()
