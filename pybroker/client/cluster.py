@@ -311,7 +311,8 @@ class Cluster:
         try:
             return await self.connect((node.host, node.port))
         except ConnectFailed as error:
-            raise _advertised(node, error) from error
+            failure = _advertised(node, error.attempt)
+            raise ConnectFailed(failure.address, failure.reason) from error
 
     async def any_connection(self, *, last: Address | None = None) -> Connection:
         """Return a connection to the first reachable broker in the order of `_addresses`. The
@@ -327,7 +328,18 @@ class Cluster:
     def last_failures(self) -> list[Attempt]:
         """Return the last failure of each address to which the client could not connect at its last
         attempt."""
-        return [link.last_failure for link in self._links.values() if link.last_failure]
+        return [
+            self._named(address, link.last_failure)
+            for (address, _), link in self._links.items()
+            if link.last_failure
+        ]
+
+    def _named(self, address: Address, failure: Attempt) -> Attempt:
+        """Return the failure, with the id of the broker if a broker advertises the address."""
+        for node in self.view.nodes.values():
+            if (node.host, node.port) == address:
+                return _advertised(node, failure)
+        return failure
 
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them. Connected brokers
@@ -392,7 +404,9 @@ class Cluster:
                 max_ms=options.reconnect_backoff_max_ms,
                 rng=self.rng,
             )
-            log.debug("connect failed reason=%s", error)
+            failure = self._named(address, error.attempt)
+            level = logging.WARNING if link.failures == 1 else logging.DEBUG
+            log.log(level, "connect failed address=%s reason=%s", failure.address, failure.reason)
             self.request_refresh()
         finally:
             link.opening = None
@@ -424,10 +438,9 @@ def leaders(
     return by_node, rest
 
 
-def _advertised(node: Node, error: ConnectFailed) -> ConnectFailed:
-    """Return `error` with the note that the broker itself advertises the address that cannot be
-    reached."""
-    return ConnectFailed(
-        f"broker {node.id} at {error.attempt.address} (the address that it advertises)",
-        error.attempt.reason,
+def _advertised(node: Node, failure: Attempt) -> Attempt:
+    """Return a failure whose address names the broker, and the option of the broker that has the
+    address: it may be wrong for this client."""
+    return Attempt(
+        f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )
