@@ -106,6 +106,14 @@ class ProducerBatch:
     def has_sequence(self) -> bool:
         return self.base_sequence >= 0
 
+    @property
+    def may_be_split(self) -> bool:
+        """Return whether to split the batch if it is too large for the broker. A batch that an
+        earlier leader with a larger limit may have stored is not split, because a broker would not
+        recognize its halves as duplicates."""
+        is_known_again = self.has_sequence and self.maybe_written
+        return self.count > 1 and not self.expired and not is_known_again
+
     def forget_sequence(self) -> None:
         self.producer_id = self.producer_epoch = self.base_sequence = -1
         self.encoded = None

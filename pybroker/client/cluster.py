@@ -132,7 +132,15 @@ class Cluster:
                 if deadline.remaining_s() <= pause:
                     raise
                 await asyncio.sleep(pause)
-        self._tasks.start(self._maintain(), "metadata")
+        self._tasks.start(self._maintain(), "metadata").add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Warn if the event loop ends the task because the program ends without `close`."""
+        if task.cancelled() and not self._closed:
+            log.warning(
+                "client was not closed client_id=%s remedy=%s",
+                self.options.client_id, "use async with, or await close()",
+            )  # fmt: skip
 
     async def close(self) -> None:
         """Close the connections to all brokers. Idempotent."""

@@ -89,6 +89,7 @@ class Sender:
         """The function to call when the producer cannot send any more."""
         self._broken: BaseException | None = None
         self._next_expiry = 0.0
+        self._closed = False
         cluster.add_listener(self.wake)
 
     @property
@@ -97,7 +98,7 @@ class Sender:
         return self._broken
 
     def start(self) -> None:
-        self._tasks.start(self._run(), "producer sender")
+        self._tasks.start(self._run(), "producer sender").add_done_callback(self._ended)
 
     def wake(self) -> None:
         self._wake.set()
@@ -135,6 +136,12 @@ class Sender:
                 Closed("the producer was closed before the record was delivered")
             )
         return failed
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Log the number of lost records if the program ends without `close`."""
+        lost = sum(batch.count for batch in self._accumulator.batches())
+        if task.cancelled() and not self._closed and lost:
+            log.warning("records not delivered records=%d reason=producer was not closed", lost)
 
     async def _run(self) -> None:
         while self._broken is None:
@@ -331,7 +338,7 @@ class Sender:
             if code.retriable:
                 self._cluster.request_refresh()
             self._retry_or_fail(queue, batch, error, in_doubt=code in WRITE_IN_DOUBT)
-        elif code == ErrorCode.MESSAGE_TOO_LARGE and _may_be_split(batch):
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.may_be_split:
             if queue.has_numbers_before(batch):
                 self._try_again(queue, batch, error)
                 return
@@ -485,11 +492,3 @@ class Sender:
             queue.in_flight.clear()
             queue.waiting.clear()
         return failed
-
-
-def _may_be_split(batch: ProducerBatch) -> bool:
-    """Return whether to split a batch that is too large for the broker. A batch that an earlier
-    leader with a larger limit may have stored is not split, because a broker would not recognize
-    its halves as duplicates."""
-    is_known_again = batch.has_sequence and batch.maybe_written
-    return batch.count > 1 and not batch.expired and not is_known_again

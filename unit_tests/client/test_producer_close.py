@@ -153,3 +153,31 @@ async def test_flush_before_an_exception_delivers_accepted_records() -> None:
                 await target.flush()
                 raise ValueError("oops")
         assert broker.partition().values() == [b"x"]
+
+
+def test_a_program_that_does_not_close_its_client_is_warned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with FakeBroker({"t": 1}) as broker:
+            target = producer(broker, linger_ms=60_000)
+            await target.start()
+            for _ in range(3):
+                await target.send("t", b"lost")
+
+    asyncio.run(main())
+    assert "client was not closed client_id=pybroker remedy=use async with" in caplog.text
+    assert "records not delivered records=3 reason=producer was not closed" in caplog.text
+
+
+def test_a_program_that_closes_its_client_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with FakeBroker({"t": 1}) as broker:
+            async with producer(broker) as target:
+                await target.send("t", b"stored")
+            target = producer(broker)
+            await target.start()
+            await target.close(0)
+
+    asyncio.run(main())
+    assert not caplog.messages
