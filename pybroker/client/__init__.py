@@ -38,6 +38,7 @@ from pybroker.client.admin.partitions import (
     PartitionProducers,
 )
 from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
+from pybroker.client.appender import Partitioner
 from pybroker.client.consumer import Consumer
 from pybroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from pybroker.client.epoch_lookup import EpochEnd
@@ -157,6 +158,7 @@ __all__ = [
     "PartitionInfo",
     "PartitionLag",
     "PartitionProducers",
+    "Partitioner",
     "Producer",
     "ProducerFenced",
     "ProducerKeywords",

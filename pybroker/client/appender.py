@@ -31,10 +31,15 @@ from pybroker.errors import ErrorCode
 from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.record import Headers
+from pybroker.records.record_buffer import to_bytes
 
 PIECE_BYTES: Final = 1 << 20
 """The maximum size of the records of `send_many` that are appended in one turn of the event loop,
 in bytes. It takes about a millisecond with the compiled loops, several with the loops in Python."""
+
+Partitioner = Callable[[TopicInfo, bytes | None, bytes | None], int | None]
+"""A function of an application that chooses the partition of a record. It gets the metadata of the
+topic, the key and the value. None means the default choice."""
 
 
 class Appender:
@@ -53,6 +58,7 @@ class Appender:
         budget: MemoryBudget,
         sender: Sender,
         transactions: TransactionManager | None,
+        partitioner: Partitioner | None,
         check_running: Callable[[], None],
     ) -> None:
         self._options = options
@@ -62,6 +68,7 @@ class Appender:
         self._budget = budget
         self._sender = sender
         self._transactions = transactions
+        self._partitioner = partitioner
         self._check_running = check_running
         self._routes: dict[str, Route] = {}
         """The routes of all topics in use."""
@@ -99,6 +106,8 @@ class Appender:
             return None
         if self._transactions is not None:
             self._transactions.check_open("send")
+        if partition is None and self._partitioner is not None:
+            partition = self._chosen(route.topic, key, value)
         if partition is not None:
             queue = route.queues.get(partition)
         elif key is None:
@@ -134,6 +143,8 @@ class Appender:
         deadline = self.deadline()
         known = await self.topic(topic, partition, deadline)
         self._check_running()
+        if partition is None and self._partitioner is not None:
+            partition = self._chosen(known, record.key, record.value)
         if not self._budget.try_take(record.size_max):
             await self._wait_for_memory(record.size_max, deadline)
         if self._transactions is not None:
@@ -156,6 +167,8 @@ class Appender:
             self._cluster.request_refresh()
             what = topic if partition is None else f"{topic} with partition {partition}"
             raise WouldBlock(f"the metadata of topic {what} is not known yet: await send()")
+        if partition is None and self._partitioner is not None:
+            partition = self._chosen(known, record.key, record.value)
         if not self._budget.try_take(record.size_max):
             raise WouldBlock(f"buffer.memory = {self._budget.limit} is full: await send()")
         return self._append(known, record, partition)
@@ -170,6 +183,11 @@ class Appender:
         self.use(bulk.topic)
         deadline = self.deadline()
         known = await self.topic(bulk.topic, partition, deadline)
+        if self._partitioner is not None and partition is None:
+            keys = bulk.keys or [None] * len(bulk.values)
+            bulk.chosen = [
+                self._chosen(known, *each) for each in zip(keys, bulk.values, strict=True)
+            ]
         while True:
             self._check_running()
             if self._transactions is not None:
@@ -191,9 +209,9 @@ class Appender:
         """Append a record, for which `record.size_max` bytes were taken from the budget."""
         route = self._route(topic)
         if partition is None:
-            queue = route.choose(topic.name, record.key, record.size_max)
+            queue = route.choose(record.key, record.size_max)
         else:
-            queue = route.queue(topic.name, partition)
+            queue = route.queue(partition)
         timestamp = self._clock.wall_ms() if record.timestamp is None else record.timestamp
         now = self._clock.monotonic()
         size = 0
@@ -209,15 +227,30 @@ class Appender:
             self._sender.wake()
         return Delivery(appended.batch, appended.index, timestamp)
 
+    def _chosen(self, topic: TopicInfo, key: Buffer | None, value: Buffer | None) -> int | None:
+        """Return the partition that the application's partitioner chooses. Raises ValueError if
+        the topic has no such partition."""
+        assert self._partitioner is not None
+        chosen = self._partitioner(topic, to_bytes(key, "key"), to_bytes(value, "value"))
+        if chosen is not None and chosen not in topic.partitions:
+            raise ValueError(
+                f"the partitioner chose partition {chosen!r} of topic {topic.name}, expected None"
+                f" or a partition from 0 to {len(topic.partitions) - 1}"
+            )
+        return chosen
+
     def _route(self, topic: TopicInfo) -> Route:
         """Return the route of a topic with its current metadata."""
         route = self._current_routes.get(topic.name)
         if route is None:
             route = self._routes.get(topic.name)
             if route is None:
-                route = Route(self._cluster.rng, self._options.batch_size, self._accumulator.queue)
+                route = Route(
+                    topic, self._cluster.rng, self._options.batch_size, self._accumulator.queue
+                )
                 self._routes[topic.name] = route
-            route.update(topic)
+            else:
+                route.update(topic)
             self._current_routes[topic.name] = route
         return route
 

@@ -28,8 +28,10 @@ class BulkAppend:
     ) -> None:
         self._accumulator = accumulator
         self.topic = topic
-        self._values = values
-        self._keys = keys
+        self.values = values
+        self.keys = keys
+        self.chosen: list[int | None] | None = None
+        """The partition of each record, None for the default choice."""
         self._timestamp = timestamp
         self.position = 0
         self._places: list[int] = []
@@ -40,13 +42,13 @@ class BulkAppend:
 
     @property
     def done(self) -> bool:
-        return self.position == len(self._values)
+        return self.position == len(self.values)
 
     @property
     def next_size_max(self) -> int:
         """The maximum size of the next record in a batch, in bytes."""
-        key = None if self._keys is None else self._keys[self.position]
-        return record_size_max(key, self._values[self.position])
+        key = None if self.keys is None else self.keys[self.position]
+        return record_size_max(key, self.values[self.position])
 
     def deliveries(self) -> Deliveries:
         """Return the deliveries of the appended records."""
@@ -58,31 +60,37 @@ class BulkAppend:
         size of the appended records in bytes."""
         numbers: Sequence[int] = range(route.partition_count) if partition is None else [partition]
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
+        chosen = self.chosen if partition is None else None
         without_key = 0
         appended = 0
         while not self.done:
             self.position, at, size = append_records(
-                buffers, self._values, self._keys, self._timestamp, self.position,
+                buffers, self.values, self.keys, chosen, self._timestamp, self.position,
                 without_key, self._accumulator.records_max, room - appended, self._places,
             )  # fmt: skip
             appended += size
             if self.done or appended + self.next_size_max > room:
                 break
-            if partition is None and (self._keys is None or self._keys[self.position] is None):
-                chosen = route.choose(self.topic, None, self.next_size_max)
-                at = without_key = chosen.topic_partition.partition
+            if partition is None and self._is_free(self.position):
+                queue = route.choose(None, self.next_size_max)
+                at = without_key = queue.topic_partition.partition
             self._end_run(at)
             buffers[at] = self._next_buffer(route, at, numbers[at], buffers[at], now)
         for at in [*self._open]:
             self._end_run(at)
         return appended
 
+    def _is_free(self, index: int) -> bool:
+        """Return whether the record may go to any partition."""
+        is_chosen = self.chosen is not None and self.chosen[index] is not None
+        return not is_chosen and (self.keys is None or self.keys[index] is None)
+
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
         """Return the buffer of the last batch of a partition, or of a new batch if the buffer
         `full` belongs to the last batch."""
-        queue = route.queue(self.topic, number)
+        queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:
             batch = ProducerBatch(queue.topic_partition, (queue.next_ordinal,), created=now)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator
-from pybroker.client.appender import Appender
+from pybroker.client.appender import Appender, Partitioner
 from pybroker.client.arrow import keys_and_values
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.bulk import BulkAppend
@@ -73,11 +73,16 @@ class Producer:
         self,
         bootstrap_servers: str | Iterable[str] | None = None,
         *,
+        partitioner: Partitioner | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        """Parse the options. Raises ConfigError with all invalid options."""
+        """Parse the options. Raises ConfigError with all invalid options.
+
+        `partitioner` is a function that gets a topic's metadata, a key and a value, and returns the
+        partition for the record, or None for the default: that of the Java client for a key, and
+        one partition after the other without a key."""
         self.options = parse_options(ProducerOptions, options, bootstrap_servers)
         self._clock = clock or defaults.make_clock()
         rng = rng or defaults.make_rng()
@@ -89,15 +94,7 @@ class Producer:
             is_idle=self._is_idle,
         )
         self._budget = MemoryBudget(self.options.buffer_memory)
-        self._accumulator = Accumulator(
-            batch_size=self.options.batch_size,
-            linger_s=self.options.linger_ms / 1_000,
-            idempotent=self.options.enable_idempotence,
-            in_flight_max=min(
-                self.options.max_in_flight_requests_per_connection,
-                IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
-            ),
-        )
+        self._accumulator = _accumulator(self.options)
         self._transactions: TransactionManager | None = None
         if self.options.transactional_id is not None:
             self._transactions = TransactionManager(
@@ -117,6 +114,7 @@ class Producer:
             self._budget,
             self._sender,
             self._transactions,
+            partitioner,
             self._check_running,
         )
         self._join = self._appender.join
@@ -436,3 +434,14 @@ class Producer:
         self._sent_in_turn = 0
         self._appender.filled = False
         await asyncio.sleep(0)
+
+
+def _accumulator(options: ProducerOptions) -> Accumulator:
+    return Accumulator(
+        batch_size=options.batch_size,
+        linger_s=options.linger_ms / 1_000,
+        idempotent=options.enable_idempotence,
+        in_flight_max=min(
+            options.max_in_flight_requests_per_connection, IN_FLIGHT_WITH_IDEMPOTENCE_MAX
+        ),
+    )

@@ -24,8 +24,9 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 
 class Route:
-    """The queues of a topic's partitions. `partition_count` is the number of partitions, `queues`
-    has the queues of the partitions that were used since the last `update`.
+    """The queues of a topic's partitions. `topic` is the metadata of the last `update`,
+    `partition_count` the number of partitions. `queues` has the queues of the partitions that were
+    used since the last `update`.
 
     Records without a key go to the queue `sticky` until it has received about `sticky_bytes`, then
     to that of another partition, so that batches are full and partitions get equal shares (KIP-480,
@@ -34,23 +35,28 @@ class Route:
 
     __slots__ = (
         "_available", "_open_queue", "_rng", "_sticky_bytes", "_sticky_start", "partition_count",
-        "queues", "sticky",
+        "queues", "sticky", "topic",
     )  # fmt: skip
 
     def __init__(
-        self, rng: Rng, sticky_bytes: int, open_queue: Callable[[TopicPartition], PartitionQueue]
+        self,
+        topic: TopicInfo,
+        rng: Rng,
+        sticky_bytes: int,
+        open_queue: Callable[[TopicPartition], PartitionQueue],
     ) -> None:
         self._rng = rng
         self._sticky_bytes = sticky_bytes
         self._open_queue = open_queue
         self._available: Sequence[int] = ()
         self._sticky_start = 0
-        self.partition_count = 0
-        self.queues: dict[int, PartitionQueue] = {}
         self.sticky: PartitionQueue | None = None
+        self.queues: dict[int, PartitionQueue] = {}
+        self.update(topic)
 
     def update(self, topic: TopicInfo) -> None:
         """Use the partitions of this metadata, and forget the queues that were used before."""
+        self.topic = topic
         self.partition_count = len(topic.partitions)
         self._available = [
             number for number, info in topic.partitions.items() if info.leader != NO_LEADER
@@ -59,22 +65,24 @@ class Route:
         if self.sticky is not None and self._number(self.sticky) not in self._available:
             self.sticky = None
 
-    def queue(self, topic: str, partition: int) -> PartitionQueue:
+    def queue(self, partition: int) -> PartitionQueue:
         """Return the queue of a partition."""
         queue = self.queues.get(partition)
         if queue is None:
-            queue = self.queues[partition] = self._open_queue(TopicPartition(topic, partition))
+            queue = self.queues[partition] = self._open_queue(
+                TopicPartition(self.topic.name, partition)
+            )
         return queue
 
-    def choose(self, topic: str, key: bytes | None, size: int) -> PartitionQueue:
+    def choose(self, key: bytes | None, size: int) -> PartitionQueue:
         """Return the queue for a record of at most `size` bytes. A record without a key needs a
         partition with a leader. A record with a key may go to any partition, because the partition
         of a key must not depend on failures."""
         if key is not None:
-            return self.queue(topic, partition_of_key(key, self.partition_count))
+            return self.queue(partition_of_key(key, self.partition_count))
         sticky = self.sticky
         if sticky is None or sticky.bytes_total - self._sticky_start + size > self._sticky_bytes:
-            sticky = self.sticky = self.queue(topic, self._next())
+            sticky = self.sticky = self.queue(self._next())
             self._sticky_start = sticky.bytes_total
         return sticky
 

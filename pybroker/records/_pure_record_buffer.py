@@ -127,6 +127,7 @@ def append_records(
     buffers: list[RecordBuffer | None],
     values: list[bytes | None],
     keys: list[bytes | None] | None,
+    chosen: list[int | None] | None,
     timestamp: int,
     start: int,
     without_key: int,
@@ -137,9 +138,11 @@ def append_records(
     """Append the records from the index `start` on, each to the buffer of its partition, until a
     record does not fit. Add the partition of each appended record to `places`.
 
-    A record with a key goes to the partition that Kafka's Java client chooses; there is one buffer,
-    or None, for each partition. A record without a key goes to the partition `without_key`. A
-    record does not fit if its buffer is None, if the buffer would exceed `limit` bytes, or if all
+    There is one buffer, or None, for each partition. A record goes to its partition in `chosen`, if
+    that is not None. Otherwise a record with a key goes to the partition that Kafka's Java client
+    chooses, and a record without a key to the partition `without_key`.
+
+    A record does not fit if its buffer is None, if the buffer would exceed `limit` bytes, or if all
     appended records might exceed `room` bytes. Return the index of this record, its partition, and
     the size of the appended records in bytes. If all records fit, the index is the number of
     values.
@@ -149,7 +152,15 @@ def append_records(
     for index in range(start, len(values)):
         value = values[index]
         key = None if keys is None else keys[index]
-        at = without_key if key is None else (murmur2(key) & _POSITIVE) % len(buffers)
+        number = None if chosen is None else chosen[index]
+        if number is not None:
+            at = number
+            if not 0 <= at < len(buffers):
+                raise IndexError(f"partition {at} has no place among {len(buffers)} buffers")
+        elif key is None:
+            at = without_key
+        else:
+            at = (murmur2(key) & _POSITIVE) % len(buffers)
         buffer = buffers[at]
         bound = used + _OVERHEAD_MAX + len(key or b"") + len(value or b"")
         if buffer is None or bound > room:

@@ -159,8 +159,9 @@ def record_bytes(list values not None, list keys):
 
 
 def append_records(
-    list buffers not None, list values not None, list keys, int64_t timestamp, Py_ssize_t start,
-    Py_ssize_t without_key, Py_ssize_t limit, Py_ssize_t room, list places not None,
+    list buffers not None, list values not None, list keys, list chosen, int64_t timestamp,
+    Py_ssize_t start, Py_ssize_t without_key, Py_ssize_t limit, Py_ssize_t room,
+    list places not None,
 ):
     cdef Py_ssize_t index = start, at = without_key, before, used = 0
     cdef RecordBuffer buffer
@@ -170,11 +171,15 @@ def append_records(
         value = values[index]
         if keys is not None:
             key = keys[index]
-            if key is None:
-                at = without_key
-            else:
-                at = _murmur2(<const uint8_t *> PyBytes_AS_STRING(key), len(key)) & 0x7FFFFFFF
-                at %= len(buffers)
+        if chosen is not None and chosen[index] is not None:
+            at = chosen[index]
+            if not 0 <= at < len(buffers):
+                raise IndexError(f"partition {at} has no place among {len(buffers)} buffers")
+        elif key is None:
+            at = without_key
+        else:
+            at = _murmur2(<const uint8_t *> PyBytes_AS_STRING(key), len(key)) & 0x7FFFFFFF
+            at %= len(buffers)
         buffer = buffers[at]
         if buffer is None or used + OVERHEAD_MAX + _weight(key) + _weight(value) > room:
             break

@@ -107,6 +107,7 @@ def append_records(
     buffers: list[RecordBuffer | None],
     values: list[bytes | None],
     keys: list[bytes | None] | None,
+    chosen: list[int | None] | None,
     timestamp: int,
     start: int,
     without_key: int,

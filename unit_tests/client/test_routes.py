@@ -28,19 +28,24 @@ class Stage:
         self.accumulator = Accumulator(
             batch_size=10_000, linger_s=0, idempotent=True, in_flight_max=5
         )
-        self.route = Route(random.Random(1), sticky_bytes, self.accumulator.queue)
-        self.update(*available)
+        self.route = Route(
+            topic(*available), random.Random(1), sticky_bytes, self.accumulator.queue
+        )
 
     def update(self, *available: int) -> None:
-        partitions = {number: partition(number, number in available) for number in range(4)}
-        self.route.update(TopicInfo("t", ErrorCode.NONE, NO_TOPIC_ID, False, partitions))
+        self.route.update(topic(*available))
 
     def send(self, key: bytes | None = None) -> int:
         """Append a record of 50 bytes, and return its partition."""
-        queue = self.route.choose("t", key, 50)
+        queue = self.route.choose(key, 50)
         size = self.accumulator.append(queue, 0, key, b"v" * 43, (), 0.0).size
         assert size == 50 + len(key or b"")
         return queue.topic_partition.partition
+
+
+def topic(*available: int) -> TopicInfo:
+    partitions = {number: partition(number, number in available) for number in range(4)}
+    return TopicInfo("t", ErrorCode.NONE, NO_TOPIC_ID, False, partitions)
 
 
 def partition(number: int, has_leader: bool) -> PartitionInfo:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pybroker.client import Consumer, RecordMetadata
+from pybroker.client import Consumer, Producer, RecordMetadata, TopicInfo
 from pybroker.client.errors import (
     BufferExhausted,
     Closed,
@@ -262,6 +262,47 @@ async def test_records_that_fail_for_a_waiting_task_are_not_logged(
         with pytest.raises(DeliveryFailed):
             await target.send_and_wait("t", b"")
         assert "records not delivered" not in caplog.text
+
+
+# The application's partitioner
+
+
+def by_value(topic: TopicInfo, key: bytes | None, value: bytes | None) -> int | None:
+    """Choose the partition that the value names; by default for a value without a number."""
+    assert topic.name == "t"
+    return int(value) if value is not None and value.isdigit() else None
+
+
+async def test_every_call_asks_the_partitioner() -> None:
+    async with (
+        FakeBroker({"t": 3}) as broker,
+        Producer(broker.address, partitioner=by_value, linger_ms=5) as target,
+    ):
+        sent = [await target.send("t", b"%d" % number) for number in (2, 0, 1, 2)]
+        sent += [target.send_nowait("t", b"%d" % number, key=b"k") for number in (1, 0)]
+        assert [(await each).partition for each in sent] == [2, 0, 1, 2, 1, 0]
+        many = await target.send_many("t", [b"1", b"x", b"2", b"0"], [b"a", b"b", b"c", b"d"])
+        expected = [1, partition_of_key(b"b", 3), 2, 0]
+        assert [each.partition for each in await many] == expected
+        assert (await target.send_and_wait("t", b"1", partition=0)).partition == 0
+        assert (await target.send_and_wait("t", b"y")).partition in range(3)
+
+
+async def test_a_partition_that_the_topic_does_not_have_is_refused() -> None:
+    text = "the partitioner chose partition 3 of topic t, expected None or a partition from"
+    options: dict[str, Any] = {"buffer_memory": 1_000, "max_block_ms": 2_000}
+    async with (
+        FakeBroker({"t": 3}) as broker,
+        Producer(broker.address, partitioner=by_value, **options) as target,
+    ):
+        await target.send_and_wait("t", b"0")
+        for _ in range(20):  # a refused record takes no memory
+            for call in (target.send("t", b"3"), target.send_many("t", [b"0", b"3"])):
+                with pytest.raises(ValueError, match=text):
+                    await call
+            with pytest.raises(ValueError, match=text):
+                target.send_nowait("t", b"3")
+        assert (await target.send_and_wait("t", b"x" * 900)).offset >= 0
 
 
 # send_arrow

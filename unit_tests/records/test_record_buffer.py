@@ -141,7 +141,7 @@ def test_many_records_stop_at_a_missing_buffer_a_limit_or_the_end_of_the_room(
 ) -> None:
     values = [b"a", b"b", b"c"]
     places: list[int] = []
-    args = (values, None, NOW_MS, 0, 1)
+    args = (values, None, None, NOW_MS, 0, 1)
     assert buffers.append_records([None, None], *args, 100, 100, places) == (0, 1, 0)
     buffer = buffers.RecordBuffer()
     full = 2 * ONE_BYTE_RECORD
@@ -151,38 +151,51 @@ def test_many_records_stop_at_a_missing_buffer_a_limit_or_the_end_of_the_room(
     again = buffers.RecordBuffer()
     assert buffers.append_records([None, again], *args, 100, 36, places) == (0, 1, 0)
     assert buffers.append_records([None, again], *args, 100, 37, places) == (1, 1, ONE_BYTE_RECORD)
-    rest = (values, None, NOW_MS, 1, 1)
+    rest = (values, None, None, NOW_MS, 1, 1)
     assert buffers.append_records([None, again], *rest, 100, 100, places) == (3, 1, full)
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_a_partition_without_a_place_is_an_error(buffers: ModuleType, number: int) -> None:
+    with pytest.raises(IndexError, match=f"partition {number} has no place among 2 buffers"):
+        buffers.append_records([None, None], [b""], None, [number], NOW_MS, 0, 0, 100, 100, [])
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    rows=st.lists(st.tuples(small, small), max_size=40),
+    rows=st.lists(st.tuples(small, small, st.none() | st.integers(0, 3)), max_size=40),
     keyed=st.booleans(),
+    is_chosen=st.booleans(),
     partitions=st.integers(1, 4),
     limit=st.integers(0, 300),
     room=st.integers(0, 2_000),
 )
 def test_both_implementations_append_the_same_records(
-    rows: list[tuple[bytes | None, bytes | None]],
+    rows: list[tuple[bytes | None, bytes | None, int | None]],
     keyed: bool,
+    is_chosen: bool,
     partitions: int,
     limit: int,
     room: int,
 ) -> None:
-    values = [value for _, value in rows]
-    keys = [key for key, _ in rows] if keyed else None
+    values = [value for _, value, _ in rows]
+    keys = [key for key, _, _ in rows] if keyed else None
+    wishes = [None if number is None else number % partitions for _, _, number in rows]
+    chosen = wishes if is_chosen else None
     seen = []
     for name in ("_pure_record_buffer", "_speedups"):
         module = implementation(name)
         made = [module.RecordBuffer() for _ in range(partitions)]
         places: list[int] = []
         reached = module.append_records(
-            made, values, keys, NOW_MS, 0, partitions - 1, limit, room, places
+            made, values, keys, chosen, NOW_MS, 0, partitions - 1, limit, room, places
         )
         seen.append((reached, places, [bytes(each.encoded()) for each in made]))
         assert reached[2] == sum(each.size for each in made) <= room
         assert all(each.size <= limit or each.count == 1 for each in made)
+        if is_chosen:
+            pairs = zip(wishes, places, strict=False)
+            assert all(wish in (None, place) for wish, place in pairs)
     assert seen[0] == seen[1]
 
 
