@@ -97,7 +97,7 @@ def _facts(row: Option) -> Iterator[str]:
     yield kind.capitalize()
     bounded = row.minimum is not None or row.maximum is not None
     if row.choices or row.shape or bounded:
-        yield row.expected()
+        yield row.expected().replace("*", r"\*")  # an asterisk begins emphasis
     default = row.format(row.default)
     if default is None:
         yield "no default"

@@ -74,6 +74,12 @@ def test_the_page_of_options_is_made_from_the_tables() -> None:
     assert make_configuration.PAGE.read_text() == make_configuration.render(), "run: make docs"
 
 
+def test_an_asterisk_that_is_a_value_is_not_markup() -> None:
+    text = make_configuration.render()
+    assert r"PARTITION:BROKER or \*; default" in text
+    assert not re.search(r"(?<=\s)\*(?=[^\w\s*])", text)
+
+
 @pytest.mark.parametrize("name", ["authorizer.class.name", "zookeeper.set.acl"])
 def test_option_that_stops_the_start_is_not_called_without_effect(name: str) -> None:
     entry = make_configuration.render().split(f"``{name}``\n", 1)[1].split("\n\n", 1)[0]
