@@ -100,7 +100,8 @@ def frame_examples(
             is_flush = EXAMPLE.match(line) is not None or (is_flush and not line[0].isupper())
             is_program = is_program and is_flush
         if (is_flush or line.startswith("    ")) and not is_program:
-            marked += ["", "::", ""]
+            is_announced = any(text.endswith("::") for text in marked[-2:])
+            marked += [] if is_announced else ["", "::", ""]
             is_program = True
         marked.append(f"    {line}" if is_flush and line else line)
     lines[:] = marked
