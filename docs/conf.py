@@ -107,7 +107,15 @@ def frame_examples(
     lines[:] = marked
 
 
+def skip_fields(
+    app: Sphinx, what: str, name: str, member: object, is_skipped: bool, options: object
+) -> bool | None:
+    """Leave out the fields of named tuples, which the signature of the class shows already."""
+    return True if (member.__doc__ or "").startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", frame_examples)
     app.add_transform(LinkPages)
     app.add_transform(ColourPrograms)

@@ -20,7 +20,7 @@ class ClientKeywords(TypedDict, total=False):
     """The name by which brokers log this client. Default: pybroker."""
 
     security_protocol: SecurityProtocol
-    """Plaintext. Default: plaintext."""
+    """The only supported protocol. Default: plaintext."""
 
     bootstrap_timeout_ms: int
     """The time limit for connecting to any of the bootstrap addresses. Default: 5000."""
@@ -38,13 +38,13 @@ class ClientKeywords(TypedDict, total=False):
     """The first backoff after a failed connection. Default: 50."""
 
     reconnect_backoff_max_ms: int
-    """The maximum backoff. Default: 1000."""
+    """The maximum backoff after failed connections. Default: 1000."""
 
     retry_backoff_ms: int
     """The first backoff after a failed request. Default: 100."""
 
     retry_backoff_max_ms: int
-    """The maximum backoff. Default: 1000."""
+    """The maximum backoff after failed requests. Default: 1000."""
 
     leaderless_timeout_ms: int
     """Fail a read or an admin call whose partition has no leader for this time; 0: keep waiting; a
@@ -114,14 +114,14 @@ class ConsumerKeywords(ClientKeywords, total=False):
     """The keyword arguments of `Consumer`, with Kafka's names and defaults."""
 
     auto_offset_reset: AutoOffsetReset
-    """The position without a valid committed offset. Default: latest."""
+    """Where reading starts if no valid offset is committed. Default: latest."""
 
     isolation_level: IsolationLevel
     """read_uncommitted returns records of open and aborted transactions, too. Default:
     read_uncommitted."""
 
     fetch_min_bytes: int
-    """The number of bytes for which a broker waits. Default: 1."""
+    """The number of bytes for which a broker waits before it answers a Fetch. Default: 1."""
 
     fetch_max_wait_ms: int
     """The maximum time that a broker waits for fetch.min.bytes. Default: 500."""
@@ -158,7 +158,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
     """Commit positions automatically while reading. Default: True."""
 
     auto_commit_interval_ms: int
-    """The interval of these commits. Default: 5000."""
+    """The interval of automatic commits. Default: 5000."""
 
     exclude_internal_topics: bool
     """Whether patterns do not match internal topics. Default: True."""

@@ -151,7 +151,7 @@ class ClientOptions:
     )
     client_id: str = _option("pybroker", TEXT, "the name by which brokers log this client")
     security_protocol: str = _option(
-        "plaintext", _one_of("SecurityProtocol", "plaintext"), "PLAINTEXT"
+        "plaintext", _one_of("SecurityProtocol", "plaintext"), "the only supported protocol"
     )
     bootstrap_timeout_ms: int = _option(
         5_000, _whole(0), "the time limit for connecting to any of the bootstrap addresses"
@@ -166,9 +166,13 @@ class ClientOptions:
     reconnect_backoff_ms: int = _option(
         50, _whole(0), "the first backoff after a failed connection"
     )
-    reconnect_backoff_max_ms: int = _option(1_000, _whole(0), "the maximum backoff")
+    reconnect_backoff_max_ms: int = _option(
+        1_000, _whole(0), "the maximum backoff after failed connections"
+    )
     retry_backoff_ms: int = _option(100, _whole(0), "the first backoff after a failed request")
-    retry_backoff_max_ms: int = _option(1_000, _whole(0), "the maximum backoff")
+    retry_backoff_max_ms: int = _option(
+        1_000, _whole(0), "the maximum backoff after failed requests"
+    )
     leaderless_timeout_ms: int = _option(
         0,
         _whole(0),
@@ -241,14 +245,16 @@ class ConsumerOptions(ClientOptions):
     auto_offset_reset: str = _option(
         "latest",
         _one_of("AutoOffsetReset", "earliest", "latest", "none"),
-        "the position without a valid committed offset",
+        "where reading starts if no valid offset is committed",
     )
     isolation_level: str = _option(
         "read_uncommitted",
         _one_of("IsolationLevel", "read_uncommitted", "read_committed"),
         "read_uncommitted returns records of open and aborted transactions, too",
     )
-    fetch_min_bytes: int = _option(1, _whole(0), "the number of bytes for which a broker waits")
+    fetch_min_bytes: int = _option(
+        1, _whole(0), "the number of bytes for which a broker waits before it answers a Fetch"
+    )
     fetch_max_wait_ms: int = _option(
         500, _whole(0), "the maximum time that a broker waits for fetch.min.bytes"
     )
@@ -276,7 +282,7 @@ class ConsumerOptions(ClientOptions):
         ("range", "cooperative-sticky"), ASSIGNORS, "the assignors, in order of preference"
     )
     enable_auto_commit: bool = _option(True, FLAG, "commit positions automatically while reading")
-    auto_commit_interval_ms: int = _option(5_000, _whole(0), "the interval of these commits")
+    auto_commit_interval_ms: int = _option(5_000, _whole(0), "the interval of automatic commits")
     exclude_internal_topics: bool = _option(
         True, FLAG, "whether patterns do not match internal topics"
     )
