@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 ORDER: Final = """
-pybroker: background bounded_gather clock due_queue errors metrics model tool_list yield_every |
+pybroker: aligned_timers background bounded_gather clock due_queue errors metrics model tool_list
+    yield_every |
     group_lag ports | applog
     wire | config records | coordinator storage | compaction |
     replication | handlers | admin client server |

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from pybroker.aligned_timers import aligned_due
 from pybroker.coordinator.zookeeper.connect_string import parse_connect_string
 from pybroker.coordinator.zookeeper.first_answer import FirstAnswer
 from pybroker.coordinator.zookeeper.handshake import SessionKey, close_session
@@ -439,7 +440,7 @@ class KazooCoord:
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
-        link = self._link
+        link, loop = self._link, asyncio.get_running_loop()
         if link is None or self._closed:
             return
         session_s = self._session_timeout_ms / 1000
@@ -449,8 +450,8 @@ class KazooCoord:
                 link.cut()
             task = asyncio.ensure_future(self._probe())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(session_s / _PROBES_PER_SESSION, self._probe_later)
+        due_s = aligned_due(loop.time(), session_s / _PROBES_PER_SESSION)
+        self._timer = loop.call_at(due_s, self._probe_later)
 
     def _loop_stopped(self) -> None:
         """Abandon the session: the event loop is stuck. Called in the thread of `WedgeWatch`."""

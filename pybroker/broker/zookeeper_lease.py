@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from pybroker.aligned_timers import aligned_due
 from pybroker.ports import Clock, SessionEvent
 from pybroker.replication.authority import Authority
 
@@ -133,4 +134,5 @@ class ZooKeeperLease:
     def _beat(self) -> None:
         self.look()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._session_s() / _BEATS_PER_SESSION, self._beat)
+        due_s = aligned_due(loop.time(), self._session_s() / _BEATS_PER_SESSION)
+        self._timer = loop.call_at(due_s, self._beat)

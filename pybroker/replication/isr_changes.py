@@ -77,6 +77,8 @@ class IsrChanges:
         self._reachable = asyncio.Event()
         """Set when the broker is connected to ZooKeeper again."""
         self._untold = ChangedPartitions()
+        self._has_untold = asyncio.Event()
+        """Set while `_untold` has a partition, so that an idle broker needs no timer."""
         self._tell_now = asyncio.Event()
         self._tasks = TaskOwner()
         coord.add_listener(self._on_session)
@@ -332,6 +334,7 @@ class IsrChanges:
         )
         if self._untold.add(key, self._clock.monotonic()):
             self._tell_now.set()
+        self._has_untold.set()
 
     def _go_on(self, partition: Partition, before: int, readable_bytes: int) -> None:
         """Wake the waiting requests after the result of a change is known, and propose the
@@ -361,6 +364,7 @@ class IsrChanges:
 
     async def _tell_controller(self) -> None:
         while True:
+            await self._has_untold.wait()
             try:
                 async with asyncio.timeout(CHECK_S):
                     await self._tell_now.wait()
@@ -384,6 +388,8 @@ class IsrChanges:
                     )
                     self._untold.put_back(batch)
                     break
+            else:
+                self._has_untold.clear()
 
 
 def _topic(change: IsrChange) -> topic_nodes.Topic:

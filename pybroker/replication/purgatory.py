@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from pybroker.aligned_timers import aligned_due
 from pybroker.model import TopicPartition
 
 KEYS_PER_TURN_MAX: Final = 1000
@@ -29,14 +30,6 @@ class Growing(Protocol):
 
     on_pending: Callable[[TopicPartition], None] | None
     """Called with each partition that is added, before its change is reported to the purgatory."""
-
-
-SHARED_TIMER_S: Final = 0.25
-"""Long waits that share a timer end at multiples of this time (s of the event loop), so that
-several of them end together. A wait is long if it is at least twice this time."""
-_EARLY_S: Final = 0.002
-"""How much too early an event loop may call a timer. The next fetch of a follower may begin as much
-before a multiple of SHARED_TIMER_S, and is not shortened to the next multiple then."""
 
 
 class Wait:
@@ -166,7 +159,8 @@ class Purgatory:
         """Wait like `wait`, but without a task: `on_over` is called once when the wait is over. It
         may be called in the middle of a change of a partition, so it must not read partitions. The
         caller calls `end` of the result after that, or to cancel the request. If `shares_timer` is
-        True, a long wait may end earlier, by less than SHARED_TIMER_S."""
+        True, the wait may end up to a second or half of `timeout_s` too early, together with
+        others."""
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
         if more is not None:
@@ -183,17 +177,25 @@ class Purgatory:
 
     def _set_timer(self, wait: Wait, timeout_s: float, is_shared: bool) -> None:
         loop = asyncio.get_running_loop()
-        wait.due = loop.time() + timeout_s
-        if not is_shared or timeout_s < 2 * SHARED_TIMER_S:
-            wait.timer = loop.call_later(timeout_s, self._time_out, wait)
+        now = loop.time()
+        wait.due = now + timeout_s
+        if not is_shared:
+            wait.timer = loop.call_at(wait.due, self._time_out, wait)
             return
-        due = math.floor((wait.due + _EARLY_S) / SHARED_TIMER_S) * SHARED_TIMER_S
-        wait.shared_due = due
+        due = wait.shared_due = self._shared_due(now, timeout_s)
         together = self._due.get(due)
         if together is None:
             together = self._due[due] = {}
-            loop.call_at(min(due, wait.due), self._time_out_together, due)
+            loop.call_at(due, self._time_out_together, due)
         together[wait] = None
+
+    def _shared_due(self, now: float, timeout_s: float) -> float:
+        """Return when a shared timer is due (s of the event loop): the last existing one that is
+        due in the second half of the wait, or else a new one. So waits that begin at different
+        times end together from their second time on."""
+        earliest, latest = now + timeout_s / 2, now + timeout_s
+        existing = [due for due in self._due if earliest <= due <= latest]
+        return max(existing) if existing else aligned_due(now, timeout_s)
 
     def _drop_timer(self, wait: Wait) -> None:
         if wait.timer is not None:

@@ -38,6 +38,13 @@ class CheckpointWriter:
         self._failed = failed
         self._under_way = threading.Lock()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `write_changed` has something to write. Does not wait for the disk."""
+        return bool(self._changes.unsaved) or any(
+            directory.owes_settling for directory in self._table.directories.usable()
+        )
+
     def write_changed(self, high_watermarks: HighWatermarks) -> None:
         """Write the high watermarks, recovery points and log starts that have changed since the
         last call. If another thread is in this method, first wait for it, because it may be writing

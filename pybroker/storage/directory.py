@@ -359,6 +359,11 @@ class LogDirectory:
         self._due = boot_id, incarnation, family
         self.settle_due()
 
+    @property
+    def owes_settling(self) -> bool:
+        """Whether `settle_due` has a failed call to repeat."""
+        return self._due is not None
+
     def settle_due(self) -> None:
         """Repeat a call of `settle` that failed because the disk was full. Raises StorageError."""
         if self._due is not None:

@@ -92,7 +92,7 @@ class LogManager:
         self._logs = self._table.logs
         self._home = self._table.home
         self._lock = self._table.lock
-        self._deleted = self._table.deleted
+        self.deleted = self._table.deleted
         self.checkpoints = CheckpointWriter(
             self._table,
             self.changes,
@@ -174,7 +174,7 @@ class LogManager:
         self.accepted_losses = frozenset(opening.accepted_losses)
         self.moves.unfinished = opening.unfinished_moves
         for path in opening.leftovers:
-            self._deleted.add(0, path)
+            self.deleted.add(0, path)
         self._started = True
         recovered = sum(result.recovered for result in opening.opened.values())
         log.info("logs opened partitions=%d recovered=%d", len(opening.opened), recovered)
@@ -343,7 +343,7 @@ class LogManager:
             if log is not None:
                 path = self._take_away(log, DELETED_DIRECTORY)
                 due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
-                self._deleted.add(due_ms, path)
+                self.deleted.add(due_ms, path)
             self.health.forget(partition)
             self._directories.give_up(partition)
 
@@ -450,7 +450,7 @@ class LogManager:
                 if log.segments.has_doomed:
                     self.changes.doomed.add(partition)
         with self._lock:
-            self._deleted.remove_due(now_ms)
+            self.deleted.remove_due(now_ms)
 
     # -- directories
 

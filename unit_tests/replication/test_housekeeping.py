@@ -4,7 +4,7 @@ they end with the broker."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from pybroker.clock import SystemClock
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import StorageError
+from pybroker.model import TopicPartition
 from pybroker.replication.housekeeping import Housekeeping
 from pybroker.storage.manager import LogManager
 from unit_tests.handlers.bench import ImmediateBlocking
@@ -58,9 +59,39 @@ async def test_the_high_watermarks_are_checkpointed(replicas: Replicas) -> None:
     await housekeeping.stop()
 
 
+async def test_the_duties_of_idle_logs_use_no_thread(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retention_began = asyncio.Semaphore(0)
+    high_watermarks = replicas.manager.high_watermarks
+
+    def noted() -> Mapping[TopicPartition, int]:
+        retention_began.release()
+        return high_watermarks()
+
+    monkeypatch.setattr(replicas.manager, "high_watermarks", noted)
+    await replicas.told(facts())
+    replicas.append()
+    blocking = ImmediateBlocking()
+    housekeeping = keeping(replicas, blocking)
+    housekeeping.start()
+    async with asyncio.timeout(PATIENCE_S):
+        done = None
+        while done != len(blocking.done):
+            done = len(blocking.done)
+            for _ in range(10):  # the other duties are due as often
+                await retention_began.acquire()
+    assert {"flush_idle", "write_checkpoints"} <= set(blocking.done)
+    replicas.append()
+    await in_time(blocking.hold_and_pass())
+    await housekeeping.stop()
+
+
 async def test_a_failed_duty_is_repeated(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    await replicas.told(facts())
+    replicas.append()
     calls = asyncio.Semaphore(0)
 
     def fail(self: LogManager, high_watermarks: object) -> None:
@@ -78,6 +109,8 @@ async def test_a_failed_duty_is_repeated(
 
 
 async def test_stop_waits_for_a_running_duty(replicas: Replicas) -> None:
+    await replicas.told(facts())
+    replicas.append()
     blocking = ImmediateBlocking()
     housekeeping = keeping(replicas, blocking)
     gate = blocking.hold()

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pybroker.aligned_timers import EARLY_S, TICK_S
 from pybroker.model import TopicPartition
-from pybroker.replication.purgatory import KEYS_PER_TURN_MAX, SHARED_TIMER_S, Purgatory, Wait
+from pybroker.replication.purgatory import KEYS_PER_TURN_MAX, Purgatory, Wait
 from unit_tests.idle_loop import idle, loop_turns
 from unit_tests.patience import in_time, until
 
@@ -143,29 +144,42 @@ async def test_a_wait_without_a_task_is_over_at_its_deadline() -> None:
 
 async def test_waits_that_share_a_timer_end_together() -> None:
     purgatory, loop = Purgatory(), asyncio.get_running_loop()
-    begun, over = loop.time(), []
+    over: dict[str, float] = {}
 
-    def begin(timeout_s: float) -> Wait:
+    def begin(name: str, timeout_s: float) -> Wait:
         return purgatory.begin(
             [A],
             missing_bytes=1,
             timeout_s=timeout_s,
-            on_over=lambda: over.append(loop.time() - begun),
+            on_over=lambda: over.update({name: loop.time()}),
             shares_timer=True,
         )
 
-    waits = [begin(2 * SHARED_TIMER_S) for _ in range(3)]
-    given_up, short = begin(2 * SHARED_TIMER_S), begin(SHARED_TIMER_S / 50)
+    first, given_up = begin("first", 0.3), begin("given up", 0.3)
+    (due,) = purgatory._due
+    longer, shorter = begin("longer", 0.5), begin("shorter", 0.05)
     given_up.end()
-    assert [list(together) for together in purgatory._due.values()] == [waits]
-    await until(lambda: len(over) == 4)
-    assert over[0] < SHARED_TIMER_S / 2 and short.timed_out
-    assert over[1] == over[2] == over[3]
-    assert SHARED_TIMER_S - 0.01 <= over[1] <= 2 * SHARED_TIMER_S + 0.01
-    assert all(wait.timed_out for wait in waits) and not given_up.timed_out
-    for wait in [*waits, short]:
+    assert longer.shared_due == due and shorter.shared_due != due
+    await until(lambda: len(over) == 3)
+    assert over["first"] == over["longer"] >= over["shorter"]
+    assert first.timed_out and longer.timed_out and shorter.timed_out and not given_up.timed_out
+    for wait in (first, longer, shorter):
         wait.end()
     assert len(purgatory) == purgatory.watched == 0 and not purgatory._due
+
+
+async def test_a_long_wait_that_shares_a_timer_ends_at_a_whole_second() -> None:
+    purgatory, loop = Purgatory(), asyncio.get_running_loop()
+    waits = [
+        purgatory.begin(
+            [A], missing_bytes=1, timeout_s=timeout_s, on_over=lambda: None, shares_timer=True
+        )
+        for timeout_s in (4.0, 60.0)
+    ]
+    for wait in waits:
+        assert wait.shared_due is not None and wait.shared_due % TICK_S == 0
+        assert loop.time() < wait.shared_due <= wait.due + EARLY_S
+        wait.end()
 
 
 class Added:

@@ -81,10 +81,14 @@ def test_a_broker_can_register_again_while_the_disk_is_full(host: Host) -> None:
     disk.faults.room_bytes = None
     manager = host.kill()
     assert manager.suspects == set()
+    manager.write_checkpoints({A: 5})
+    assert not manager.checkpoints.is_due
     disk.faults.room_bytes = 0
     manager.record_incarnation(9)
     disk.faults.room_bytes = None
+    assert manager.checkpoints.is_due
     manager.write_checkpoints({A: 5})
+    assert not manager.checkpoints.is_due
     assert "incarnation=9\n" in (host.data / "pybroker.boot").read_text()
 
 
