@@ -58,6 +58,7 @@ log = logging.getLogger("pybroker.server")
 def run_broker(config: BrokerConfig) -> None:
     """Run a broker until the process receives SIGTERM or SIGINT. Raise StartupError if the broker
     cannot start, or if it has to end without a signal."""
+    spare_the_collector(collects=False)
     start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
         runner.run(_run(config))

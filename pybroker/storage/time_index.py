@@ -74,8 +74,8 @@ class TimeIndex:
         rejects the zeros that Apache Kafka leaves after a crash."""
         if not self.table.is_whole():
             return False
-        first = self._entry(min(0, len(self.table) - 1), False)
         last = self.last()
-        if first is None or last is None:
+        if last is None:
             return True
-        return last.last_offset >= self._base_offset and 0 < first.timestamp <= last.timestamp
+        first_ms = last.timestamp if len(self.table) == 1 else self.table.get(0)[0]
+        return last.last_offset >= self._base_offset and 0 < first_ms <= last.timestamp

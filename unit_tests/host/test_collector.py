@@ -18,3 +18,15 @@ def test_objects_of_the_start_are_not_collected_again() -> None:
         assert gc.isenabled()
     finally:
         gc.set_threshold(*threshold)
+
+
+def test_the_collector_runs_rarely_during_a_start() -> None:
+    threshold, frozen = gc.get_threshold(), gc.get_freeze_count()
+    collections = gc.get_stats()[2]["collections"]
+    try:
+        spare_the_collector(collects=False)
+        assert gc.get_stats()[2]["collections"] == collections
+        assert gc.get_freeze_count() > frozen
+        assert gc.get_threshold()[0] > threshold[0]
+    finally:
+        gc.set_threshold(*threshold)
