@@ -48,7 +48,7 @@ coordinator.groups: fence memory_limit offset_store options states | calls recor
     rebalance | expiry join leave sync | coordinator | service
     transactional_commit
 coordinator.offsets: applied_marker classic_nodes commit_watches log_records nodes storage_mark |
-    offset_log removal transaction_writes | zookeeper_store | log_store | stores
+    offset_log removal transaction_writes watched_offsets | zookeeper_store | log_store | stores
 coordinator.runtime: partitioning refusals shard | replay | live_shard | shards
 coordinator.transactions: commits deleted_partitions markers producer_ids states |
     dependencies transaction | decisions entry records | coordinator | service

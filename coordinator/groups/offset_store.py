@@ -77,6 +77,11 @@ class OffsetStore(Protocol):
         """Return the committed offsets of these partitions (None: of all). The result excludes
         partitions without a committed offset."""
 
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
+        """Return partition -> committed offset, for all partitions of the group, for a report. The
+        store may return the offsets from before a commit that was just acknowledged, and need not
+        check that it still has the fence. Two calls for one group must not overlap."""
+
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:

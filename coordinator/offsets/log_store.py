@@ -192,6 +192,10 @@ class LoggedOffsets:
             return dict(found)
         return {key: found[key] for key in partitions if key in found}
 
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
+        found = await self.fetch(group_id, None)
+        return {key: committed.offset for key, committed in found.items()}
+
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:

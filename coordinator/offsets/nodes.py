@@ -198,7 +198,7 @@ class OffsetNodes:
         return [
             TopicPartition(paths.decode_name(name), number)
             for name, names in zip(topics, numbers, strict=True)
-            for number in _numbers(names)
+            for number in partition_numbers(names)
         ]
 
     async def _offset(self, group_id: str, key: TopicPartition) -> tuple[int, NodeStat] | None:
@@ -232,7 +232,7 @@ def _committed(offset: int, stat: NodeStat, details: OffsetDetails | None) -> Co
     )
 
 
-def _numbers(names: Iterable[str]) -> list[int]:
+def partition_numbers(names: Iterable[str]) -> list[int]:
     """Return the partition numbers among these names of nodes. Other clients can create nodes, too:
     names that are no legal partition number are ignored."""
     return sorted(

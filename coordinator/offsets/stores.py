@@ -87,6 +87,9 @@ class ConfiguredOffsets:
     ) -> Mapping[TopicPartition, CommittedOffset]:
         return await self.store.fetch(group_id, partitions)
 
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
+        return await self.store.positions(group_id)
+
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:

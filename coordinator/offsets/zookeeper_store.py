@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from pybroker.applog.rate_limit import LogLimit
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
@@ -42,6 +42,7 @@ from pybroker.coordinator.offsets.nodes import OffsetNodes, commit_change, remov
 from pybroker.coordinator.offsets.offset_log import OffsetLog, records_of
 from pybroker.coordinator.offsets.storage_mark import StorageMark, Stored
 from pybroker.coordinator.offsets.transaction_writes import TransactionWrites
+from pybroker.coordinator.offsets.watched_offsets import WatchedOffsets
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord
 from pybroker.coordinator.zookeeper.multi_batcher import Multis
 from pybroker.errors import BrokerError, CoordError, ErrorCode, MalformedNode
@@ -49,6 +50,8 @@ from pybroker.model import NO_OFFSET, TopicPartition
 from pybroker.ports import Coord, KeyValue, Producer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RECORDS_PER_MOVE: Final = 500
 """The number of records that loading moves at a time."""
@@ -85,6 +88,7 @@ class ZookeeperOffsets:
         self._recorded = self._log.recorded
         self._watches = Watches()
         self._nodes = OffsetNodes(coord)
+        self._watched = WatchedOffsets(coord, self._nodes)
         self.writes = FencedWrites(coord, shard, timeout_s=timeout_s, joint=joint)
         self._applied = AppliedMarker(coord, self.writes, shard.partition)
         self._transactions = TransactionWrites(
@@ -193,6 +197,7 @@ class ZookeeperOffsets:
 
     def ended(self) -> None:
         self.writes.end()
+        self._watched.clear()
         self._transactions.end()
         self._log.end()
 
@@ -241,11 +246,28 @@ class ZookeeperOffsets:
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """Wait until all earlier commits of the group have their answer, then read the nodes."""
         await self.writes.settled(group_id)
+
+        async def read() -> Mapping[TopicPartition, CommittedOffset]:
+            await self._catch_up()
+            return await self._nodes.read(group_id, partitions)
+
+        count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
+        return await self._in_time(group_id, count, read())
+
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
+        """Return partition -> committed offset, for all partitions of the group, without a check
+        that this broker still coordinates the group. Reads only the nodes that have changed since
+        the last call."""
+        return await self._in_time(
+            group_id, OFFSETS_OF_GROUP_MAX, self._watched.positions(group_id)
+        )
+
+    async def _in_time(self, group_id: str, count: int, read: Awaitable[T]) -> T:
+        """Return the result of `read`, which reads `count` offsets of the group from ZooKeeper.
+        Raises BrokerError."""
         try:
-            count = OFFSETS_OF_GROUP_MAX if partitions is None else len(partitions)
             async with asyncio.timeout(self._timeout_s + count * READ_S):
-                await self._catch_up()
-                return await self._nodes.read(group_id, partitions)
+                return await read
         except (CoordError, TimeoutError) as error:
             raise unavailable(error) from error
         except MalformedNode as error:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from pybroker.background import BackgroundTask
 from pybroker.bounded_gather import bounded_gather
 from pybroker.coordinator.groups.calls import GroupOverview, GroupView
-from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode, PybrokerError
 from pybroker.group_lag import GroupProgress, Lag, ProgressReport
@@ -46,11 +45,9 @@ not answer. Raises PybrokerError or OSError."""
 
 
 class Offsets(Protocol):
-    """The committed offsets of groups, such as an `OffsetStore`."""
+    """The committed offsets of groups, such as a `ConfiguredOffsets`."""
 
-    async def fetch(
-        self, group_id: str, partitions: Collection[TopicPartition] | None
-    ) -> Mapping[TopicPartition, CommittedOffset]: ...
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]: ...
 
 
 class HasOffsets(Protocol):
@@ -152,10 +149,10 @@ class LagWatch:
             if overview.state not in (GroupState.EMPTY, GroupState.DEAD):
                 members = len((await self._groups.describe(name)).members)
             shard = self._groups.shard_of(name, may_be_empty=True)
-            committed = await shard.offsets.fetch(name, None)
+            committed = await shard.offsets.positions(name)
         except BrokerError:
             return None  # the group is deleted, or has moved
-        offsets = {key: committed[key].offset for key in sorted(committed)}
+        offsets = {key: committed[key] for key in sorted(committed)}
         return GroupProgress(name, members, offsets)
 
 

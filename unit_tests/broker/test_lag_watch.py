@@ -4,7 +4,7 @@ request covers all groups, and a recent report is reused."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,7 +19,6 @@ from pybroker.broker.lag_watch import (
 )
 from pybroker.clock import ManualClock
 from pybroker.coordinator.groups.calls import GroupOverview, GroupView, MemberView
-from pybroker.coordinator.groups.offset_store import CommittedOffset
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.group_lag import Lag, ProgressReport
@@ -65,17 +64,13 @@ class Coordinated:
             raise BrokerError(ErrorCode.NOT_COORDINATOR)
         return self
 
-    async def fetch(
-        self, group_id: str, partitions: Collection[TopicPartition] | None
-    ) -> Mapping[TopicPartition, CommittedOffset]:
-        assert partitions is None
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
         self.asked.append(f"commits of {group_id}")
         self.reads += 1
         self.reads_at_once = max(self.reads_at_once, self.reads)
         await asyncio.sleep(0)
         self.reads -= 1
-        found = self.committed[group_id].items()
-        return {key: CommittedOffset(offset) for key, offset in found}
+        return dict(self.committed[group_id])
 
     async def ask(self, positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         self.asked.append("ends")

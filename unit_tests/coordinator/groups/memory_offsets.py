@@ -43,6 +43,10 @@ class MemoryOffsets:
         known = group_id in self.groups
         return {TopicPartition("load", 0): CommittedOffset(1)} if known else {}
 
+    async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
+        found = await self.fetch(group_id, None)
+        return {key: committed.offset for key, committed in found.items()}
+
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:
