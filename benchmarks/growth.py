@@ -1,7 +1,7 @@
 """The cost of partitions that stand still: three brokers of ours beside three of Apache Kafka.
 
     python benchmarks/growth.py [--rounds N] [--partitions N,...] [--ours-only] [--foreign PERCENT]
-        [--warm-up SECONDS] [--results]
+        [--warm-up SECONDS] [--rounds-in FILE] [--results]
     python benchmarks/growth.py --duties [--partitions N,...] [--quick]
 
 The first form adds idle partitions (replication 3, no records) to both clusters and measures at
@@ -12,10 +12,12 @@ took more than 10 % of a core (--foreign) is dropped and counted. The clusters s
 other, so the idle load of one is there while the other is measured. It does not count as foreign.
 The program prints a table for docs/performance.rst: medians with the smallest and the largest
 round, and how many rounds count. With --results it also puts the medians into the file from which
-`benchmarks.racing.plot` makes the plot. By default both clusters are measured at 0, 500 and 2,000
-partitions, and with --ours-only ours at 0, 10,000 and 20,000. Before the first round the program
-sends records to Apache's cluster for 40 s and to ours for 10 s, because Java compiles code while it
-runs; `--warm-up 0` measures new clusters instead. Needs Java and the jars that `mvn` brings.
+`benchmarks.racing.plot` makes the plot. With --rounds-in several runs give one table: each run adds
+its rounds to FILE, and prints the table of all rounds in FILE. By default both clusters are
+measured at 0, 500 and 2,000 partitions, and with --ours-only ours at 0, 10,000 and 20,000. Before
+the first round the program sends records to Apache's cluster for 40 s and to ours for 10 s, because
+Java compiles code while it runs; `--warm-up 0` measures new clusters instead. Needs Java and the
+jars that `mvn` brings.
 
 The second form prints what each periodic duty of one broker costs with 100, 1,000 and 10,000
 partitions, connections or groups: the time of a run in ms, or percent of a core.
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import statistics
 import sys
 import tempfile
@@ -244,6 +247,27 @@ def plot_rows(table: Table) -> list[dict[str, object]]:
     return rows
 
 
+def with_earlier(table: Table, path: Path) -> Table:
+    """Return the rounds of `table` after those of earlier runs, which the JSON file `path` has (it
+    may be missing). Write all of them to the file."""
+    together: Table = {}
+    if path.exists():
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            key = (row["partitions"], row["brokers"])
+            together[key] = Found(row["figures"], row["dropped"])
+    for key, found in table.items():
+        all_rounds = together.setdefault(key, Found())
+        all_rounds.dropped += found.dropped
+        for name, figures in found.figures.items():
+            all_rounds.figures[name] += figures
+    rows = [
+        {"partitions": size, "brokers": name, "figures": found.figures, "dropped": found.dropped}
+        for (size, name), found in together.items()
+    ]
+    path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return together
+
+
 def _cell(figures: Sequence[float]) -> str:
     if not figures:
         return "-"
@@ -289,6 +313,9 @@ def arguments() -> argparse.Namespace:
         help="send records to Apache's cluster for this long before the first round (default 40)",
     )
     parser.add_argument(
+        "--rounds-in", type=Path, metavar="FILE", help="add the rounds to those in FILE"
+    )
+    parser.add_argument(
         "--results", action="store_true", help="put the medians into benchmarks/results/growth.json"
     )
     parser.add_argument("--quick", action="store_true", help="small loads, to see that all works")
@@ -323,6 +350,8 @@ def main() -> None:
         for stand in stands:
             stand.warm_up(scale.warm_up_seconds if options.warm_up is None else options.warm_up)
         table = run(stands, sizes, options.rounds, scale, options.foreign)
+        if options.rounds_in is not None:
+            table = with_earlier(table, options.rounds_in)
         print(rst(table))
         if options.results and not options.quick:
             plot.merge_rows(plot.RESULTS / "growth.json", plot_rows(table), PLOT_KEY)
