@@ -400,9 +400,8 @@ class KazooCoord:
         cleaner = asyncio.ensure_future(link.stop(_CLOSE_TIMEOUT_S))
         self._cleaners.add(cleaner)
         cleaner.add_done_callback(self._cleaners.discard)
-        loop = asyncio.get_running_loop()
         if key is None:
-            self._timer = loop.call_later(_RETRY_MAX_S, self._open_link)
+            self._timer = asyncio.get_running_loop().call_later(_RETRY_MAX_S, self._open_link)
             return
         self._earlier.append(key)
         log.warning("zookeeper_session_expired session=0x%x", key.id)
@@ -450,8 +449,8 @@ class KazooCoord:
                 link.cut()
             task = asyncio.ensure_future(self._probe())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        due_s = aligned_due(loop.time(), session_s / _PROBES_PER_SESSION)
-        self._timer = loop.call_at(due_s, self._probe_later)
+        interval_s = session_s / _PROBES_PER_SESSION
+        self._timer = loop.call_at(aligned_due(loop.time(), interval_s), self._probe_later)
 
     def _loop_stopped(self) -> None:
         """Abandon the session: the event loop is stuck. Called in the thread of `WedgeWatch`."""
