@@ -257,8 +257,8 @@ class Appender:
     def check_size(self, size: int) -> None:
         if HEADER_SIZE + size > min(self._options.max_request_size, self._budget.limit):
             raise RecordTooLarge(
-                f"a record may need {size} bytes, more than max.request.size"
-                f" = {self._options.max_request_size} or buffer.memory = {self._budget.limit}"
+                f"the record may need {size} bytes, but max.request.size is"
+                f" {self._options.max_request_size} and buffer.memory is {self._budget.limit}"
             )
 
     def use(self, topic: str) -> None:
@@ -298,7 +298,8 @@ class Appender:
             known = self._cluster.view.topics.get(name, known)
             if partition not in known.partitions:
                 raise TopicUnavailable(
-                    f"topic {name} has {len(known.partitions)} partitions, no partition {partition}"
+                    f"topic {name} has no partition {partition},"
+                    f" it has {len(known.partitions)} of them"
                 )
         return known
 
@@ -308,8 +309,8 @@ class Appender:
             await self._budget.take(size, deadline.remaining_s())
         except TimeoutError:
             text = (
-                f"buffer.memory = {self._budget.limit} stayed full for max.block.ms"
-                f" = {self._options.max_block_ms}"
+                f"the producer's memory (buffer.memory = {self._budget.limit}) was full"
+                f" for max.block.ms = {self._options.max_block_ms}"
             )
             problems = self._sender.leader_problems()
             more = f"; and {len(problems) - 1} more partitions" if len(problems) > 1 else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, cast
 
 from pybroker.client.group_values import OffsetAndMetadata
+from pybroker.model import TopicPartition
 from pybroker.ports import Buffer
 from pybroker.records.builder import record_size_max
 from pybroker.records.record import Headers
@@ -54,14 +55,17 @@ def checked_columns(
 
 def checked_time(timestamp_ms: int) -> int:
     if not 0 <= (time := operator.index(timestamp_ms)) <= _TIMESTAMP_MAX:
-        raise ValueError(f"timestamp_ms is {time}, expected ms since 1970 (0 or more), or None")
+        raise ValueError(
+            f"timestamp_ms is {time}, expected a time in ms since 1970 (0 or more), or None for now"
+        )
     return time
 
 
-def checked_offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
+def checked_offset(key: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
     offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     if offset.offset < 0:
-        raise ValueError(f"the offset to commit is {offset.offset}, expected 0 or more")
+        place = TopicPartition(*key)
+        raise ValueError(f"the offset to commit for {place} is {offset.offset}, expected 0 or more")
     return offset
 
 

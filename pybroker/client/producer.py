@@ -349,7 +349,9 @@ class Producer:
         `commit_transaction`, and ValueError for a negative offset."""
         self._check_running()
         transactions = self._need_transactions("send_offsets")
-        chosen = {TopicPartition(*key): checked_offset(value) for key, value in offsets.items()}
+        chosen = {
+            TopicPartition(*key): checked_offset(key, value) for key, value in offsets.items()
+        }
         if isinstance(group, str):
             group = GroupMetadata(group)
         if chosen:

@@ -66,8 +66,9 @@ class RecordBuffer:
             raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
         if timestamp - base > _INT64_MAX:
             raise ValueError(
-                f"timestamp is {timestamp}, expected at most {base + _INT64_MAX}, because the"
-                " first record of the batch has no timestamp"
+                f"timestamp is {timestamp}, expected at most {base + _INT64_MAX}: a record's"
+                f" timestamp may exceed that of the batch's first record, {base},"
+                " by 2^63 - 1 ms at most"
             )
         record = bytearray()
         append_record(

@@ -62,8 +62,9 @@ cdef class RecordBuffer:
             raise ValueError(f"timestamp is {timestamp}, expected -1 or ms since 1970")
         if base < 0 and timestamp > INT64_MAX + base:
             raise ValueError(
-                f"timestamp is {timestamp}, expected at most {INT64_MAX + base}, because the"
-                " first record of the batch has no timestamp"
+                f"timestamp is {timestamp}, expected at most {INT64_MAX + base}: a record's"
+                f" timestamp may exceed that of the batch's first record, {base},"
+                " by 2^63 - 1 ms at most"
             )
         size = 1 + _varint_size(timestamp - base) + _varint_size(self.count)
         size += _field_size(key) + _field_size(value) + header_bytes

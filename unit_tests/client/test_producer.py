@@ -100,7 +100,7 @@ async def test_a_record_is_stored_as_given() -> None:
 @pytest.mark.parametrize(
     ("given", "kind", "text"),
     [
-        ({"timestamp_ms": -1}, ValueError, "timestamp_ms is -1, expected ms since 1970"),
+        ({"timestamp_ms": -1}, ValueError, "timestamp_ms is -1, expected a time in ms"),
         ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms is 9223372036854775808"),
         ({"timestamp_ms": 1.5}, TypeError, "float"),
         ({"headers": {"\ud800": b""}}, ValueError, "surrogates not allowed"),
