@@ -19,11 +19,20 @@ from integration_tests.apache import ApacheKafka, ApacheZooKeeper
 from integration_tests.apache_tools import ApacheTools, OurTools, Ran, Tools, assert_same
 from integration_tests.broker import STARTED, PybrokerProcess
 from integration_tests.test_transaction_admin import ORDER, REASONS
-from integration_tests.transaction_requests import Producer, add, end, started, state_of, write
+from integration_tests.transaction_requests import (
+    Producer,
+    add,
+    end,
+    settled,
+    started,
+    state_of,
+    write,
+)
 from integration_tests.transactions import UNVERIFIED
 from integration_tests.wire_client import Connection, metadata
 from pybroker.coordinator.runtime.partitioning import partition_of
 from pybroker.errors import ErrorCode
+from pybroker.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from unit_tests.patience import PATIENCE_S, wait_until
 
 BROKERS: Final = 3
@@ -35,15 +44,21 @@ HUNG: Final = ("hung-a", "hung-b")
 """The topics with transactions that no coordinator knows: Apache's tool aborts those of the first
 topic, and ours those of the second."""
 FIRST_HUNG: Final = 70_001
+INTERNAL: Final = {"cleanup.policy": "compact", "min.insync.replicas": "2"}
 TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
-    "__transaction_state": {"cleanup.policy": "compact", "min.insync.replicas": "2"},
+    "__consumer_offsets": INTERNAL,
+    "__transaction_state": INTERNAL,
     SHARED: {},
     **{name: {} for name in HUNG},
 }
+NAMES: Final = [f"{kind}-{number}" for kind in ("idle", "orders") for number in range(10)]
+"""Group ids and transactional ids. Java's hashes of those that begin with "idle" are negative."""
 Tool = ApacheTools | OurTools
 OVERRIDES: Final = {
     **UNVERIFIED,
     "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": str(BROKERS),
+    "offsets.topic.replication.factor": str(BROKERS),
     "transaction.state.log.num.partitions": str(BROKERS),
     "transaction.state.log.replication.factor": str(BROKERS),
 }
@@ -200,6 +215,30 @@ def both(jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         for side in sides:
             side.prepare()
         yield Both(sides, stack.enter_context(Tools()))
+
+
+def coordinators(side: Side, key_type: int) -> list[int]:
+    """Return the brokers that coordinate NAMES: groups (`key_type` 0) or transactional ids (1)."""
+    with Connection(side.bootstrap.partition(",")[0]) as connection:
+        return [
+            settled(
+                partial(
+                    connection.ask,
+                    3,
+                    FindCoordinatorRequest(key=name, key_type=key_type),
+                    FindCoordinatorResponse,
+                ),
+                lambda answer: answer.error_code,
+            ).node_id
+            for name in NAMES
+        ]
+
+
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_each_name_has_the_same_coordinator(both: Both, key_type: int) -> None:
+    theirs, ours = (coordinators(side, key_type) for side in both.sides)
+    assert ours == theirs
+    assert set(ours) == set(range(BROKERS))
 
 
 def test_transactions_of_all_coordinators_are_listed(both: Both) -> None:
