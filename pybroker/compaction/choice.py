@@ -13,7 +13,8 @@ from pybroker.storage.segment import Segment
 class Plan:
     """The part of a log that one pass of the log cleaner cleans: the first `segments` of the log,
     up to the offset `end`. The dirty part begins at `first_dirty`; earlier passes have cleaned the
-    records below it. `dirty_ratio` is the share of dirty bytes in `segments`. `generation` is that
+    records below it. `dirty_bytes` is the size of the segments with dirty records, and
+    `dirty_ratio` is their share of the bytes in `segments`. `generation` is that
     of the log at the time of the choice: a truncation changes it. `last_batches` maps each known
     producer id to the last offset of the producer's last batch, or to None if that is a marker."""
 
@@ -21,6 +22,7 @@ class Plan:
     segments: tuple[Segment, ...]
     first_dirty: int
     end: int
+    dirty_bytes: int
     dirty_ratio: float
     generation: int
     last_batches: dict[int, int | None]
@@ -47,7 +49,8 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
     if not dirty:
         return None
     total = sum(each.size for each in segments)
-    ratio = sum(each.size for each in dirty) / total if total else 1.0
+    dirty_bytes = sum(each.size for each in dirty)
+    ratio = dirty_bytes / total if total else 1.0
     is_due = config.max_compaction_lag_ms != NEVER and (
         0 <= dirty[0].first_timestamp() < now_ms - config.max_compaction_lag_ms
     )
@@ -56,7 +59,8 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
     entries = log.producers.entries.values()
     last = {e.producer_id: e.batches[-1].last_offset if e.batches else None for e in entries}
     end = dirty[-1].next_offset
-    return Plan(log, tuple(segments), cleaned_to, end, ratio, log.segments.generation, last)
+    generation = log.segments.generation
+    return Plan(log, tuple(segments), cleaned_to, end, dirty_bytes, ratio, generation, last)
 
 
 def waits_for_change(config: LogConfig) -> bool:

@@ -99,9 +99,12 @@ class LogCleaner:
             key = chosen.log.topic_partition
             self._under_way.add(key)
             chosen.log.segments.are_pinned = True
+            size = sum(each.size for each in chosen.segments)
+            self._counters.running_bytes += size
             try:
                 await self._clean(chosen)
             finally:
+                self._counters.running_bytes -= size
                 chosen.log.segments.are_pinned = False
                 self._under_way.discard(key)
 
@@ -110,6 +113,7 @@ class LogCleaner:
         is due. Runs on the event loop, so no append or truncation changes a log meanwhile. A log
         that is not due is left out until it changes, if only a change can make it due."""
         best: Plan | None = None
+        due_logs = due_bytes = 0
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()
         busy = self._busy()
         for key in self._changes.take():
@@ -130,9 +134,14 @@ class LogCleaner:
                 continue
             if found is None and waits_for_change(partition_log.config):
                 self._changes.forget(key)
-            elif found is not None and (best is None or found.dirty_ratio > best.dirty_ratio):
-                best = found
-        self._counters.dirty_percent = 0 if best is None else round(best.dirty_ratio * 100)
+            elif found is not None:
+                due_logs, due_bytes = due_logs + 1, due_bytes + found.dirty_bytes
+                if best is None or found.dirty_ratio > best.dirty_ratio:
+                    best = found
+        counters = self._counters
+        counters.dirty_percent = 0 if best is None else round(best.dirty_ratio * 100)
+        counters.due_logs = due_logs - (best is not None)
+        counters.due_bytes = due_bytes - (0 if best is None else best.dirty_bytes)
         return best
 
     async def _clean(self, chosen: Plan) -> None:
@@ -144,8 +153,12 @@ class LogCleaner:
             chosen, self._logs.disk, memory_bytes, self._clock.wall_ms(), load_factor=load_factor
         )
         try:
-            while not isinstance(done := await self._in_thread(self._advance, steps), Result):
-                await self._throttle(done)
+            done = None
+            while done is None:
+                read_bytes, done = await self._in_thread(self._advance, steps)
+                self._counters.read_bytes += read_bytes
+                if done is None:
+                    await self._throttle(read_bytes)
         except (CannotClean, CorruptionError, BrokerError, DiskFull) as error:
             self._rest(key, error)
             return
@@ -211,14 +224,14 @@ class LogCleaner:
             await asyncio.wait([future])
             raise
 
-    def _advance(self, steps: Iterator[int | Result]) -> int | Result:
+    def _advance(self, steps: Iterator[int | Result]) -> tuple[int, Result | None]:
         """Run steps of the pass until they have read `_STEP_BYTES` or lasted `_STEP_S`, or the pass
-        is complete. Return the number of bytes read, or the result of the complete pass."""
+        is complete. Return the number of bytes read, and the result of the complete pass."""
         total, until_s = 0, self._clock.monotonic() + _STEP_S
         for done in steps:
             if isinstance(done, Result):
-                return done
+                return total, done
             total += done
             if total >= _STEP_BYTES or self._clock.monotonic() >= until_s:
                 break
-        return total
+        return total, None

@@ -3,10 +3,12 @@ its stop."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -31,6 +33,7 @@ from unit_tests.patience import until
 from unit_tests.storage.batches import FIRST_TIMESTAMP
 from unit_tests.storage.test_manager import TOPIC_ID, A, B, Host
 
+T = TypeVar("T")
 CONFIG = BrokerConfig(log_cleaner_backoff_ms=1)
 
 
@@ -83,6 +86,19 @@ async def cleaning(
         await made.stop()
 
 
+class PausedBlocking(ImmediateBlocking):
+    """Runs no work until `gate` is set. `reached` is set when the first work arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        self.reached.set()
+        await self.gate.wait()
+        return await super().run(function, *args)
+
+
 async def test_due_log_is_cleaned_and_its_checkpoint_written(logs: LogManager) -> None:
     log, busy = filled(logs, A, 30), filled(logs, B, 30)
     before = log.size_bytes
@@ -93,6 +109,24 @@ async def test_due_log_is_cleaned_and_its_checkpoint_written(logs: LogManager) -
     counters = running._counters
     assert (counters.passes, counters.uncleanable) == (1, 0)
     assert counters.removed_bytes == before - log.size_bytes
+
+
+async def test_counters_show_backlog_and_progress(logs: LogManager) -> None:
+    """The first pass stops at its first step. Meanwhile one log is cleaned, and one waits."""
+    other = TopicPartition("other", 0)
+    sizes = [filled(logs, key, 30).size_bytes for key in (A, other)]
+    paused = PausedBlocking()
+    async with cleaning(logs, blocking=paused) as running:
+        counters = running._counters
+        await paused.reached.wait()
+        assert (counters.due_logs, counters.read_bytes) == (1, 0)
+        assert counters.due_bytes == sizes[0] - logs.all()[A].segments.all[-1].size
+        assert counters.running_bytes == counters.due_bytes
+        paused.gate.set()
+        await until(lambda: counters.passes == 2)
+        await until(lambda: counters.running_bytes == 0)
+    assert (counters.due_logs, counters.due_bytes) == (0, 0)
+    assert counters.read_bytes == 2 * sum(sizes), "each dirty byte is read twice"
 
 
 async def test_log_that_cannot_be_cleaned_rests_while_others_are_cleaned(
