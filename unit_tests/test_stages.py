@@ -70,5 +70,5 @@ def test_makefile_and_page_name_the_same_stages() -> None:
     (listed,) = re.findall(r"^STAGES := ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
     assert set(listed.replace("\\", "").split()) == every
     page = (ROOT / "docs" / "testing.rst").read_text(encoding="utf-8")
-    table = page.partition("\nstage  ")[2].split("\n====")[1]
+    table = page.partition("\nStage  ")[2].split("\n====")[1]
     assert set(re.findall(r"^([a-z-]+) ", table, re.MULTILINE)) == every
