@@ -20,6 +20,38 @@ def up_to_the_log_end(plan: Any) -> Any:
     return changed
 
 
+def nothing_aborted(_is_aborted: Any) -> Any:
+    """Treat the records of aborted transactions as committed ones."""
+
+    def changed(self: Any, header: Any) -> bool:
+        _is_aborted(self, header)
+        return False
+
+    return changed
+
+
+class _WithoutTransactions:
+    """A log, or its producers, of which no transaction is open."""
+
+    first_unstable = None
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        return _WithoutTransactions(found) if name == "producers" else found
+
+
+def past_open_transactions(_cleanable: Any) -> Any:
+    """Clean the segments with records of open transactions, too."""
+
+    def changed(log: Any, cleaned_to: int, high_watermark: int, now_ms: int) -> Any:
+        return _cleanable(_WithoutTransactions(log), cleaned_to, high_watermark, now_ms)
+
+    return changed
+
+
 def past_high_watermark(expired: Any) -> Any:
     def changed(segments: Any, config: Any, **facts: Any) -> Any:
         return expired(segments, config, **{**facts, "high_watermark": _EVERY_OFFSET})

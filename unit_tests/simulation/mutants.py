@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.client.transactions.manager import TransactionManager
-from pybroker.compaction import cleaner, cleaning
+from pybroker.compaction import choice, cleaner, cleaning
+from pybroker.compaction.transactions import SeenTransactions
 from pybroker.coordinator.controller.writes import FencedWriter
 from pybroker.coordinator.groups import heartbeat
 from pybroker.coordinator.groups.fenced_writes import FencedWrites
@@ -446,6 +447,16 @@ PLANTED: Final = (
         "uncommitted-record-replaces",
         "only records below the high watermark are cleaned",
         (Replacement(cleaner, "plan", of_cleaning.up_to_the_log_end),),
+    ),
+    Planted(
+        "aborted-record-replaces",
+        "a record of an aborted transaction replaces no other record",
+        (Replacement(SeenTransactions, "is_aborted", of_cleaning.nothing_aborted),),
+    ),
+    Planted(
+        "cleaned-past-open-transaction",
+        "a segment with records of an open transaction is not cleaned",
+        (Replacement(choice, "_cleanable", of_cleaning.past_open_transactions),),
     ),
     Planted(
         "retention-past-high-watermark",

@@ -287,6 +287,8 @@ IN_RUNS: Final = frozenset(
         "completion-forgotten",
         "tombstone-dropped-early",
         "uncommitted-record-replaces",
+        "aborted-record-replaces",
+        "cleaned-past-open-transaction",
         "retention-past-high-watermark",
         "commit-before-delivery",
     }
