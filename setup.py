@@ -13,6 +13,7 @@ setup(
             ["pybroker/records/_speedups.pyx"],
             depends=[
                 "pybroker/records/_columns.pxi",
+                "pybroker/records/_consumed.pxi",
                 "pybroker/records/_key_blocks.pxi",
                 "pybroker/records/_key_table.pxi",
                 "pybroker/records/_record_buffer.pxi",

@@ -28,7 +28,7 @@ from integration_tests.test_documents import output_of, program
 from pybroker.classic import ClassicConsumer, GroupIsCoordinated, Stream
 from pybroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pybroker.client.errors import JoinRefused
-from pybroker.client.subscription import ConsumerRecord
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.testing.cluster import Cluster
 from unit_tests.patience import PATIENCE_S, wait_until
 

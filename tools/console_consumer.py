@@ -15,10 +15,10 @@ import click
 
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import TopicUnavailable
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.config.properties import parse_overrides, read_properties
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 from pybroker.records.batch import TimestampType
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.tools._cli import (
     LEADERLESS_MS,
     Failure,

@@ -12,8 +12,8 @@ import click
 
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import TopicUnavailable
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.config.properties import read_properties
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.tools._cli import (
     Failure,
     Tool,

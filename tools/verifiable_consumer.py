@@ -11,8 +11,8 @@ import click
 
 from pybroker.client.consumer import Consumer
 from pybroker.client.errors import ClientError, FencedInstance
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.model import TopicPartition
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.tools._cli import (
     Failure,
     Tool,

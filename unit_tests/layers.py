@@ -25,10 +25,10 @@ broker: * | group_coordination leader_discovery shutdown start_steps | transacti
     transaction_verification | app | startup
 classic: assignment errors options session_validity subscription | nodes partition_owners | commits
     reading stream | kafka_offsets rebalancing | consumer
-client: * | checked connection deliveries leaderless options subscription | accumulator | cluster |
-    coordinator_link identity leader_calls produce_requests routes | transactions |
+client: * | checked connection deliveries fetched leaderless options | accumulator subscription |
+    cluster | coordinator_link identity leader_calls produce_requests routes | transactions |
     batch_lookup bulk coordinator_calls epoch_lookup offset_lookup sender | admin appender
-    position_check ranges | fetcher producer range_reader | groups | consumer
+    position_check ranges | fetcher producer range_reader | groups | reading | consumer
 client.admin: calls | cluster configs elections groups log_dirs partitions topics transactions |
     group_offsets | lag | admin
 client.assignors: base | balance ranges roundrobin | sticky | choice
@@ -63,8 +63,10 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
 peers: * | marker_channel
-records: _pure _speedups compression crc32c | _numpy_columns _pure_key_table _pure_record_buffer
-    batch loops refusals | key_table record record_buffer | builder | columns control validate
+client: * | checked connection deliveries fetched leaderless options | accumulator subscription |
+    cluster | coordinator_link identity leader_calls produce_requests routes | transactions |
+    batch_lookup bulk coordinator_calls epoch_lookup offset_lookup sender | admin appender
+    position_check ranges | fetcher producer range_reader | groups | reading | consumer
 replication: append_rules authority follower isr isr_notifications marker_listener
     purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from pybroker.classic.assignment import ThreadId
 from pybroker.client.errors import ClientError
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.model import TopicPartition
+from pybroker.records.consumed import ConsumerRecord
 
 
 @dataclass(slots=True, eq=False)

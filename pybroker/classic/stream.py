@@ -9,10 +9,10 @@ from typing import Final, Protocol
 from pybroker.classic.partition_owners import OwnedPartition
 from pybroker.client.backoff import Deadline
 from pybroker.client.errors import Closed, DeadlinePassed
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.errors import PybrokerError
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
+from pybroker.records.consumed import ConsumerRecord
 
 RECORDS_MAX: Final = 500
 _WAIT_MS: Final = 60_000

@@ -83,10 +83,10 @@ from pybroker.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKe
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.batch import TimestampType
+from pybroker.records.consumed import ConsumerRecord
 
 __all__ = [
     "ALL_BROKERS",

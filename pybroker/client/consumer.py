@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from pybroker.client import defaults
-from pybroker.client.arrow import arrow_schema, record_batch
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import Closed, DeadlinePassed, SubscriptionConflict
@@ -24,17 +22,13 @@ from pybroker.client.groups.topics import Callback, RebalanceListener, TopicChoi
 from pybroker.client.keywords import ConsumerKeywords
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
-from pybroker.client.subscription import ConsumerRecord, PartitionReader
+from pybroker.client.reading import Reading
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
-from pybroker.records.columns import ColumnBuilder
+from pybroker.records.consumed import ConsumerRecord
 
 if TYPE_CHECKING:
     from pybroker.client.arrow import RecordBatch
-
-T = TypeVar("T")
-
-WAIT_MS = 60_000
 
 
 class Consumer:
@@ -77,11 +71,9 @@ class Consumer:
             if self.options.group_id is None
             else Group(self.options, self._cluster, self._fetcher, self.options.group_id)
         )
-        self._running = False
+        self._reading = Reading(self.options, self._clock, self._fetcher, self._group)
         self._ending: asyncio.Event | None = None
         self._closer: asyncio.Task[object] | None = None
-        self._in_hand: dict[TopicPartition, int] = {}
-        """The offset of the first record that the last call returned, by partition."""
 
     async def start(self) -> None:
         """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
@@ -91,7 +83,7 @@ class Consumer:
             await self._cluster.close()
             raise
         self._fetcher.start()
-        self._running = True
+        self._reading.running = True
 
     async def close(self) -> None:
         """Commit the positions if automatic commits are enabled, then leave the group. Idempotent.
@@ -104,7 +96,7 @@ class Consumer:
                 await self._ending.wait()
             return
         self._ending, self._closer = asyncio.Event(), asyncio.current_task()
-        was_running, self._running = self._running, False
+        was_running, self._reading.running = self._reading.running, False
         self._fetcher.news.set()
         async with AsyncExitStack() as last:  # all callbacks run, even if one fails
             last.callback(self._ending.set)
@@ -123,7 +115,7 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close({} if kind is None else self._in_hand)
+        await self._close({} if kind is None else self._reading.in_hand)
 
     # Subscription and assignment
 
@@ -233,10 +225,10 @@ class Consumer:
         reader = self._fetcher.reader(partition)
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         while reader.position is None:
-            self._raise_problems([reader])
+            self._reading.raise_problems([reader])
             if deadline.passed:
                 raise DeadlinePassed(self._fetcher.no_position(reader.topic_partition))
-            await self._wait_for_news(deadline)
+            await self._reading.wait_for_news(deadline)
         return reader.position
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
@@ -299,7 +291,7 @@ class Consumer:
         SubscriptionConflict without a subscription or assignment.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
-        return await self._poll(timeout_ms, functools.partial(self._collect, limit))
+        return await self._reading.records(timeout_ms, limit, ())
 
     async def poll_arrow(
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False
@@ -310,29 +302,19 @@ class Consumer:
 
         Raises the errors of `getmany`; ImportError without pyarrow.
         """
-        arrow_schema()
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
-        return await self._poll(timeout_ms, functools.partial(self._collect_arrow, limit, headers))
+        return await self._reading.columns(timeout_ms, limit, headers=headers)
 
     async def getone(self) -> ConsumerRecord:
         """Wait for the next record, without a time limit. Raises the errors of `getmany`."""
-        while True:
-            if self._group is None or not self._group.due():
-                for key, reader in self._fetcher.readers.items():
-                    if reader.ready and not reader.paused:
-                        self._check_running()
-                        record = reader.pop()
-                        self._in_hand = {key: record.offset}
-                        return record
-            for records in (await self.getmany(WAIT_MS, 1)).values():
-                return records[0]
+        return await self._reading.record()
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
         try:
-            return await self.getone()
+            return await self._reading.record()
         except Closed:
             raise StopAsyncIteration from None
 
@@ -359,7 +341,7 @@ class Consumer:
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions. Raises TopicUnavailable after default.api.timeout.ms."""
-        self._check_running()
+        self._reading.check_running()
         deadline = Deadline(self._clock, self.options.default_api_timeout_ms)
         info = await self._cluster.topic(topic, deadline)
         return [TopicPartition(topic, number) for number in sorted(info.partitions)]
@@ -372,7 +354,7 @@ class Consumer:
     async def _look_up(
         self, moments: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAnswer]:
-        self._check_running()
+        self._reading.check_running()
         answers = await list_offsets(
             self._cluster,
             moments,
@@ -388,109 +370,3 @@ class Consumer:
         if self._group is None:
             raise SubscriptionConflict(f"{operation} needs a group: set the option group.id")
         return self._group
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Return a context manager. While it is open, max.poll.interval.ms does not run out."""
-        if self._group is None:
-            yield
-            return
-        with self._group.reading():
-            yield
-
-    async def _poll(
-        self, timeout_ms: int, collect: Callable[[], dict[TopicPartition, T]]
-    ) -> dict[TopicPartition, T]:
-        """Return the first result of `collect` that is not empty, or {} after `timeout_ms`."""
-        self._check_running()
-        if not self._has_choice():
-            raise SubscriptionConflict("there is nothing to read: call subscribe() or assign()")
-        deadline = Deadline(self._clock, timeout_ms)
-        self._in_hand = {}
-        with self._reading():
-            while True:
-                self._check_running()
-                self._fetcher.news.clear()
-                if self._group is not None:
-                    await self._group.attend()
-                    self._check_running()
-                found = collect()
-                if found:
-                    return found
-                if not self._has_choice():
-                    return {}
-                self._raise_problems(self._fetcher.readers.values())
-                if deadline.passed:
-                    return {}
-                await self._wait_for_news(deadline)
-
-    def _collect(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
-        room = limit
-        for key, reader in self._with_data():
-            if room <= 0:
-                break
-            records = reader.take(
-                room,
-                check_crcs=self.options.check_crcs,
-                committed_only=self._committed_only,
-            )
-            if records:
-                found[key] = records
-                self._in_hand[key] = records[0].offset
-                room -= len(records)
-        self._fetcher.wake()
-        return found
-
-    def _collect_arrow(self, limit: int, headers: bool) -> dict[TopicPartition, RecordBatch]:
-        found: dict[TopicPartition, RecordBatch] = {}
-        room = limit
-        for key, reader in self._with_data():
-            if room <= 0:
-                break
-            builder = ColumnBuilder(headers=headers)
-            position = reader.position or 0
-            reader.take_columns(
-                builder,
-                room,
-                check_crcs=self.options.check_crcs,
-                committed_only=self._committed_only,
-            )
-            if builder.rows:
-                room -= builder.size
-                found[key] = record_batch(*key, builder.finish())
-                self._in_hand[key] = position
-        self._fetcher.wake()
-        return found
-
-    def _with_data(self) -> Iterator[tuple[TopicPartition, PartitionReader]]:
-        for key, reader in self._fetcher.readers.items():
-            if reader.has_data() and not reader.paused:
-                yield key, reader
-
-    def _raise_problems(self, readers: Iterable[PartitionReader]) -> None:
-        if (broken := self._fetcher.broken) is not None:
-            raise Closed(f"the consumer has failed: {broken}") from broken
-        for reader in readers:
-            if reader.problem is not None and not reader.paused:
-                raise reader.problem
-
-    async def _wait_for_news(self, deadline: Deadline) -> None:
-        limit_s = deadline.remaining_s()
-        if self._group is not None:
-            limit_s = self._group.wait_at_most_s(limit_s)
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._fetcher.news.wait()
-        except TimeoutError:
-            pass
-        self._fetcher.news.clear()
-
-    def _has_choice(self) -> bool:
-        """Return whether topics are subscribed or partitions are assigned."""
-        is_subscribed = self._group is not None and self._group.session.choice is not None
-        return is_subscribed or bool(self._fetcher.readers)
-
-    def _check_running(self) -> None:
-        if not self._running:
-            raise Closed("the consumer is not running: use it in an async with block")

@@ -24,12 +24,13 @@ from pybroker.client.errors import (
     ResponseError,
 )
 from pybroker.client.fetch_session import FetchSession, SessionRequest
+from pybroker.client.fetched import begin_data
 from pybroker.client.leaderless import REPORT_AFTER_MS, LeaderlessWatch
 from pybroker.client.metadata import error_code
 from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.position_check import PositionCheck
-from pybroker.client.subscription import PartitionReader, begin_data
+from pybroker.client.subscription import PartitionReader
 from pybroker.errors import CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.wire.api import ApiKey

@@ -1,75 +1,61 @@
-"""The state of each assigned partition of a consumer, and its fetched batches.
+"""The state of each assigned partition of a consumer, and its fetched records.
 
-This module does no I/O; `fetcher` sends the requests.
+Fetched batches are decoded in steps, each of which takes a few milliseconds at most, so that the
+consumer can let other tasks run in between. Only `take` and `take_columns` move the position: a
+call that is cancelled between two steps loses no record. This module does no I/O; `fetcher` sends
+the requests.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.client.errors import ClientError, DamagedRecords
+from pybroker.client.fetched import DECOMPRESSED_BYTES_MAX, OFFSET_END, FetchedData
 from pybroker.errors import BrokerError, CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
-from pybroker.ports import Buffer
-from pybroker.records.batch import BatchHeader, TimestampType, crc_matches, iter_headers
-from pybroker.records.columns import ColumnBuilder
-from pybroker.records.control import ControlType, parse_control
-from pybroker.records.record import Headers, decode_records
+from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
+from pybroker.records.columns import ColumnBuilder, Columns
+from pybroker.records.consumed import (
+    RECORDS_PER_TURN,
+    SLICE_BYTES,
+    ConsumerRecord,
+    batch_reader,
+)
+from pybroker.records.record import encoded_records
 
-DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""The maximum size of a decompressed batch. Brokers limit batches to a few MB."""
-OFFSET_END: Final = 2**63
-"""A value above all offsets."""
 ROW_BYTES: Final = 32
 """The approximate size of a row of columns without its keys and values, in bytes."""
+BYTES_PER_TURN: Final = 4 * 1024 * 1024
+RECORD_COST: Final = BYTES_PER_TURN // RECORDS_PER_TURN
+BATCH_COST: Final = 1_000
+CHECKED_BYTES: Final = 256 * 1024
+"""The costs of the steps, in bytes; see `Turn`."""
 
-Keep = Callable[[BatchHeader, memoryview], int]
-"""A function that stores the records of a batch that lie at or after the position, and returns
-their number."""
+Keep = Callable[[FetchedData, BatchHeader, memoryview], Iterator[int]]
+"""A function that decodes the records of a batch that lie at or after the position, in steps, and
+goes to the next batch. It yields the cost of each step."""
 
 EPOCHS_KEPT = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRecord:
-    """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
-    that appended the record, -1 if unknown."""
+class Rules(NamedTuple):
+    """The choice of the records that the application gets. With `committed_only`, records of
+    aborted transactions are omitted."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    leader_epoch: int
+    check_crcs: bool
+    committed_only: bool
 
 
-@dataclass(slots=True, eq=False)
-class FetchedData:
-    """The record batches of one partition in one Fetch response. They are decoded one by one, when
-    the application reads them."""
+@dataclass(slots=True)
+class Turn:
+    """The work that a call may still do before it lets other tasks run. It has a cost and not a
+    time, so that a call returns the same on a slow machine."""
 
-    data: Buffer
-    aborted: deque[tuple[int, int]]
-    """The first offset and the producer id of each aborted transaction, sorted by offset. Filled
-    only for read_committed."""
-    aborting: set[int] = field(default_factory=set)
-    position: int = 0
-    batch_before: int = 0
-    """The byte position of the batch that was decoded last."""
-
-    @property
-    def rest_bytes(self) -> int:
-        return len(self.data) - self.position
-
-
-def begin_data(data: Buffer, aborted: list[tuple[int, int]]) -> FetchedData:
-    return FetchedData(memoryview(data), deque(sorted(aborted)))
+    left: int = BYTES_PER_TURN
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +88,16 @@ class PartitionReader:
     high_watermark: int = -1
     last_stable_offset: int = -1
     buffered: deque[FetchedData] = field(default_factory=deque)
-    ready: deque[ConsumerRecord] = field(default_factory=deque)
+    ready: list[ConsumerRecord] = field(default_factory=list)
+    """Decoded records. Those before `ready_at` are taken."""
+    ready_at: int = 0
+    columns: ColumnBuilder | None = None
+    """Decoded records as columns. There are decoded records or columns, not both."""
+    end: tuple[int, int] | None = None
+    """The position, and its leader epoch, after all that is decoded is taken. None: after the last
+    decoded record."""
+    decoding: Iterator[int] | None = None
+    """The steps of the decoding, each with its cost in bytes."""
     problem: ClientError | None = None
 
     def jump(
@@ -122,7 +117,7 @@ class PartitionReader:
         self.failures = 0
         self.next_try = 0.0
         self.buffered.clear()
-        self.ready.clear()
+        self._drop_decoded()
         self.problem = None
 
     @property
@@ -147,48 +142,83 @@ class PartitionReader:
         self.buffered.append(fetched)
         return True
 
-    def pop(self) -> ConsumerRecord:
-        """Return the first record of `ready`, the decoded records, and move the position behind
-        it."""
-        record = self.ready.popleft()
-        self.position = record.offset + 1
-        return record
+    @property
+    def ready_count(self) -> int:
+        return len(self.ready) - self.ready_at
 
-    def take(self, limit: int, *, check_crcs: bool, committed_only: bool) -> list[ConsumerRecord]:
-        """Return up to `limit` fetched records, and move the position behind them. With
-        `committed_only`, omit records of aborted transactions. At a damaged batch, set `problem`
-        and leave the position before the batch."""
-        taken: list[ConsumerRecord] = []
-        while len(taken) < limit:
-            if not self.ready and not self._unpack(check_crcs, committed_only, self._get_ready):
-                break
-            while self.ready and len(taken) < limit:
-                taken.append(self.pop())
+    def decode(self, count: int, turn: Turn, rules: Rules) -> bool:
+        """Decode fetched records until `count` are ready. Return False if the work of `turn` is
+        used up before that. At a damaged batch, set `problem`."""
+        if self.columns is not None:
+            self._decode_again()
+        while self.ready_count < count and self.problem is None:
+            if self.decoding is None:
+                if not self.buffered:
+                    break
+                self.decoding = self._unpack(rules, self._into_records)
+            if turn.left <= 0:
+                return False
+            self._step(turn)
+        return True
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """Return up to `limit` of the decoded records, and move the position behind them."""
+        start, self.ready_at = self.ready_at, min(self.ready_at + limit, len(self.ready))
+        taken = self.ready
+        if start or self.ready_at < len(taken):
+            taken = taken[start : self.ready_at]
+        if taken:
+            self.position = taken[-1].offset + 1
+            self.position_epoch = taken[-1].leader_epoch
+            self._taken()
         return taken
 
-    def take_columns(
-        self, builder: ColumnBuilder, bytes_max: int, *, check_crcs: bool, committed_only: bool
-    ) -> None:
-        """Add whole fetched batches to `builder` until it has `bytes_max` bytes, and move the
-        position behind them. Damaged and aborted batches are handled as in `take`."""
-        if self.ready:  # `take` returned only a part of that batch
-            self.ready.clear()
-            self.buffered[0].position = self.buffered[0].batch_before
+    def pop(self) -> ConsumerRecord:
+        """Return the first decoded record, and move the position behind it."""
+        record = self.ready[self.ready_at]
+        self.ready_at += 1
+        self.position = record.offset + 1
+        self.position_epoch = record.leader_epoch
+        if self.ready_at == len(self.ready):
+            self._taken()
+        return record
 
-        def keep(header: BatchHeader, batch: memoryview) -> int:
-            added = builder.add(
-                batch,
-                header,
-                self.position or 0,
-                OFFSET_END,
-                decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
-            )
-            self.position = max(self.position or 0, header.next_offset)
-            return added
-
-        while builder.size + ROW_BYTES * builder.rows < bytes_max:
-            if not self._unpack(check_crcs, committed_only, keep):
+    def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
+        """Decode whole fetched batches into `columns` until these have `bytes_max` bytes, with a
+        column of headers if `headers` is true. The result and damaged batches are as in
+        `decode`."""
+        if self.ready or (self.columns is not None and self.columns.has_headers != headers):
+            self._decode_again()
+        while self.problem is None:
+            if self.columns is None:
+                if not self.buffered:
+                    break
+                self.columns = ColumnBuilder(headers=headers)
+                self.decoding = None
+            if self.columns_bytes >= bytes_max:
                 break
+            if self.decoding is None:
+                if not self.buffered:
+                    break
+                self.decoding = self._unpack(rules, self._into_columns)
+            if turn.left <= 0:
+                return False
+            self._step(turn)
+        return True
+
+    @property
+    def columns_bytes(self) -> int:
+        """The approximate size of the decoded columns."""
+        return 0 if self.columns is None else self.columns.size + ROW_BYTES * self.columns.rows
+
+    def take_columns(self) -> Columns | None:
+        """Return the decoded columns, and move the position behind them. Return None if they have
+        no rows."""
+        if self.columns is None or not self.columns.rows:
+            return None
+        found = self.columns.finish()
+        self._taken()
+        return found
 
     def lag(self, *, committed_only: bool) -> int | None:
         """Return the number of offsets from the position to the high watermark (with
@@ -201,75 +231,112 @@ class PartitionReader:
         return max(end - self.position, 0)
 
     def has_data(self) -> bool:
-        return bool(self.ready or self.buffered)
+        return bool(self.buffered) or self.is_decoded
 
-    def _unpack(self, check_crcs: bool, committed_only: bool, keep: Keep) -> bool:
-        """Decode the next fetched batch that has records for the application, and pass it to
-        `keep`. Return False if no fetched batch has any."""
-        while self.buffered and self.problem is None:
+    @property
+    def is_decoded(self) -> bool:
+        """Whether there are decoded records or columns that are not taken."""
+        return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
+
+    def _taken(self) -> None:
+        """Forget what is taken, if this is all that is decoded."""
+        if self.is_decoded:
+            return
+        self.ready, self.ready_at = [], 0
+        if self.end is not None:
+            self._skip_to(*self.end)
+
+    def _skip_to(self, offset: int, leader_epoch: int) -> None:
+        """Move the position to `offset`, the end of batches without records for the application, as
+        soon as all decoded records before it are taken."""
+        if self.is_decoded:
+            self.end = offset, leader_epoch
+        else:
+            self.position, self.position_epoch = max(self.position or 0, offset), leader_epoch
+            self.end = None
+
+    def _drop_decoded(self) -> None:
+        self.ready, self.ready_at = [], 0
+        self.columns = self.decoding = self.end = None
+
+    def _decode_again(self) -> None:
+        """Drop what is decoded and not taken, so that it is decoded from the position on into
+        another form. If the fetched batches are no longer there, they are fetched again."""
+        first = self.ready[self.ready_at].offset if self.ready_count else -1
+        is_lost = self.is_decoded and not (
+            self.end is None and self.buffered and self.buffered[0].go_back(first)
+        )
+        if is_lost:
+            self.jump(self.position, leader_epoch=self.position_epoch)
+        self._drop_decoded()
+
+    def _step(self, turn: Turn) -> None:
+        assert self.decoding is not None
+        cost = next(self.decoding, None)
+        if cost is None:
+            self.decoding = None
+        else:
+            turn.left -= cost
+
+    def _unpack(self, rules: Rules, keep: Keep) -> Iterator[int]:
+        """Decode the fetched batches that have records for the application, by `keep`. Yield the
+        cost of each step."""
+        while self.buffered:
             fetched = self.buffered[0]
-            found = next(iter_headers(memoryview(fetched.data)[fetched.position :]), None)
+            found = fetched.next_batch()
             if found is None:
                 self.buffered.popleft()
                 continue
-            header = found[1]
-            batch = memoryview(fetched.data)[fetched.position :][: header.size]
+            header, batch = found
             try:
-                if check_crcs and not crc_matches(batch, 0, header.size):
+                if rules.check_crcs and not crc_matches(batch, 0, header.size):
                     raise CorruptionError("the checksum of the batch is wrong")
-                is_shown = self._is_shown(fetched, header, batch, committed_only)
-                kept = keep(header, batch) if is_shown else 0
+                if fetched.is_shown(header, batch, committed_only=rules.committed_only):
+                    yield from keep(fetched, header, batch)
+                else:
+                    fetched.pass_batch(header)
+                    self._skip_to(header.next_offset, header.leader_epoch)
+                    yield BATCH_COST
             except (CorruptionError, BrokerError) as error:
                 self.problem = DamagedRecords(self.topic_partition, header.base_offset, str(error))
                 self.problem.__cause__ = error
-                return False
-            fetched.batch_before = fetched.position
-            fetched.position += header.size
-            self.position_epoch = header.leader_epoch
-            if kept:
-                return True
-            self.position = max(self.position or 0, header.next_offset)
-        return False
+                return
 
-    def _is_shown(
-        self, fetched: FetchedData, header: BatchHeader, batch: memoryview, committed_only: bool
-    ) -> bool:
-        """Return whether the application gets the records of the next batch: it is no transaction
-        marker and, with `committed_only`, not aborted."""
-        while fetched.aborted and fetched.aborted[0][0] <= header.last_offset:
-            fetched.aborting.add(fetched.aborted.popleft()[1])
-        if header.is_control:
-            self._end_of_transaction(fetched, header, batch)
-            return False
-        return not (
-            committed_only and header.is_transactional and header.producer_id in fetched.aborting
+    def _into_records(
+        self, fetched: FetchedData, header: BatchHeader, batch: memoryview
+    ) -> Iterator[int]:
+        payload = encoded_records(batch, header, DECOMPRESSED_BYTES_MAX)
+        reader = batch_reader(*self.topic_partition, header, payload, self.position or 0)
+        if len(payload) > SLICE_BYTES:
+            while not reader.check(CHECKED_BYTES):
+                yield CHECKED_BYTES
+        has_any = False
+        while not reader.done:
+            records = reader.read()
+            if records:
+                has_any = True
+                self.end = None
+                if self.ready:
+                    self.ready += records
+                else:
+                    self.ready = records
+            if reader.done:
+                fetched.pass_batch(header)
+                if not has_any:
+                    self._skip_to(header.next_offset, header.leader_epoch)
+            yield BATCH_COST + RECORD_COST * len(records)
+
+    def _into_columns(
+        self, fetched: FetchedData, header: BatchHeader, batch: memoryview
+    ) -> Iterator[int]:
+        assert self.columns is not None
+        self.columns.add(
+            batch,
+            header,
+            self.position or 0,
+            OFFSET_END,
+            decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
         )
-
-    def _get_ready(self, header: BatchHeader, batch: memoryview) -> int:
-        """Decode the records of a batch that lie at or after the position into `ready`, and return
-        how many records wait there."""
-        position = self.position or 0
-        topic, partition = self.topic_partition
-        self.ready.extend(
-            ConsumerRecord(
-                topic,
-                partition,
-                record.offset,
-                record.timestamp,
-                record.timestamp_type,
-                record.key,
-                record.value,
-                record.headers,
-                header.leader_epoch,
-            )
-            for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
-            if record.offset >= position
-        )
-        return len(self.ready)
-
-    @staticmethod
-    def _end_of_transaction(fetched: FetchedData, header: BatchHeader, batch: memoryview) -> None:
-        for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-            marker = parse_control(record)
-            if marker is not None and marker.type == ControlType.ABORT:
-                fetched.aborting.discard(header.producer_id)
+        fetched.pass_batch(header)
+        self._skip_to(header.next_offset, header.leader_epoch)
+        yield BATCH_COST + header.size

@@ -72,13 +72,32 @@ def read_records(
     `data` consists of exactly `record_count` whole records whose offset deltas increase and do not
     exceed `last_offset_delta`.
     """
+    return list(
+        iter_records(
+            data, record_count, base_offset, last_offset_delta, base_timestamp, append_time,
+            timestamp_type, record_type,
+        )
+    )  # fmt: skip
+
+
+def iter_records(
+    data: bytes,
+    record_count: int,
+    base_offset: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    append_time: int | None,
+    timestamp_type: object,
+    record_type: type[R],
+) -> Iterator[R]:
+    """Yield the records that `read_records` returns, one by one. Raises its errors, also after the
+    first record."""
     check_count(record_count, len(data))
-    records: list[R] = []
     make = tuple.__new__
-    position = 0
+    index = position = 0
     delta_before = -1
     try:
-        for _ in range(record_count):
+        for index in range(record_count):  # noqa: B007 (the message names the record)
             position, end = record_bounds(data, position)
             delta, position = read_varint(data, position, INT64_BITS)
             timestamp = base_timestamp + delta if append_time is None else append_time
@@ -102,16 +121,14 @@ def read_records(
                 headers, position = _headers(data, position, end, header_count)
             if position != end:
                 raise CorruptionError(f"{end - position} bytes follow the last field of the record")
-            fields = (offset, timestamp, key, value, headers, timestamp_type)
-            records.append(make(record_type, fields))
+            yield make(record_type, (offset, timestamp, key, value, headers, timestamp_type))
     except IndexError:
         raise CorruptionError(
-            f"record {len(records)} of {record_count}: the data ends inside a field"
+            f"record {index} of {record_count}: the data ends inside a field"
         ) from None
     except CorruptionError as error:
-        raise CorruptionError(f"record {len(records)} of {record_count}: {error}") from error
+        raise CorruptionError(f"record {index} of {record_count}: {error}") from error
     _check_end(position, len(data))
-    return records
 
 
 def scan_records(data: bytes, record_count: int) -> tuple[int, int, int, int]:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from pybroker.ports import Buffer
+from pybroker.records.batch import TimestampType
+from pybroker.records.record import Headers
 
 IMPLEMENTATION: Final = "extension"
 
@@ -54,6 +56,62 @@ class ColumnStore:
         end_delta: int,
     ) -> int: ...
     def finish(self) -> tuple[Any, ...]: ...
+
+RECORDS_PER_TURN: int
+
+class ConsumerRecord:
+    __match_args__: tuple[str, ...]
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: TimestampType,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        leader_epoch: int,
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def timestamp_type(self) -> TimestampType: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+class BatchReader:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        leader_epoch: int,
+        payload: Buffer,
+        record_count: int,
+        base_offset: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        append_time: int | None,
+        timestamp_type: TimestampType,
+        first_offset: int,
+    ) -> None: ...
+    @property
+    def done(self) -> bool: ...
+    def check(self, bytes_max: int) -> bool: ...
+    def read(self) -> list[ConsumerRecord]: ...
 
 class KeyTable:
     ENTRY_BYTES: int

@@ -6,6 +6,8 @@ Each read is first checked against the end of the record; the read of a record's
 end of the data. Each size is checked against the remaining bytes before memory is allocated.
 """
 
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -123,15 +125,20 @@ cdef inline object _bytes_or_none(Reader *reader):
     return found
 
 
-cdef tuple _headers(Reader *reader, int64_t count):
-    cdef int64_t length
-    cdef list headers = []
+cdef int _check_header_count(Reader *reader, int64_t count) except -1:
     if count < 0 or count * HEADER_BYTES_MIN > reader.end - reader.at:
         _fail(
             f"header count is {count}, expected 0 to"
             f" {(reader.end - reader.at) // HEADER_BYTES_MIN} in the {reader.end - reader.at} bytes"
             " left in the record"
         )
+    return 0
+
+
+cdef tuple _headers(Reader *reader, int64_t count):
+    cdef int64_t length
+    cdef list headers = []
+    _check_header_count(reader, count)
     for _ in range(count):
         length = _length(reader)
         if length < 0:
@@ -279,4 +286,5 @@ cdef Py_ssize_t _field_size(bytes value) noexcept:
 
 include "_record_buffer.pxi"
 include "_columns.pxi"
+include "_consumed.pxi"
 include "_key_table.pxi"

@@ -127,6 +127,7 @@ class ColumnBuilder:
         Other fields are checked, but not stored. Raises ImportError if neither the compiled module
         nor NumPy is installed."""
         self._store = _store_type()(headers=headers, keys=keys, values=values)
+        self.has_headers: Final = headers
 
     @property
     def rows(self) -> int:

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from pybroker.classic import ClassicConsumer, Stream
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.coordinator.zookeeper import paths, schemas
 from pybroker.model import Endpoint, TopicPartition
 from pybroker.ports import CoordOp, CreateOp, DeleteOp, SetOp
 from pybroker.records.builder import BatchBuilder
 from pybroker.records.compression import Codec
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.testing.simulation.memory_tree import MemoryTree
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.coordinator.memory_coord import MemoryCoord

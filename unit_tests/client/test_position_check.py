@@ -11,8 +11,9 @@ import pytest
 from pybroker.client.consumer import Consumer
 from pybroker.client.epoch_lookup import EpochEnd
 from pybroker.client.errors import LogTruncated
+from pybroker.client.fetched import begin_data
 from pybroker.client.position_check import divergence
-from pybroker.client.subscription import PartitionReader, begin_data
+from pybroker.client.subscription import PartitionReader
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.batch import read_header, stamp

@@ -15,9 +15,9 @@ import pytest
 
 from pybroker.client.errors import ResponseError
 from pybroker.client.producer import Producer
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.errors import ErrorCode
 from pybroker.records.batch import TimestampType
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.records.record import decode_records
 from pybroker.tools._cli import Failure
 from pybroker.tools.console_consumer import (

@@ -15,8 +15,8 @@ from typing import Any
 import click
 import pytest
 
-from pybroker.client.subscription import ConsumerRecord
 from pybroker.records.batch import TimestampType
+from pybroker.records.consumed import ConsumerRecord
 from pybroker.tools import consumer_perf_test as consuming
 from pybroker.tools import producer_perf_test as producing
 from pybroker.tools._cli import Failure

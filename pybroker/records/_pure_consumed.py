@@ -1,0 +1,101 @@
+"""The records that a consumer returns, in Python. `_consumed.pxi` is the same in C: change both
+together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pybroker.ports import Buffer
+from pybroker.records._pure import iter_records
+from pybroker.records.batch import TimestampType
+from pybroker.records.record import Headers, Record
+
+RECORDS_PER_TURN: Final = 3_000
+"""The number of records that are decoded in a few milliseconds."""
+RECORDS_PER_SLICE: Final = 1_000
+RECORD_BYTES: Final = 64
+"""The assumed size of a record in `check`, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
+    that appended the record, -1 if unknown.
+
+    The first look at key, value or headers copies all three out of the fetched records. A record
+    that was never looked at keeps up to 64 KiB of the encoded records around it in memory.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    leader_epoch: int
+
+
+class BatchReader:
+    """See `pybroker.records.consumed`. This implementation decodes all fields of a record at
+    once."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        leader_epoch: int,
+        payload: Buffer,
+        record_count: int,
+        base_offset: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        append_time: int | None,
+        timestamp_type: TimestampType,
+        first_offset: int,
+    ) -> None:
+        self._place = topic, partition
+        self._leader_epoch = leader_epoch
+        self._first_offset = first_offset
+        self._checked: deque[list[Record]] = deque()
+        self._all_checked = False
+        self._rest: Iterator[Record] = iter_records(
+            bytes(payload), record_count, base_offset, last_offset_delta, base_timestamp,
+            append_time, timestamp_type, Record,
+        )  # fmt: skip
+
+    def check(self, bytes_max: int) -> bool:
+        if not self._all_checked:
+            self._checked.append(self._decode(max(bytes_max // RECORD_BYTES, 1)))
+        return self._all_checked
+
+    @property
+    def done(self) -> bool:
+        return self._all_checked and not self._checked
+
+    def _decode(self, count: int) -> list[Record]:
+        found = list(islice(self._rest, count))
+        self._all_checked = len(found) < count
+        return found
+
+    def read(self) -> list[ConsumerRecord]:
+        found = self._checked.popleft() if self._checked else self._decode(RECORDS_PER_SLICE)
+        return [
+            ConsumerRecord(
+                *self._place,
+                record.offset,
+                record.timestamp,
+                record.timestamp_type,
+                record.key,
+                record.value,
+                record.headers,
+                self._leader_epoch,
+            )
+            for record in found
+            if record.offset >= self._first_offset
+        ]

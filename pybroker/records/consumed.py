@@ -1,0 +1,93 @@
+"""The records that a consumer returns, and the reader that decodes them from a batch.
+
+The compiled implementation (`_consumed.pxi`) leaves key, value and headers encoded until one of
+them is looked at. `_pure_consumed.py` decodes them at once. Both check a batch in the same way
+before they return any of its records, and the same tests check both.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pybroker.ports import Buffer
+from pybroker.records.batch import BatchHeader, TimestampType
+from pybroker.records.record import Headers
+
+__all__ = ["RECORDS_PER_TURN", "BatchReader", "ConsumerRecord", "Reader", "batch_reader"]
+
+if TYPE_CHECKING:
+    from pybroker.records._pure_consumed import RECORDS_PER_TURN, BatchReader, ConsumerRecord
+else:
+    try:
+        from pybroker.records._speedups import RECORDS_PER_TURN, BatchReader, ConsumerRecord
+    except ImportError:
+        from pybroker.records._pure_consumed import RECORDS_PER_TURN, BatchReader, ConsumerRecord
+
+SLICE_BYTES: Final = 65_536
+"""A record whose fields were not looked at keeps at most this number of encoded bytes in memory, or
+its own bytes if it is larger."""
+
+
+class Reader(Protocol):
+    """The interface of both implementations: decodes the records of one batch, slice by slice."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `read` has returned all records."""
+
+    def check(self, bytes_max: int) -> bool:
+        """Check the next records, about `bytes_max` encoded bytes, without returning them. Return
+        whether all records of the batch are checked now. Raises the errors of `decode_records`."""
+
+    def read(self) -> list[ConsumerRecord]:
+        """Return the records of the next slice (see SLICE_BYTES), without those below the first
+        offset. A slice is checked before any of its records is returned. If the batch is larger
+        than a slice, call `check` first. Raises the errors of `decode_records`."""
+
+
+def batch_reader(
+    topic: str, partition: int, header: BatchHeader, payload: Buffer, first_offset: int
+) -> Reader:
+    """Return a reader of the records at or above `first_offset` in a batch. `payload` has the
+    decompressed, still encoded records. Raises CorruptionError for an impossible record count."""
+    return BatchReader(
+        topic,
+        partition,
+        header.leader_epoch,
+        payload,
+        header.record_count,
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp if header.uses_log_append_time else None,
+        header.timestamp_type,
+        first_offset,
+    )
+
+
+def _restore(
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp: int,
+    timestamp_type: TimestampType,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    leader_epoch: int,
+) -> ConsumerRecord:
+    return ConsumerRecord(
+        topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch
+    )
+
+
+def _reduce(
+    record: ConsumerRecord,
+) -> tuple[Callable[..., ConsumerRecord], tuple[object, ...]]:
+    return _restore, tuple(getattr(record, name) for name in ConsumerRecord.__match_args__)
+
+
+# A pickled record names neither implementation, so that a process with the other one can load it.
+copyreg.pickle(ConsumerRecord, _reduce)
