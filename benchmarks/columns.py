@@ -143,7 +143,7 @@ async def consume(servers: str, name: str) -> float:
         start = time.process_time()
         while rows < POLLED:
             if name == "getmany":
-                many = await consumer.getmany(1_000, max_records=20_000)
+                many = await consumer.getmany(timeout_ms=1_000, max_records=20_000)
                 rows += sum(len(records) for records in many.values())
             else:
                 tables = await consumer.poll_arrow(1_000, max_bytes=FINISH_BYTES)

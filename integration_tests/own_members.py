@@ -76,7 +76,7 @@ class Members:
 
     async def _read(self, name: str, consumer: Consumer, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            for records in (await consumer.getmany(100)).values():
+            for records in (await consumer.getmany(timeout_ms=100)).values():
                 self.read.update((record.partition, record.offset) for record in records)
             self.assigned[name] = sorted(item.partition for item in consumer.assignment())
             async with self._news:
@@ -133,7 +133,7 @@ async def _be_member(bootstrap: str, topic: str, options: str) -> None:
     async with Consumer(bootstrap, **json.loads(options)) as consumer:
         consumer.subscribe([topic])
         while True:
-            found = await consumer.getmany(50)
+            found = await consumer.getmany(timeout_ms=50)
             mine = sorted(item.partition for item in consumer.assignment())
             if mine != before:
                 print(json.dumps(["assigned", mine]), flush=True)

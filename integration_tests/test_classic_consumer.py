@@ -151,11 +151,11 @@ async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -
         coordinated.subscribe([topic])
         async with asyncio.timeout(PATIENCE_S):
             while len(coordinated.assignment()) < 2:
-                await coordinated.getmany(1_000)
+                await coordinated.getmany(timeout_ms=1_000)
         async with ClassicConsumer(cluster.zookeeper, **options) as refused:
             with pytest.raises(GroupIsCoordinated, match=group):
                 await refused.subscribe([topic])
-        await coordinated.getmany(1_000)
+        await coordinated.getmany(timeout_ms=1_000)
         assert len(coordinated.assignment()) == 2
     await until_nobody_is_in(cluster, group)
     async with ClassicConsumer(cluster.zookeeper, **options) as classic:
@@ -163,7 +163,7 @@ async def test_a_group_is_coordinated_or_classic(cluster: Cluster, topic: str) -
         async with Consumer(cluster.bootstrap, group_id=group) as refused_too:
             refused_too.subscribe([topic])
             with pytest.raises(JoinRefused, match="INCONSISTENT_GROUP_PROTOCOL"):
-                await refused_too.getmany(20_000)
+                await refused_too.getmany(timeout_ms=20_000)
         await send(cluster, topic, range(10), 2)
         assert {int(record.value or b"") for record in await read(stream, 10)} == set(range(10))
 

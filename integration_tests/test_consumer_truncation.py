@@ -36,7 +36,7 @@ async def read(consumer: Consumer, count: int) -> list[str]:
     found: list[str] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
-            for records in (await consumer.getmany(100)).values():
+            for records in (await consumer.getmany(timeout_ms=100)).values():
                 found += [(record.value or b"").decode() for record in records]
     return found
 

@@ -145,7 +145,7 @@ async def consumed(bootstrap: str, pair: Pair) -> None:
         consumer.subscribe(["a"])
         read = 0
         while read < 10:
-            read += sum(map(len, (await consumer.getmany(1_000)).values()))
+            read += sum(map(len, (await consumer.getmany(timeout_ms=1_000)).values()))
         await consumer.commit()
         where = {"consumergroup": GROUPS[0], "topic": "a"}
 

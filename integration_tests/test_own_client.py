@@ -41,7 +41,7 @@ async def read(bootstrap: str, topic: str, count: int, **options: Any) -> list[b
         consumer.assign(await consumer.partitions_for(topic))
         async with asyncio.timeout(PATIENCE_S):
             while sum(map(len, found.values())) < count:
-                for key, records in (await consumer.getmany(1_000)).items():
+                for key, records in (await consumer.getmany(timeout_ms=1_000)).items():
                     found.setdefault(key, []).extend(record.value for record in records)
     return [value for key in sorted(found) for value in found[key]]
 

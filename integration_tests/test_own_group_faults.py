@@ -139,7 +139,7 @@ async def test_two_processes_with_one_instance_id_exclude_each_other(
         first.subscribe([topic])
         async with asyncio.timeout(PATIENCE_S):
             while not first.assignment():
-                await first.getmany(100)
+                await first.getmany(timeout_ms=100)
         async with group.member("b", group_instance_id="1"):
             await group.until(lambda: group.shares("b"))
             with pytest.raises(FencedInstance, match=r"set a different group\.instance\.id"):
@@ -157,7 +157,7 @@ async def test_a_slow_member_is_removed_and_cannot_commit(server: Broker, topic:
     async with group.consumer(max_poll_interval_ms=1_000, enable_auto_commit=False) as slow:
         slow.subscribe([topic])
         async with asyncio.timeout(PATIENCE_S):
-            while not await slow.getmany(100):
+            while not await slow.getmany(timeout_ms=100):
                 pass
         async with group.member("b"):
             await group.until(lambda: group.shares("b"))
@@ -172,4 +172,4 @@ async def test_a_slow_member_is_removed_and_cannot_commit(server: Broker, topic:
 
 async def read_on(consumer: Consumer) -> None:
     while True:
-        await consumer.getmany(100)
+        await consumer.getmany(timeout_ms=100)

@@ -119,7 +119,7 @@ async def test_a_pattern_subscribes_to_topics_that_are_created_later(
     async def follow(member: Consumer) -> None:
         member.subscribe(pattern=f"{topic}-(first|later)")
         while True:
-            for records in (await member.getmany(50)).values():
+            for records in (await member.getmany(timeout_ms=50)).values():
                 read.update((record.topic, record.partition, record.offset) for record in records)
             async with news:
                 news.notify_all()

@@ -136,7 +136,7 @@ async def test_offsets_are_committed_with_the_records(broker: Broker, topic: str
         consumer.subscribe([source])
         done, attempt = 0, 0
         while done < INPUT_RECORDS:
-            records = (await consumer.getmany(1_000)).get(partition, [])
+            records = (await consumer.getmany(timeout_ms=1_000)).get(partition, [])
             if not records:
                 continue
             attempt += 1
@@ -170,7 +170,7 @@ async def test_offsets_of_an_old_generation_abort_the_transaction(
         async with Consumer(broker.bootstrap, group_id=topic, enable_auto_commit=False) as consumer:
             consumer.subscribe([topic])
             while not consumer.assignment():
-                await consumer.getmany(100)
+                await consumer.getmany(timeout_ms=100)
             old = consumer.group_metadata()
         # Its `committed` waits for the markers of a transaction that is committed.
         async with Consumer(
@@ -181,7 +181,7 @@ async def test_offsets_of_an_old_generation_abort_the_transaction(
         ) as consumer:
             consumer.subscribe([topic])
             while not consumer.assignment():
-                await consumer.getmany(100)
+                await consumer.getmany(timeout_ms=100)
             with pytest.raises(AbortableTransactionError, match="left its generation"):
                 async with sender.transaction():
                     await sender.send_offsets({partition: 7}, old)
@@ -216,10 +216,10 @@ async def test_the_program_of_the_client_page_survives_kills(broker: Broker, top
         for wanted in range(KILL_EVERY, NUMBERS, KILL_EVERY):
             with running(code):
                 while seen < wanted:
-                    seen += sum(map(len, (await watcher.getmany(100)).values()))
+                    seen += sum(map(len, (await watcher.getmany(timeout_ms=100)).values()))
         with running(code):
             while await backlog(broker, topic, source):
-                await watcher.getmany(100)
+                await watcher.getmany(timeout_ms=100)
     doubled = await values(broker, target, NUMBERS, "read_committed")
     assert sorted(map(int, doubled)) == [2 * number for number in range(NUMBERS)]
 

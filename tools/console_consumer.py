@@ -383,7 +383,9 @@ class Printer:
         while max_messages is None or self.count < max_messages:
             rest = None if max_messages is None else max_messages - self.count
             limit = consumer.options.max_poll_records
-            found = await consumer.getmany(wait_ms, limit if rest is None else min(rest, limit))
+            found = await consumer.getmany(
+                timeout_ms=wait_ms, max_records=limit if rest is None else min(rest, limit)
+            )
             if not found and timeout_ms is not None:
                 return
             for records in found.values():

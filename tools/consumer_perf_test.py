@@ -239,7 +239,7 @@ class Test:
         told = Tally(tally.moment_ms)
         consumed_ms = tally.moment_ms
         while tally.messages < args.messages:
-            found = await getmany(POLL_MS)
+            found = await getmany(timeout_ms=POLL_MS)
             tally.moment_ms = _now_ms()
             for records in found.values():
                 if tally.moment_ms - told.moment_ms >= args.report_every_ms:

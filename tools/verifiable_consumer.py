@@ -137,7 +137,7 @@ class VerifiableConsumer:
     async def _read_on(self, stop: Stop) -> None:
         limit = self._args.record_count
         while not stop.is_set and (limit < 0 or self._read < limit):
-            found = await self._consumer.getmany(POLL_MS)
+            found = await self._consumer.getmany(timeout_ms=POLL_MS)
             if not found:
                 continue
             offsets = self._take(found)

@@ -112,7 +112,9 @@ class Reads:
             more = True
             while more:
                 count = 0
-                for records in (await consumer.getmany(PATIENCE_MS, MANY)).values():
+                for records in (
+                    await consumer.getmany(timeout_ms=PATIENCE_MS, max_records=MANY)
+                ).values():
                     count += len(records)
                     for record in records:
                         assert record.value is not None

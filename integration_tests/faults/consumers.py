@@ -153,7 +153,7 @@ class OurReader(_Thread):
                 consumer.seek(partition, 0)
             while not self.stopping.is_set():
                 try:
-                    found = await consumer.getmany(int(POLL_S * 1000))
+                    found = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
                 except ClientError as error:
                     self.failed(str(error), lost=isinstance(error, OffsetUnavailable))
                     await asyncio.sleep(POLL_S)

@@ -91,7 +91,7 @@ async def _by_our_client(
             found[place.partition] = (starts[place], [])
         left = {place for place in places if ends[place.partition] > starts[place]}
         while left:
-            for place, records in (await reader.getmany(1000)).items():
+            for place, records in (await reader.getmany(timeout_ms=1000)).items():
                 found[place.partition][1].extend(
                     [r.offset, (r.value or b"").decode(errors="replace"), r.leader_epoch]
                     for r in records

@@ -361,7 +361,7 @@ class _Own:
                 on_lost=self._lost,
             )
             while not stop.is_set():
-                for place, records in (await self._consumer.getmany(POLL_MS)).items():
+                for place, records in (await self._consumer.getmany(timeout_ms=POLL_MS)).items():
                     self._diary.processed(
                         (place.topic, place.partition), [record.offset for record in records]
                     )

@@ -143,7 +143,7 @@ class Reader:
         while True:
             await self._has_claims.wait()
             try:
-                found = await consumer.getmany(_WAIT_MS)
+                found = await consumer.getmany(timeout_ms=_WAIT_MS)
             except OffsetUnavailable as error:
                 self._search_all(consumer, error.partitions)
             except DamagedRecords as error:

@@ -79,6 +79,7 @@ from pybroker.client.errors import (
     WouldBlock,
 )
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
+from pybroker.client.groups.topics import RebalanceListener
 from pybroker.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
@@ -163,6 +164,7 @@ __all__ = [
     "ProducerFenced",
     "ProducerKeywords",
     "RebalanceInProgress",
+    "RebalanceListener",
     "RecordMetadata",
     "RecordTooLarge",
     "Replica",

@@ -18,7 +18,12 @@ from pybroker.client.fetcher import Fetcher
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.groups.committer import CommitCallback, GivenOffsets
 from pybroker.client.groups.group import Group
-from pybroker.client.groups.topics import Callback, RebalanceListener, TopicChoice
+from pybroker.client.groups.topics import (
+    Callback,
+    RebalanceCallbacks,
+    RebalanceListener,
+    TopicChoice,
+)
 from pybroker.client.keywords import ConsumerKeywords
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
@@ -124,14 +129,23 @@ class Consumer:
         topics: Iterable[str] = (),
         *,
         pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
         """Subscribe to these topics, or to all topics whose full name matches the pattern. The next
-        call that reads joins the group. A later call replaces topics and callbacks (see
-        `RebalanceListener`). Raises SubscriptionConflict, and ValueError unless exactly one of
-        topics and pattern is given."""
+        call that reads joins the group. Rebalances call either the methods of `listener` or the
+        callbacks, which stand for the methods of `RebalanceListener`. A later call replaces topics
+        and callbacks. Raises SubscriptionConflict, and ValueError unless exactly one of topics and
+        pattern is given, or if both a listener and a callback are given."""
+        callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
+        if listener is not None:
+            if callbacks != RebalanceCallbacks():
+                raise ValueError("either a listener or callbacks may be given, not both")
+            callbacks = RebalanceCallbacks(
+                listener.on_assigned, listener.on_revoked, listener.on_lost
+            )
         if isinstance(topics, str):
             raise ValueError(f"topics must be a list of names, not {topics!r}")
         choice = TopicChoice(
@@ -144,7 +158,7 @@ class Consumer:
         group = self._need_group("subscribe")
         if group.session.choice is None and self._fetcher.readers:
             raise SubscriptionConflict("partitions are assigned manually: call unsubscribe() first")
-        group.session.subscribe(choice, RebalanceListener(on_assigned, on_revoked, on_lost))
+        group.session.subscribe(choice, callbacks)
 
     async def unsubscribe(self) -> None:
         """Release all partitions and leave the group. Raises the errors of rebalance callbacks."""
@@ -281,17 +295,19 @@ class Consumer:
     # Reading
 
     async def getmany(
-        self, timeout_ms: int = 0, max_records: int | None = None
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return the next records by partition, at most `max_records` in total (None:
-        max.poll.records). The result is empty if no record arrives within `timeout_ms`.
+        """Return the next records of these or of all assigned partitions, at most `max_records` in
+        total (None: max.poll.records). The result is empty if no record arrives within
+        `timeout_ms`.
 
         Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and a ResponseError that
         is not retriable; `pause` or `seek` the failed partition to read on. Raises
-        SubscriptionConflict without a subscription or assignment.
+        SubscriptionConflict without a subscription or assignment, and NotAssigned if a given
+        partition is not assigned, or no longer after a rebalance in this call.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
-        return await self._reading.records(timeout_ms, limit, ())
+        return await self._reading.records(timeout_ms, limit, partitions)
 
     async def poll_arrow(
         self, timeout_ms: int = 0, max_bytes: int | None = None, *, headers: bool = False

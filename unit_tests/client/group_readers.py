@@ -84,7 +84,7 @@ class Reader:
 
     async def _read(self) -> None:
         while True:
-            found = await self.consumer.getmany(20)
+            found = await self.consumer.getmany(timeout_ms=20)
             self.values += [record.value for taken in found.values() for record in taken]
             async with self._changed:
                 self._changed.notify_all()
@@ -116,7 +116,7 @@ async def join(consumer: Consumer) -> None:
     """Return once the consumer is in a generation and has an assignment."""
     async with asyncio.timeout(PATIENCE_S):
         while not consumer.assignment():
-            await consumer.getmany(20)
+            await consumer.getmany(timeout_ms=20)
 
 
 def member(group: FakeGroup, **options: Any) -> Consumer:

@@ -81,7 +81,25 @@ async def test_getmany_keeps_to_its_limits() -> None:
             sizes.append(sum(len(records) for records in found.values()))
         assert max(sizes) <= 3
         target.seek(T0, 0)
-        assert sum(map(len, (await target.getmany(1_000, max_records=1)).values())) == 1
+        assert sum(map(len, (await target.getmany(timeout_ms=1_000, max_records=1)).values())) == 1
+
+
+async def test_getmany_returns_records_of_the_given_partitions_only() -> None:
+    async with FakeBroker({"t": 2}) as broker, consumer(broker) as target:
+        holding(broker.partition("t", 0), batch(b"a"), batch(b"b"))
+        holding(broker.partition("t", 1), batch(b"c"))
+        target.assign([T0, T1])
+        found: list[bytes | None] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found) < 2:
+                for key, records in (await target.getmany(T0, timeout_ms=1_000)).items():
+                    assert key == T0
+                    found += [record.value for record in records]
+        assert found == [b"a", b"b"]
+        assert await target.getmany(T0, timeout_ms=20) == {}
+        assert await values(target, 1) == [b"c"]
+        with pytest.raises(NotAssigned):
+            await target.getmany(T0, TopicPartition("t", 7))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,7 @@ async def test_an_error_of_a_broker_is_raised_with_its_sentence_and_place() -> N
         assert await values(target, 2) == [b"a", b"b"]
         broker.partition_faults.append(ErrorCode.CORRUPT_MESSAGE)
         with pytest.raises(ResponseError) as caught:
-            await target.getmany(int(PATIENCE_S * 1_000))
+            await target.getmany(timeout_ms=int(PATIENCE_S * 1_000))
         sentence = ErrorCode.CORRUPT_MESSAGE.text
         assert str(caught.value) == f"CORRUPT_MESSAGE: {sentence} (offset 2 of t-0)"
 
@@ -117,11 +135,11 @@ async def test_without_a_policy_a_missing_position_is_an_error() -> None:
         holding(broker.partition(), batch(b"a"))
         target.assign([T0])
         with pytest.raises(OffsetUnavailable) as caught:
-            await target.getmany(1_000)
+            await target.getmany(timeout_ms=1_000)
         assert caught.value.partitions == {T0}
         target.seek(T0, 9)
         with pytest.raises(OffsetUnavailable, match="offset 9 is out of range"):
-            await target.getmany(1_000)
+            await target.getmany(timeout_ms=1_000)
         target.seek(T0, 0)
         assert await values(target, 1) == [b"a"]
 
@@ -157,7 +175,7 @@ async def test_a_paused_partition_gives_nothing_until_it_is_resumed() -> None:
         target.pause(T0)
         assert target.paused() == {T0}
         assert await values(target, 1) == [b"b"]
-        assert await target.getmany(50) == {}
+        assert await target.getmany(timeout_ms=50) == {}
         target.resume(T0)
         assert await values(target, 1) == [b"a"]
 
@@ -211,7 +229,7 @@ async def _awaited(operation: Callable[[Consumer], object], target: Consumer) ->
 READING: dict[str, Callable[[Consumer], Awaitable[object]]] = {
     "getone": lambda target: target.getone(),
     "async for": anext,
-    "getmany": lambda target: target.getmany(PATIENCE_MS),
+    "getmany": lambda target: target.getmany(timeout_ms=PATIENCE_MS),
     "poll_arrow": lambda target: target.poll_arrow(PATIENCE_MS),
 }
 
@@ -243,7 +261,7 @@ async def test_aborted_records_and_markers_are_left_out(level: str, expected: li
         holding_transactions(broker.partition())
         target.assign([T0])
         assert await values(target, len(expected)) == expected
-        await target.getmany(20)
+        await target.getmany(timeout_ms=20)
         assert await target.position(T0) == 8, "markers are passed, too"
         target.seek(T0, 1)
         assert (await values(target, 1)) == expected[1:2]
@@ -299,7 +317,7 @@ async def test_a_permanent_error_is_raised_and_other_partitions_can_be_read() ->
         target.assign([T0, T1])
         with pytest.raises(ResponseError) as caught:
             while True:
-                await target.getmany(1_000)
+                await target.getmany(timeout_ms=1_000)
         assert caught.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         target.pause(T0)
         target.seek(T1, 0)
@@ -314,7 +332,7 @@ async def test_damage_is_reported_with_its_offset_after_the_valid_records() -> N
         target.assign([T0])
         assert await values(target, 1) == [b"a"]
         with pytest.raises(DamagedRecords, match="checksum") as caught:
-            await target.getmany(1_000)
+            await target.getmany(timeout_ms=1_000)
         assert caught.value.offset == 1
         assert await target.position(T0) == 1
         target.seek(T0, 2)
@@ -347,7 +365,7 @@ async def test_no_more_is_fetched_ahead_than_fits() -> None:
         target.assign([T0])
         await broker.until(lambda: bool(broker.requests(FetchRequest)))
         holding(log, batch(b"y"))
-        assert await target.getmany(30, max_records=0) == {}
+        assert await target.getmany(timeout_ms=30, max_records=0) == {}
         assert len(broker.requests(FetchRequest)) == 1, "the fetched records fill the buffer"
         assert await values(target, 2) == [b"x" * 200, b"y"]
 

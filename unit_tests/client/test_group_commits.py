@@ -225,7 +225,7 @@ async def test_a_record_is_committed_when_the_next_one_is_asked_for() -> None:
         consumer.pause(tp(0))
         async with asyncio.timeout(PATIENCE_S):
             while group.committed != {tp(0): 1}:
-                assert await consumer.getmany(5) == {}
+                assert await consumer.getmany(timeout_ms=5) == {}
 
 
 async def test_waiting_for_records_commits_those_before() -> None:
@@ -275,7 +275,7 @@ async def test_an_exception_leaves_records_in_hand_uncommitted(
                     async for record in consumer:
                         1 // (record.value != b"b")
                 while True:
-                    for records in (await consumer.getmany(20, max_records=1)).values():
+                    for records in (await consumer.getmany(timeout_ms=20, max_records=1)).values():
                         1 // (records[0].value != b"b")
         assert group.committed == {tp(0): 1}
 
@@ -317,7 +317,7 @@ async def test_automatic_commits_survive_refusals() -> None:
         assert await first(consumer) == b"b"
         async with asyncio.timeout(PATIENCE_S):
             while not group.commits:
-                await consumer.getmany(5, max_records=1)
+                await consumer.getmany(timeout_ms=5, max_records=1)
 
 
 async def test_a_partition_that_is_gone_holds_up_no_rebalance() -> None:

@@ -36,7 +36,6 @@ from unit_tests.client.fake_groups import FakeGroup
 from unit_tests.client.group_readers import QUICKLY, Reader, a_group, first, join, member, tp
 from unit_tests.client.held_logs import batch, holding
 from unit_tests.idle_loop import loop_turns
-from unit_tests.patience import PATIENCE_S
 
 
 async def test_a_member_starts_where_the_group_is_commits_at_the_end_and_leaves() -> None:
@@ -273,7 +272,7 @@ async def test_a_fenced_static_member_stops() -> None:
         group.will(ApiKey.HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID)
         with pytest.raises(FencedInstance, match=r"joined with group\.instance\.id i"):
             while True:
-                await consumer.getmany(20)
+                await consumer.getmany(timeout_ms=20)
 
 
 async def test_a_static_member_does_not_leave() -> None:
@@ -372,10 +371,10 @@ async def test_a_topic_that_was_not_there_is_waited_for_again_after_unsubscribin
         async with member(group) as consumer:
             for _ in range(2):
                 consumer.subscribe(["t"])
-                await consumer.getmany(20)
+                await consumer.getmany(timeout_ms=20)
                 await consumer.unsubscribe()
             consumer.subscribe(["t"])
-            await consumer.getmany(20)
+            await consumer.getmany(timeout_ms=20)
             broker.topics["t"] = 1
             await join(consumer)
 
@@ -424,34 +423,6 @@ async def test_unsubscribing_gives_back_commits_and_leaves() -> None:
         consumer.assign([tp(0)])
         holding(group.broker.partition(), batch(b"b"))
         assert await first(consumer) == b"b"
-
-
-async def test_callbacks_may_seek_and_their_errors_are_raised() -> None:
-    async with a_group(t=1) as group, member(group) as consumer:
-        holding(group.broker.partition(), batch(b"a", b"b", b"c"))
-        group.committed[tp(0)] = 1
-
-        def on_assigned(partitions: list[TopicPartition]) -> None:
-            consumer.seek(partitions[0], 2)
-            raise LookupError("mine")
-
-        consumer.subscribe(["t"], on_assigned=on_assigned)
-        with pytest.raises(LookupError, match="mine"):
-            await join(consumer)
-        assert await first(consumer) == b"c", "the group goes on"
-
-
-async def test_a_callback_may_leave_the_group() -> None:
-    async with a_group(t=1) as group, member(group) as consumer:
-
-        async def on_assigned(_: list[TopicPartition]) -> None:
-            await consumer.unsubscribe()
-
-        consumer.subscribe(["t"], on_assigned=on_assigned)
-        async with asyncio.timeout(PATIENCE_S):
-            while consumer.subscription():
-                await consumer.getmany(20)
-        assert not consumer.assignment() and not group.members
 
 
 async def test_a_call_that_is_given_up_leaves_the_group_whole() -> None:

@@ -87,7 +87,7 @@ async def test_a_commit_of_one_generation_is_not_sent_in_the_next() -> None:
         async with Reader(stage.group, enable_auto_commit=False) as other:
             async with asyncio.timeout(PATIENCE_S):
                 while len(stage.consumer.assignment()) != 1 or not other.numbers:
-                    await stage.consumer.getmany(20)
+                    await stage.consumer.getmany(timeout_ms=20)
             stage.go_on.set()
             _, error = await stage.outcomes()
         assert isinstance(error, RebalanceInProgress)

@@ -60,7 +60,7 @@ async def test_a_batch_holds_everything_that_getmany_gives(codec: Codec) -> None
         assert await target.position(T0) == 3
         target.seek(T0, 0)
         async with asyncio.timeout(PATIENCE_S):
-            records = (await target.getmany(1_000))[T0]
+            records = (await target.getmany(timeout_ms=1_000))[T0]
         assert table.select(["key", "value", "topic", "offset"]).to_pylist() == [
             {"key": item.key, "value": item.value, "topic": item.topic, "offset": item.offset}
             for item in records

@@ -63,7 +63,7 @@ class Members:
         consumer.subscribe(["orders"], on_revoked=revoked)
         async with consumer:
             while True:
-                await consumer.getmany(100)
+                await consumer.getmany(timeout_ms=100)
                 self.held[name] = {*consumer.assignment()}
 
 

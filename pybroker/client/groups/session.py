@@ -23,7 +23,7 @@ from pybroker.client.groups.committer import Committer
 from pybroker.client.groups.decisions import MemberState
 from pybroker.client.groups.member import JoinResult, Membership
 from pybroker.client.groups.offsets import Offsets
-from pybroker.client.groups.topics import RebalanceListener, TopicChoice, TopicMemory
+from pybroker.client.groups.topics import RebalanceCallbacks, TopicChoice, TopicMemory
 from pybroker.client.options import ConsumerOptions
 from pybroker.model import TopicPartition
 
@@ -53,7 +53,7 @@ class GroupSession:
         self._committer = committer
         self._memory = memory
         self.choice: TopicChoice | None = None
-        self._listener = RebalanceListener()
+        self._callbacks = RebalanceCallbacks()
         self.topics: frozenset[str] | None = None
         """The subscribed topics, None while a pattern waits for metadata. It is the same object as
         `_joined_with` if the member joined with these topics, because the two are compared for
@@ -64,11 +64,11 @@ class GroupSession:
         self._looking: asyncio.TimerHandle | None = None
         cluster.add_listener(self._metadata_changed)
 
-    def subscribe(self, choice: TopicChoice, listener: RebalanceListener) -> None:
+    def subscribe(self, choice: TopicChoice, callbacks: RebalanceCallbacks) -> None:
         """Set the subscription and the rebalance callbacks. The next call that reads joins the
         group or rejoins it."""
         first = self.choice is None
-        self.choice, self._listener = choice, listener
+        self.choice, self._callbacks = choice, callbacks
         self._cluster.watch(choice.topics)
         self._cluster.watch_all(choice.pattern is not None)
         self._resolve()
@@ -165,7 +165,7 @@ class GroupSession:
             if self.choice is not None:
                 self._fetcher.assign(assigned)
                 self._committer.postpone()
-                await self._call(self._listener.assigned, added)
+                await self._call(self._callbacks.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
         """Release the partitions `gone`, which move to other members, and rejoin, as a cooperative
@@ -183,9 +183,9 @@ class GroupSession:
         if not given:
             return
         if self._member.in_generation:
-            await self._call(self._listener.revoked, given)
+            await self._call(self._callbacks.revoked, given)
         else:
-            await self._call(self._listener.lost, given)
+            await self._call(self._callbacks.lost, given)
 
     async def _call(
         self,

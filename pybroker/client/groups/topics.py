@@ -21,16 +21,29 @@ Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 partitions."""
 
 
-@dataclass(frozen=True, slots=True)
 class RebalanceListener:
-    """The callbacks of a subscription. They run only during calls that read, unsubscribe or close.
+    """The base class of listeners of rebalances, for `Consumer.subscribe`. A method may be a plain
+    or an async function. It gets a sorted list of partitions. The methods run only during calls
+    that read, unsubscribe or close."""
 
-    `on_revoked` gets the partitions that the member is about to release but still owns; finish and
-    commit their records in it. `on_lost` gets the partitions that the member has already lost:
-    other members may read them, and commits fail. Without `on_lost`, `on_revoked` is called
-    instead. `on_assigned` gets the new partitions, possibly none; seek in it to start at another
-    position than the committed offset.
-    """
+    def on_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """The member has these new partitions, possibly none; seek here to start at another
+        position than the committed offset."""
+
+    def on_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """The member is about to release these partitions but still owns them; finish and commit
+        their records here."""
+
+    def on_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """The member has already lost these partitions: other members may read them, and commits
+        fail. Unless overridden, this method calls `on_revoked`."""
+        return self.on_revoked(partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceCallbacks:
+    """The callbacks of a subscription, which are called as the methods of `RebalanceListener`.
+    Without `on_lost`, `on_revoked` is called instead."""
 
     on_assigned: Callback | None = None
     on_revoked: Callback | None = None

@@ -167,7 +167,9 @@ class MemberClient(_GroupClient):
         self._subscribe(consumer)
         most = self.rng.choice(_RECORDS_MAX)
         while not self.is_stopping and not self._farewell:
-            for partition, records in (await consumer.getmany(_POLL_MS, most)).items():
+            for partition, records in (
+                await consumer.getmany(timeout_ms=_POLL_MS, max_records=most)
+            ).items():
                 await self._work(consumer, partition, records, how)
             await self._commit(consumer, how)
         if self._farewell == "unsubscribe":

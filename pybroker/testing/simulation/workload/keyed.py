@@ -182,7 +182,7 @@ class KeyedReader(CommittedReaderClient):
         while (position := await consumer.position(PARTITION)) < end:
             if self.is_stopping:
                 return
-            for records in (await consumer.getmany(_POLL_MS)).values():
+            for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
                 found += records
             if is_slow:
                 await asyncio.sleep(self.rng.random())

@@ -74,7 +74,7 @@ class ReaderClient(_Consuming):
         while not self.is_stopping:
             self._follow_catalog(consumer)
             try:
-                found = await consumer.getmany(_POLL_MS)
+                found = await consumer.getmany(timeout_ms=_POLL_MS)
             except OffsetUnavailable as error:
                 for partition in sorted(error.partitions):
                     await self._begin_again(consumer, partition, str(error))
@@ -192,7 +192,7 @@ class FinalReader(_Consuming):
         for partition in partitions:
             consumer.seek(partition, starts[partition])
         while any([await consumer.position(each) < ends[each] for each in partitions]):
-            for partition, records in (await consumer.getmany(_POLL_MS)).items():
+            for partition, records in (await consumer.getmany(timeout_ms=_POLL_MS)).items():
                 found[partition] += records
         for partition in partitions:
             self.found(partition, starts[partition], ends[partition], found[partition])

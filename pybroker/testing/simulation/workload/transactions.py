@@ -342,7 +342,7 @@ class LoopClient(_TransactionalClient):
 
     async def _transform_some(self, producer: AnyProducer, consumer: Consumer) -> None:
         try:
-            found = await consumer.getmany(_POLL_MS, _RECORDS_READ_MAX)
+            found = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_READ_MAX)
         except OffsetUnavailable:
             await self._seek_to_committed(consumer)
             return
