@@ -9,7 +9,7 @@ the requests.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,22 +17,26 @@ from pybroker.client.errors import ClientError, DamagedRecords
 from pybroker.client.fetched import DECOMPRESSED_BYTES_MAX, OFFSET_END, FetchedData
 from pybroker.errors import BrokerError, CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
-from pybroker.records.batch import BatchHeader, crc_matches, iter_headers
+from pybroker.ports import Buffer
+from pybroker.records.batch import CHECKED_POSITION, BatchHeader
 from pybroker.records.columns import ColumnBuilder, Columns
 from pybroker.records.consumed import (
     RECORDS_PER_TURN,
     SLICE_BYTES,
     ConsumerRecord,
     batch_reader,
+    outline_batches,
+    record_slice,
 )
-from pybroker.records.record import encoded_records
+from pybroker.records.crc32c import checksum
+from pybroker.records.record import encoded_records_steps
 
 ROW_BYTES: Final = 32
 """The approximate size of a row of columns without its keys and values, in bytes."""
-BYTES_PER_TURN: Final = 4 * 1024 * 1024
+BYTES_PER_TURN: Final = 2 * 1024 * 1024
 RECORD_COST: Final = BYTES_PER_TURN // RECORDS_PER_TURN
 BATCH_COST: Final = 1_000
-CHECKED_BYTES: Final = 256 * 1024
+CHECKED_BYTES: Final = 512 * 1024
 """The costs of the steps, in bytes; see `Turn`."""
 
 Keep = Callable[[FetchedData, BatchHeader, memoryview], Iterator[int]]
@@ -93,6 +97,8 @@ class PartitionReader:
     ready_at: int = 0
     columns: ColumnBuilder | None = None
     """Decoded records as columns. There are decoded records or columns, not both."""
+    inside_batch: bool = False
+    """Whether `columns` has only a part of the records of the last batch."""
     end: tuple[int, int] | None = None
     """The position, and its leader epoch, after all that is decoded is taken. None: after the last
     decoded record."""
@@ -127,18 +133,14 @@ class PartitionReader:
     def add(self, fetched: FetchedData) -> bool:
         """Store the batches of a Fetch response. Return False if the response has no whole batch at
         or above `fetch_offset`."""
-        headers = [
-            header
-            for _, header in iter_headers(fetched.data)
-            if header.next_offset > self.fetch_offset
-        ]
-        if not headers:
+        next_offset, epochs = outline_batches(fetched.data, self.fetch_offset)
+        if next_offset < 0:
             return False
-        for header in headers:
-            if header.leader_epoch != self.fetch_epoch:
-                self.fetch_epoch = header.leader_epoch
-                self.epochs.append((header.leader_epoch, header.base_offset))
-        self.fetch_offset = headers[-1].next_offset
+        for epoch, base_offset in epochs:
+            if epoch != self.fetch_epoch:
+                self.fetch_epoch = epoch
+                self.epochs.append((epoch, base_offset))
+        self.fetch_offset = next_offset
         self.buffered.append(fetched)
         return True
 
@@ -195,7 +197,7 @@ class PartitionReader:
                     break
                 self.columns = ColumnBuilder(headers=headers)
                 self.decoding = None
-            if self.columns_bytes >= bytes_max:
+            if self.columns_bytes >= bytes_max and not self.inside_batch:
                 break
             if self.decoding is None:
                 if not self.buffered:
@@ -214,7 +216,7 @@ class PartitionReader:
     def take_columns(self) -> Columns | None:
         """Return the decoded columns, and move the position behind them. Return None if they have
         no rows."""
-        if self.columns is None or not self.columns.rows:
+        if self.columns is None or not self.columns.rows or self.inside_batch:
             return None
         found = self.columns.finish()
         self._taken()
@@ -258,6 +260,7 @@ class PartitionReader:
     def _drop_decoded(self) -> None:
         self.ready, self.ready_at = [], 0
         self.columns = self.decoding = self.end = None
+        self.inside_batch = False
 
     def _decode_again(self) -> None:
         """Drop what is decoded and not taken, so that it is decoded from the position on into
@@ -289,8 +292,8 @@ class PartitionReader:
                 continue
             header, batch = found
             try:
-                if rules.check_crcs and not crc_matches(batch, 0, header.size):
-                    raise CorruptionError("the checksum of the batch is wrong")
+                if rules.check_crcs:
+                    yield from _check_crc(header, batch)
                 if fetched.is_shown(header, batch, committed_only=rules.committed_only):
                     yield from keep(fetched, header, batch)
                 else:
@@ -305,7 +308,7 @@ class PartitionReader:
     def _into_records(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview
     ) -> Iterator[int]:
-        payload = encoded_records(batch, header, DECOMPRESSED_BYTES_MAX)
+        payload = yield from encoded_records_steps(batch, header, DECOMPRESSED_BYTES_MAX)
         reader = batch_reader(*self.topic_partition, header, payload, self.position or 0)
         if len(payload) > SLICE_BYTES:
             while not reader.check(CHECKED_BYTES):
@@ -329,14 +332,51 @@ class PartitionReader:
     def _into_columns(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview
     ) -> Iterator[int]:
+        payload = yield from encoded_records_steps(batch, header, DECOMPRESSED_BYTES_MAX)
+        first = self.position or 0
         assert self.columns is not None
-        self.columns.add(
-            batch,
-            header,
-            self.position or 0,
-            OFFSET_END,
-            decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
-        )
+        if len(payload) <= CHECKED_BYTES:
+            rows = self.columns.add_encoded(payload, header, first, OFFSET_END)
+        else:
+            reader = batch_reader(*self.topic_partition, header, payload, first)
+            while not reader.check(CHECKED_BYTES):
+                yield CHECKED_BYTES
+            self.inside_batch = True
+            rows = yield from _add_slices(self.columns, payload, header, first)
+            self.inside_batch = False
         fetched.pass_batch(header)
-        self._skip_to(header.next_offset, header.leader_epoch)
-        yield BATCH_COST + header.size
+        if rows:
+            self.end = header.next_offset, header.leader_epoch
+        else:
+            self._skip_to(header.next_offset, header.leader_epoch)
+        yield BATCH_COST + len(batch)
+
+
+def _add_slices(
+    columns: ColumnBuilder, payload: Buffer, header: BatchHeader, first_offset: int
+) -> Generator[int, None, int]:
+    """Add the records of a large batch to the columns. `payload` was checked. Return the number of
+    added rows."""
+    position = rows = 0
+    left = header.record_count
+    while left:
+        end, count = record_slice(payload, position, left, SLICE_BYTES)
+        part = header._replace(record_count=count)
+        rows += columns.add_encoded(
+            memoryview(payload)[position:end], part, first_offset, OFFSET_END
+        )
+        position, left = end, left - count
+        yield BATCH_COST + RECORD_COST * count
+    return rows
+
+
+def _check_crc(header: BatchHeader, batch: memoryview) -> Iterator[int]:
+    """Check the checksum of a batch. Yield the cost of each step but the last one."""
+    value = 0
+    position = CHECKED_POSITION
+    while len(batch) - position > CHECKED_BYTES:
+        value = checksum(batch[position : position + CHECKED_BYTES], value)
+        position += CHECKED_BYTES
+        yield CHECKED_BYTES
+    if checksum(batch[position:], value) != header.crc:
+        raise CorruptionError("the checksum of the batch is wrong")

@@ -3,7 +3,7 @@
 # A record refers to the encoded records around it until its key, value or headers are looked at.
 # All fields are checked before a record exists, so that looking at them cannot fail.
 
-RECORDS_PER_TURN = 100_000
+RECORDS_PER_TURN = 40_000
 
 cdef enum:
     SLICE_BYTES = 65536
@@ -347,3 +347,63 @@ cdef class BatchReader:
 
     cdef object _damage(self, int64_t index, object error):
         return CorruptionError(f"record {index} of {self._count}: {error}")
+
+
+def record_slice(data not None, Py_ssize_t position, int64_t count, Py_ssize_t bytes_max):
+    cdef Py_buffer view
+    cdef Reader outer, record
+    cdef const uint8_t *start
+    cdef int64_t found = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        start = <const uint8_t *> view.buf + position
+        outer.at = start
+        outer.end = <const uint8_t *> view.buf + view.len
+        while found < count and outer.at - start < bytes_max:
+            _enter(&outer, &record)
+            found += 1
+        return position + (outer.at - start), found
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef enum:
+    BATCH_HEADER_BYTES = 61
+    LENGTH_OVERHEAD = 12
+
+
+cdef inline uint32_t _uint32(const uint8_t *at) noexcept nogil:
+    return (
+        <uint32_t> at[0] << 24 | <uint32_t> at[1] << 16 | <uint32_t> at[2] << 8 | <uint32_t> at[3]
+    )
+
+
+def outline_batches(data not None, int64_t first_offset):
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef int64_t length, base_offset, next_offset, last = -1
+    cdef int32_t epoch, epoch_before = 0
+    cdef list epochs = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *> view.buf
+        end = at + view.len
+        while end - at >= BATCH_HEADER_BYTES:
+            length = <int32_t> _uint32(at + 8)
+            if at[16] != 2 or length < BATCH_HEADER_BYTES - LENGTH_OVERHEAD:
+                read_header(data, at - <const uint8_t *> view.buf)  # this raises the error
+            if length + LENGTH_OVERHEAD > end - at:
+                break
+            base_offset = <int64_t> (<uint64_t> _uint32(at) << 32 | _uint32(at + 4))
+            next_offset = base_offset + <int32_t> _uint32(at + 23) + 1
+            if next_offset > first_offset:
+                epoch = <int32_t> _uint32(at + 12)
+                if not epochs or epoch != epoch_before:
+                    epochs.append((epoch, base_offset))
+                    epoch_before = epoch
+                last = next_offset
+            at += length + LENGTH_OVERHEAD
+    finally:
+        PyBuffer_Release(&view)
+    return last, epochs

@@ -10,11 +10,11 @@ from itertools import islice
 from typing import Final
 
 from pybroker.ports import Buffer
-from pybroker.records._pure import iter_records
-from pybroker.records.batch import TimestampType
+from pybroker.records._pure import iter_records, record_bounds
+from pybroker.records.batch import TimestampType, iter_headers
 from pybroker.records.record import Headers, Record
 
-RECORDS_PER_TURN: Final = 3_000
+RECORDS_PER_TURN: Final = 1_200
 """The number of records that are decoded in a few milliseconds."""
 RECORDS_PER_SLICE: Final = 1_000
 RECORD_BYTES: Final = 64
@@ -99,3 +99,24 @@ class BatchReader:
             for record in found
             if record.offset >= self._first_offset
         ]
+
+
+def outline_batches(data: Buffer, first_offset: int) -> tuple[int, list[tuple[int, int]]]:
+    """See `pybroker.records.consumed`."""
+    next_offset = -1
+    epochs: list[tuple[int, int]] = []
+    for _, header in iter_headers(data):
+        if header.next_offset > first_offset:
+            next_offset = header.next_offset
+            if not epochs or epochs[-1][0] != header.leader_epoch:
+                epochs.append((header.leader_epoch, header.base_offset))
+    return next_offset, epochs
+
+
+def record_slice(data: Buffer, position: int, count: int, bytes_max: int) -> tuple[int, int]:
+    """See `pybroker.records.consumed`."""
+    end, found = position, 0
+    while found < count and end - position < bytes_max:
+        _, end = record_bounds(data, end)
+        found += 1
+    return end, found

@@ -158,6 +158,13 @@ class ColumnBuilder:
         builder unchanged.
         """
         payload = encoded_records(batch, header, min(decompressed_bytes_max, ENCODED_BYTES_MAX))
+        return self.add_encoded(payload, header, first_offset, end_offset)
+
+    def add_encoded(
+        self, payload: Buffer, header: BatchHeader, first_offset: int, end_offset: int
+    ) -> int:
+        """Add records as `add` does. `payload` has the decompressed, still encoded records of the
+        batch. Raises the errors of `add`."""
         if self._store.weight + NAME_GROWTH * len(payload) > INT32_MAX:
             raise ValueError(
                 f"the builder has {self.size} bytes in {self.rows} rows, and a batch with"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -40,7 +40,9 @@ _XERIAL_BLOCK_BYTES_MAX: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 22
 """The maximum ratio of decompressed to compressed bytes: an element of the snappy format expands 3
 bytes to at most 64."""
-_LZ4_STEP_BYTES_MAX: Final = 1024 * 1024
+_STEP_BYTES_MAX: Final = 1024 * 1024
+"""The maximum size of the result of one step."""
+_GZIP_STEP_BYTES: Final = 64 * 1024
 _LZ4_STEP_BYTES_MIN: Final = 64 * 1024
 _ZSTD_BLOCK_HEADER_BYTES: Final = 3
 _ZSTD_STEP_BLOCKS: Final = 8
@@ -79,16 +81,44 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     Raises CorruptionError if the data is damaged or cut off, BrokerError(MESSAGE_TOO_LARGE) if the
     result exceeds the limit, BrokerError(UNSUPPORTED_COMPRESSION_TYPE) for an unknown codec.
     """
+    known = _known(codec)
+    output = _Output(known, limit_bytes)
+    for _ in _DECOMPRESSORS[known](memoryview(data), output):
+        pass
+    return output.joined()
+
+
+def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[int, None, Buffer]:
+    """Decompress as `decompress` does, in steps that take a few milliseconds each. Between two
+    steps yield the number of bytes of the last one. Raises the errors of `decompress`."""
+    known = _known(codec)
+    output = _Output(known, limit_bytes)
+    found: Buffer | None = None
+    size = 0
+    for _ in _DECOMPRESSORS[known](memoryview(data), output):
+        if isinstance(found, bytearray):
+            yield size
+        elif found is not None:
+            found = bytearray(found)  # grows without moving
+            yield size
+        piece = output.joined()
+        output.clear()
+        size = len(piece)
+        if isinstance(found, bytearray):
+            found += piece
+        else:
+            found = piece
+    return b"" if found is None else found
+
+
+def _known(codec: int) -> Codec:
     try:
-        known = Codec(codec)
+        return Codec(codec)
     except ValueError as error:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression codec {codec} is unknown, expected 0 to {max(Codec)}",
         ) from error
-    output = _Output(known, limit_bytes)
-    _DECOMPRESSORS[known](memoryview(data), output)
-    return output.joined()
 
 
 class _Output:
@@ -114,6 +144,10 @@ class _Output:
                 f"{self._codec.name.lower()} data expands to more than {self._limit_bytes} bytes",
             )
 
+    def clear(self) -> None:
+        """Forget the bytes so far. They count nevertheless."""
+        self._pieces.clear()
+
     def joined(self) -> bytes:
         return bytes(self._pieces[0]) if len(self._pieces) == 1 else b"".join(self._pieces)
 
@@ -127,24 +161,33 @@ class _Output:
             raise self.damaged(f"the data has more than {FRAMES_MAX} concatenated frames")
 
 
-def _copy(data: memoryview, output: _Output) -> None:
+def _copy(data: memoryview, output: _Output) -> Iterator[None]:
     output.add(data)
+    yield
 
 
-def _gunzip(data: memoryview, output: _Output) -> None:
-    rest: Buffer = data
+def _gunzip(data: memoryview, output: _Output) -> Iterator[None]:
+    position = 0
     index = 0
-    while index == 0 or rest:
+    while index == 0 or position < len(data):
         output.frame(index)
         member = zlib.decompressobj(wbits=_GZIP_WBITS)
-        try:
+        while not member.eof:
+            rest = member.unconsumed_tail
+            if not rest:
+                rest = bytes(data[position : position + _GZIP_STEP_BYTES])
+                position += len(rest)
             # A result of one byte more than the limit makes `output.add` raise MESSAGE_TOO_LARGE.
-            output.add(member.decompress(rest, output.room + 1))
-        except zlib.error as error:
-            raise output.damaged(str(error)) from error
-        if not member.eof:
-            raise output.damaged(f"gzip member {index} is cut off")
-        rest = member.unused_data
+            step = min(_STEP_BYTES_MAX, output.room + 1)
+            try:
+                piece = member.decompress(rest, step)
+            except zlib.error as error:
+                raise output.damaged(str(error)) from error
+            output.add(piece)
+            yield
+            if not rest and not piece and not member.eof:
+                raise output.damaged(f"gzip member {index} is cut off")
+        position -= len(member.unused_data)
         index += 1
 
 
@@ -166,9 +209,10 @@ def _compress_snappy(data: Buffer, level: int) -> bytes:
     return b"".join(pieces)
 
 
-def _unsnap(data: memoryview, output: _Output) -> None:
+def _unsnap(data: memoryview, output: _Output) -> Iterator[None]:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         _unsnap_block(data, output)
+        yield
         return
     position = 0
     while position < len(data):
@@ -189,6 +233,7 @@ def _unsnap(data: memoryview, output: _Output) -> None:
             )
         _unsnap_block(data[position : position + length], output)
         position += length
+        yield
 
 
 def _unsnap_block(block: memoryview, output: _Output) -> None:
@@ -221,9 +266,9 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
     return compressed
 
 
-def _unlz4(data: memoryview, output: _Output) -> None:
+def _unlz4(data: memoryview, output: _Output) -> Iterator[None]:
     rest: Buffer = data
-    step = max(_LZ4_STEP_BYTES_MIN, min(_LZ4_STEP_BYTES_MAX, 4 * len(data)))
+    step = max(_LZ4_STEP_BYTES_MIN, min(_STEP_BYTES_MAX, 4 * len(data)))
     index = 0
     while index == 0 or rest:
         output.frame(index)
@@ -231,12 +276,14 @@ def _unlz4(data: memoryview, output: _Output) -> None:
         try:
             output.add(frame.decompress(rest, min(step, output.room + 1)))
             while not frame.eof:
+                yield
                 piece = frame.decompress(b"", min(step, output.room + 1))
                 if not piece and not frame.eof:
                     raise output.damaged(f"frame {index} is cut off")
                 output.add(piece)
         except RuntimeError as error:
             raise output.damaged(str(error)) from error
+        yield
         rest = frame.unused_data or b""
         index += 1
 
@@ -245,7 +292,7 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
     return zstandard.ZstdCompressor(level).compress(data)
 
 
-def _unzstd(data: memoryview, output: _Output) -> None:
+def _unzstd(data: memoryview, output: _Output) -> Iterator[None]:
     position = 0
     index = 0
     while index == 0 or position < len(data):
@@ -255,6 +302,7 @@ def _unzstd(data: memoryview, output: _Output) -> None:
             for end in _zstd_steps(data, position):
                 output.add(frame.decompress(data[position:end]))
                 position = end
+                yield
         except zstandard.ZstdError as error:
             raise output.damaged(str(error)) from error
         if not frame.eof:
@@ -299,12 +347,14 @@ _COMPRESSORS: Final[Mapping[Codec, Callable[[Buffer, int], bytes]]] = MappingPro
         Codec.ZSTD: _compress_zstd,
     }
 )
-_DECOMPRESSORS: Final[Mapping[Codec, Callable[[memoryview, _Output], None]]] = MappingProxyType(
-    {
-        Codec.NONE: _copy,
-        Codec.GZIP: _gunzip,
-        Codec.SNAPPY: _unsnap,
-        Codec.LZ4: _unlz4,
-        Codec.ZSTD: _unzstd,
-    }
+_DECOMPRESSORS: Final[Mapping[Codec, Callable[[memoryview, _Output], Iterator[None]]]] = (
+    MappingProxyType(
+        {
+            Codec.NONE: _copy,
+            Codec.GZIP: _gunzip,
+            Codec.SNAPPY: _unsnap,
+            Codec.LZ4: _unlz4,
+            Codec.ZSTD: _unzstd,
+        }
+    )
 )

@@ -1,5 +1,13 @@
 """The records that a consumer returns, and the reader that decodes them from a batch.
 
+`outline_batches` takes fetched data and an offset. It returns the offset after the last whole batch
+that ends above the given offset (-1 if there is none), and the leader epochs of these batches: each
+epoch with the base offset of its first batch. It raises the errors of `read_header`.
+
+`record_slice` takes encoded records that were checked, the position of one of them, a number of
+records and a size. It returns the end position and the number of the next whole records, which have
+about this size and are at most this number.
+
 The compiled implementation (`_consumed.pxi`) leaves key, value and headers encoded until one of
 them is looked at. `_pure_consumed.py` decodes them at once. Both check a batch in the same way
 before they return any of its records, and the same tests check both.
@@ -15,15 +23,41 @@ from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType
 from pybroker.records.record import Headers
 
-__all__ = ["RECORDS_PER_TURN", "BatchReader", "ConsumerRecord", "Reader", "batch_reader"]
+__all__ = [
+    "RECORDS_PER_TURN",
+    "BatchReader",
+    "ConsumerRecord",
+    "Reader",
+    "batch_reader",
+    "outline_batches",
+    "record_slice",
+]
 
 if TYPE_CHECKING:
-    from pybroker.records._pure_consumed import RECORDS_PER_TURN, BatchReader, ConsumerRecord
+    from pybroker.records._pure_consumed import (
+        RECORDS_PER_TURN,
+        BatchReader,
+        ConsumerRecord,
+        outline_batches,
+        record_slice,
+    )
 else:
     try:
-        from pybroker.records._speedups import RECORDS_PER_TURN, BatchReader, ConsumerRecord
+        from pybroker.records._speedups import (
+            RECORDS_PER_TURN,
+            BatchReader,
+            ConsumerRecord,
+            outline_batches,
+            record_slice,
+        )
     except ImportError:
-        from pybroker.records._pure_consumed import RECORDS_PER_TURN, BatchReader, ConsumerRecord
+        from pybroker.records._pure_consumed import (
+            RECORDS_PER_TURN,
+            BatchReader,
+            ConsumerRecord,
+            outline_batches,
+            record_slice,
+        )
 
 SLICE_BYTES: Final = 65_536
 """A record whose fields were not looked at keeps at most this number of encoded bytes in memory, or

@@ -12,7 +12,7 @@ import crc32c as _library
 from pybroker.ports import Buffer
 
 
-def checksum(data: Buffer) -> int:
+def checksum(data: Buffer, before: int = 0) -> int:
     """Return the CRC-32C of `data` as an unsigned integer. `data` must be contiguous; it is not
-    copied."""
-    return _library.crc32c(data)
+    copied. `before` is the checksum of the bytes before `data`."""
+    return _library.crc32c(data, before)

@@ -6,14 +6,14 @@ checksum first (`batch.crc_matches`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from pybroker.errors import CorruptionError
 from pybroker.ports import Buffer
 from pybroker.records._pure import iter_times
 from pybroker.records.batch import HEADER_SIZE, BatchHeader, TimestampType, read_header
-from pybroker.records.compression import Codec, decompress
+from pybroker.records.compression import Codec, decompress, decompress_steps
 from pybroker.records.loops import read_records
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -74,15 +74,37 @@ def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
     """Return the records of a batch, still encoded but decompressed. If the batch is not
     compressed, the result is a slice of `batch`, not a copy. Raises the errors of
     `decode_records`."""
+    payload = _stored_records(batch, header)
+    if _is_plain(payload, header, decompressed_bytes_max):
+        return payload
+    return decompress(header.codec, payload, decompressed_bytes_max)
+
+
+def encoded_records_steps(
+    batch: Buffer, header: BatchHeader, decompressed_bytes_max: int
+) -> Generator[int, None, Buffer]:
+    """Return what `encoded_records` returns, after steps of a few milliseconds. Between two steps
+    yield the number of decompressed bytes of the last one. Raises the errors of
+    `decode_records`."""
+    payload = _stored_records(batch, header)
+    if _is_plain(payload, header, decompressed_bytes_max):
+        return payload
+    return (yield from decompress_steps(header.codec, payload, decompressed_bytes_max))
+
+
+def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
     if len(batch) < header.size:
         raise CorruptionError(
             f"batch of {header.size} bytes at offset {header.base_offset}: the data ends after"
             f" {len(batch)} bytes"
         )
-    payload = memoryview(batch)[HEADER_SIZE : header.size]
-    if header.codec == Codec.NONE and len(payload) <= decompressed_bytes_max:
-        return payload
-    if not payload and header.codec <= Codec.ZSTD:
-        # If compaction removes all records, the batch keeps its codec bits without compressed data.
-        return b""
-    return decompress(header.codec, payload, decompressed_bytes_max)
+    return memoryview(batch)[HEADER_SIZE : header.size]
+
+
+def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
+    """Return whether there is nothing to decompress. If compaction removes all records, the batch
+    keeps its codec bits without compressed data."""
+    codec = header.codec
+    if codec == Codec.NONE:
+        return len(payload) <= decompressed_bytes_max
+    return not payload and codec <= Codec.ZSTD

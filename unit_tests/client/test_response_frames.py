@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from pybroker.client import response_frames
 from pybroker.client.response_frames import ResponseFrames
 from pybroker.errors import MalformedInput
 
@@ -30,8 +31,12 @@ def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
+@pytest.mark.parametrize("large", [response_frames.LARGE_BYTES, 100])
 @pytest.mark.parametrize("seed", range(30))
-def test_pieces_of_any_length_give_the_same_frames(seed: int) -> None:
+def test_pieces_of_any_length_give_the_same_frames(
+    seed: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(response_frames, "LARGE_BYTES", large)
     rng = random.Random(seed)
     bodies = [rng.randbytes(rng.choice([0, 1, 3, 4, 5, 300])) for _ in range(rng.randint(1, 12))]
     stream, receiving = framed(*bodies), Receiving()

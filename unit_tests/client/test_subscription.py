@@ -9,7 +9,7 @@ from pybroker.client.errors import DamagedRecords
 from pybroker.client.fetched import begin_data
 from pybroker.client.subscription import BYTES_PER_TURN, PartitionReader, Rules, Turn
 from pybroker.model import TopicPartition
-from pybroker.records import consumed
+from pybroker.records import columns, consumed
 from pybroker.records.batch import stamp
 from pybroker.records.compression import Codec
 from pybroker.records.control import ControlType, EndTransaction, build_end_transaction
@@ -147,6 +147,27 @@ def test_a_large_batch_takes_several_turns(
     assert turns >= 4
     assert [record.offset for record in reader.take(count)] == list(range(count))
     assert reader.position == count
+
+
+@pytest.mark.parametrize("implementation", ["_numpy_columns", "_speedups"])
+def test_columns_of_a_large_batch_take_several_turns(
+    implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_IMPLEMENTATIONS", (f"pybroker.records.{implementation}",))
+    count = 120_000
+    reader = reader_of(batches(count, 3))
+    turns = 0
+    while not reader.decode_columns(1, Turn(BYTES_PER_TURN // 16), RULES, headers=False):
+        turns += 1
+        assert reader.position == 0
+        assert reader.take_columns() is None
+    assert turns >= 4
+    found = reader.take_columns()
+    assert found is not None
+    assert found.rows == count
+    assert list(memoryview(found.offsets).cast("q")) == list(range(count))
+    assert reader.position == count
+    assert take_columns(reader) == 3
 
 
 def test_decoding_ends_before_a_damaged_batch() -> None:

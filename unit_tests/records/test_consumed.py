@@ -260,3 +260,39 @@ def test_a_record_that_was_looked_at_keeps_no_other_record(chosen: ModuleType) -
     assert after - before < 10_000
     assert kept.value == b"v" * 1_000
     assert kept.headers == (("h", b"x"),)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_outline_has_the_end_and_the_epochs(name: str) -> None:
+    outline = module(name).outline_batches
+    data = bytearray()
+    for base, epoch in ((2**40, 3), (2**40 + 2, 3), (2**40 + 4, 5), (2**40 + 6, -1)):
+        batch = batch_of(*TRICKY[:2])
+        stamp(batch, 0, base, epoch)
+        data += batch
+    end = 2**40 + 8
+    assert outline(data, -1) == (end, [(3, 2**40), (5, end - 4), (-1, end - 2)])
+    assert outline(memoryview(data)[:-1], end - 6) == (end - 2, [(3, end - 6), (5, end - 4)])
+    assert outline(data, end) == (-1, [])
+    assert outline(data[:60], 0) == outline(b"", 0) == (-1, [])
+    for position, wrong in ((16, 1), (11, 0)):
+        damaged = bytearray(data)
+        damaged[len(data) // 2 + position] = wrong
+        damaged[len(data) // 2 + 10] = 0 if position == 11 else damaged[len(data) // 2 + 10]
+        with pytest.raises(CorruptionError, match=f"position {len(data) // 2}"):
+            outline(damaged, -1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slices_of_records_are_whole_records(name: str) -> None:
+    batch = batch_of(*TRICKY)
+    payload = encoded_records(batch, read_header(batch), LIMIT)
+    for bytes_max in (1, 50, 9_000, 10**6):
+        position = count = 0
+        while count < len(TRICKY):
+            position, found = module(name).record_slice(
+                payload, position, len(TRICKY) - count, bytes_max
+            )
+            assert found > 0
+            count += found
+        assert (position, count) == (len(payload), len(TRICKY))
