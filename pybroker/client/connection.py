@@ -13,11 +13,12 @@ processor time, which matters for followers of idle leaders: they send fetches a
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -102,6 +103,7 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._frames = ResponseFrames(self._check_length, self._deliver)
         receiver.on_data, receiver.on_end = self._received, self._ended
+        receiver.room, receiver.on_filled = self._room, self._filled
 
     @classmethod
     async def open(
@@ -330,10 +332,19 @@ class Connection:
         return self._decode(pending, ApiVersionsResponse, frame)
 
     def _received(self, data: bytes) -> None:
+        self._take(functools.partial(self._frames.feed, data))
+
+    def _room(self) -> memoryview | None:
+        return None if self._failure is not None else self._frames.room()
+
+    def _filled(self, count: int) -> None:
+        self._take(functools.partial(self._frames.filled, count))
+
+    def _take(self, received: Callable[[], None]) -> None:
         if self._failure is not None:
             return
         try:
-            self._frames.feed(data)
+            received()
         except _TooLarge as error:
             self._refuse(error.length)
         except MalformedInput as error:

@@ -1,9 +1,9 @@
 """Splits the bytes that a broker sends into the frames of its responses. This module does no I/O.
 
 The event loop passes each piece of bytes as it arrives, so no task has to wait for them. A frame
-that arrives whole in one piece, as most do, is not copied. The pieces of a large frame are copied
-one by one, into memory that the system provides page by page. To join them at the end would hold up
-other tasks for tens of milliseconds.
+that arrives whole in one piece, as most do, is not copied. The event loop receives a large frame
+directly into its memory, which the system provides page by page. To join its pieces at the end
+would hold up other tasks for tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ FRAME_LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = FRAME_LENGTH.size
 LARGE_BYTES: Final = 1024 * 1024
 """The size from which a frame counts as large."""
+RECEIVED_BYTES_MAX: Final = 256 * 1024
+"""The maximum number of bytes that are received at once, unless they belong to a large frame."""
 
 
 class ResponseFrames:
@@ -47,8 +49,12 @@ class ResponseFrames:
         """Take the next bytes, and deliver the frames that are complete now. Raises the exceptions
         of `check` and `deliver`; after an exception `feed` must not be called again."""
         if self._large is not None:
-            data = self._fill(self._large, data)
-            if self._large is not None or not data:
+            room = self._large[self._held_bytes :]
+            fitting = len(room) if len(data) > len(room) else len(data)
+            room[:fitting] = memoryview(data)[:fitting]
+            self.filled(fitting)
+            data = data[fitting:]
+            if not data:
                 return
         self._pieces.append(data)
         self._held_bytes += len(data)
@@ -76,29 +82,40 @@ class ResponseFrames:
         if self._needed_bytes >= LARGE_BYTES:
             self._pieces, self._held_bytes = [], 0
             self._large = memoryview(mmap.mmap(-1, self._needed_bytes))
-            self._fill(self._large, rest)
+            self._large[: len(rest)] = rest
+            self._held_bytes = len(rest)
 
-    def _fill(self, large: memoryview, data: bytes) -> bytes:
-        """Add bytes to the large frame, and deliver it if it is complete. Return the other
-        bytes."""
-        start, end = self._held_bytes, min(self._held_bytes + len(data), len(large))
-        large[start:end] = memoryview(data)[: end - start]
-        self._held_bytes = end
-        if end == len(large):
+    def room(self) -> memoryview | None:
+        """Return the memory for the rest of a large frame, into which the next bytes may be
+        received. Return None if the next bytes must be passed to `feed`."""
+        return None if self._large is None else self._large[self._held_bytes :]
+
+    def filled(self, count: int) -> None:
+        """Take the next `count` bytes, which were received into `room`. Deliver the frame if it is
+        complete. Raises the exceptions of `deliver`."""
+        assert self._large is not None
+        self._held_bytes += count
+        if self._held_bytes == len(self._large):
+            frame = self._large[_HEAD:].toreadonly()
             self._large, self._held_bytes, self._needed_bytes = None, 0, _HEAD
-            self._deliver(large[_HEAD:].toreadonly())
-        return data[end - start :]
+            self._deliver(frame)
 
 
-class ResponseReceiver(asyncio.StreamReaderProtocol):
+class ResponseReceiver(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
     """The asyncio protocol of a client's connection. It passes received bytes on at once; an
     `asyncio.StreamWriter` on it writes requests."""
 
     def __init__(self) -> None:
         self._unused = asyncio.StreamReader()
         super().__init__(self._unused)
+        self._scratch = memoryview(mmap.mmap(-1, RECEIVED_BYTES_MAX))
+        self._is_direct = False
+        self.room: Callable[[], memoryview | None] = _no_room
+        """Returns the memory into which the next bytes are received, or None."""
+        self.on_filled: Callable[[int], None] = _ignore
+        """Called with the number of bytes that were received into `room`."""
         self.on_data: Callable[[bytes], None] = _ignore
-        """Called with the next bytes of the broker."""
+        """Called with the next bytes of the broker, if there was no room."""
         self.on_end: Callable[[Exception | None], None] = _ignore
         """Called, perhaps more than once, when the broker sends no more bytes. The argument is the
         reason if the connection broke, else None."""
@@ -109,7 +126,19 @@ class ResponseReceiver(asyncio.StreamReaderProtocol):
         return self._unused
 
     def data_received(self, data: bytes) -> None:
+        """Called by uvloop, which does not use `get_buffer` of a class with this method."""
         self.on_data(data)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        room = self.room()
+        self._is_direct = room is not None
+        return self._scratch if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_direct:
+            self.on_filled(nbytes)
+        else:
+            self.on_data(bytes(self._scratch[:nbytes]))
 
     def eof_received(self) -> bool | None:
         self.on_end(None)
@@ -118,6 +147,10 @@ class ResponseReceiver(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.on_end(exc)
         super().connection_lost(exc)
+
+
+def _no_room() -> memoryview | None:
+    return None
 
 
 def _ignore(_: object) -> None:
