@@ -63,10 +63,9 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
 peers: * | marker_channel
-client: * | checked connection deliveries fetched leaderless options | accumulator subscription |
-    cluster | coordinator_link identity leader_calls produce_requests routes | transactions |
-    batch_lookup bulk coordinator_calls epoch_lookup offset_lookup sender | admin appender
-    position_check ranges | fetcher producer range_reader | groups | reading | consumer
+records: _pure _speedups compression crc32c | _numpy_columns _pure_key_table _pure_record_buffer
+    batch loops refusals | key_table record record_buffer | _pure_consumed builder | columns
+    control validate | consumed
 replication: append_rules authority follower isr isr_notifications marker_listener
     purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening

@@ -368,8 +368,8 @@ def record_slice(data not None, Py_ssize_t position, int64_t count, Py_ssize_t b
 
 
 cdef enum:
-    BATCH_HEADER_BYTES = 61
-    LENGTH_OVERHEAD = 12
+    BATCH_BYTES_MIN = 61
+    BATCH_LENGTH_START = 12
 
 
 cdef inline uint32_t _uint32(const uint8_t *at) noexcept nogil:
@@ -389,11 +389,11 @@ def outline_batches(data not None, int64_t first_offset):
     try:
         at = <const uint8_t *> view.buf
         end = at + view.len
-        while end - at >= BATCH_HEADER_BYTES:
+        while end - at >= BATCH_BYTES_MIN:
             length = <int32_t> _uint32(at + 8)
-            if at[16] != 2 or length < BATCH_HEADER_BYTES - LENGTH_OVERHEAD:
+            if at[16] != 2 or length < BATCH_BYTES_MIN - BATCH_LENGTH_START:
                 read_header(data, at - <const uint8_t *> view.buf)  # this raises the error
-            if length + LENGTH_OVERHEAD > end - at:
+            if length + BATCH_LENGTH_START > end - at:
                 break
             base_offset = <int64_t> (<uint64_t> _uint32(at) << 32 | _uint32(at + 4))
             next_offset = base_offset + <int32_t> _uint32(at + 23) + 1
@@ -403,7 +403,7 @@ def outline_batches(data not None, int64_t first_offset):
                     epochs.append((epoch, base_offset))
                     epoch_before = epoch
                 last = next_offset
-            at += length + LENGTH_OVERHEAD
+            at += length + BATCH_LENGTH_START
     finally:
         PyBuffer_Release(&view)
     return last, epochs

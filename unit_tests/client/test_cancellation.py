@@ -116,7 +116,7 @@ async def test_a_cancelled_getmany_loses_and_doubles_no_record() -> None:
 
 
 async def _read(consumer: Consumer, seen: list[bytes | None], count: int) -> None:
-    for records in (await consumer.getmany(60_000, count)).values():
+    for records in (await consumer.getmany(timeout_ms=60_000, max_records=count)).values():
         seen.extend(record.value for record in records)
 
 

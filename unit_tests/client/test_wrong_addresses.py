@@ -124,7 +124,7 @@ async def test_a_reading_consumer_logs_the_leaders_address_once(
         consumer.assign([PLACE])
         async with asyncio.timeout(PATIENCE_S):
             while not caplog.messages:
-                assert await consumer.getmany(20) == {}
-            assert await consumer.getmany(100) == {}
+                assert await consumer.getmany(timeout_ms=20) == {}
+            assert await consumer.getmany(timeout_ms=100) == {}
     (line,) = [line for line in caplog.messages if line.startswith("connect failed")]
     assert f"address={where} reason={reason}" in line
