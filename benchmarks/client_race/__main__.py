@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from benchmarks.client_race import reads
+from benchmarks.client_race import reads, sends
 from benchmarks.client_race.rows import LOOPS, Row, Setting, run_row
 from pybroker.testing import Cluster
 
-ROWS: Final[tuple[Row, ...]] = (*reads.rows(),)
+ROWS: Final[tuple[Row, ...]] = (*reads.rows(), *sends.rows())
 
 
 def main() -> None:
