@@ -302,7 +302,7 @@ breaks none.
 def test_every_planted_bug_is_tried() -> None:
     assert RULES.keys() | IN_RUNS == BY_NAME.keys()
     assert not RULES.keys() & IN_RUNS
-    assert len(PLANTED) == len(BY_NAME) == 28
+    assert len(PLANTED) == len(BY_NAME), "each name is used once"
 
 
 @pytest.mark.parametrize("name", RULES)
