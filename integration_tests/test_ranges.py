@@ -96,7 +96,7 @@ def test_pieces_of_a_range_begin_at_batches(broker: Broker, topic: str) -> None:
     starts: list[int] = []
     read(broker.bootstrap, item, each=lambda header: starts.append(header.base_offset))
     options = {"bootstrap.servers": broker.bootstrap}
-    for limits in (Limits(max_offsets=100), Limits(min_pieces=7), Limits(max_bytes=20_000)):
+    for limits in (Limits(max_offsets=100), Limits(min_pieces=7), Limits(max_bytes=10_000)):
         pieces = pieces_blocking(options, [item], limits)
         assert len(pieces) >= 5
         assert {piece.start for piece in pieces} <= set(starts)

@@ -93,7 +93,7 @@ def test_a_signal_ends_the_command_and_removes_its_attempt(numbers: Numbers) -> 
     with pytest.raises(SystemExit) as caught:
         command("run", str(numbers.file), "--report", str(report))
     assert caught.value.code == 128 + signal.SIGTERM
-    told = "ended by SIGTERM: the next run reads the uncommitted records again"
+    told = "the run was stopped by SIGTERM: the next run reads the uncommitted records again"
     assert json.loads(report.read_text()) == {"runs": [], "error": told}
     assert numbers.files() == []
     assert numbers.job().store.attempts() == []
