@@ -103,6 +103,11 @@ class ProducerBatch:
                 waiter.future.set_result(None)
 
     @property
+    def is_awaited(self) -> bool:
+        """Return whether a task waits for the outcome. A cancelled task does not wait any more."""
+        return any(not waiter.future.done() for waiter in self.waiters)
+
+    @property
     def has_sequence(self) -> bool:
         return self.base_sequence >= 0
 

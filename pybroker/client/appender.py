@@ -10,7 +10,7 @@ from typing import Final
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.backoff import Deadline
 from pybroker.client.budget import MemoryBudget
-from pybroker.client.bulk import BulkAppend
+from pybroker.client.bulk import BulkAppend, check_partition
 from pybroker.client.checked import CheckedRecord, checked_time
 from pybroker.client.cluster import Cluster
 from pybroker.client.deliveries import Delivery
@@ -19,7 +19,6 @@ from pybroker.client.errors import (
     ClientError,
     Closed,
     RecordTooLarge,
-    TopicUnavailable,
     WouldBlock,
 )
 from pybroker.client.metadata import TopicInfo
@@ -31,7 +30,6 @@ from pybroker.errors import ErrorCode
 from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE
 from pybroker.records.record import Headers
-from pybroker.records.record_buffer import to_bytes
 
 PIECE_BYTES: Final = 1 << 20
 """The maximum size of the records of `send_many` that are appended in one turn of the event loop,
@@ -74,8 +72,8 @@ class Appender:
         """The routes of all topics in use."""
         self._current_routes: dict[str, Route] = {}
         """The routes that have the current metadata; none if the producer accepts no records."""
-        cluster.add_listener(self.stop)
-        sender.on_break = self.stop
+        cluster.add_listener(self.check_again)
+        sender.on_break = self.check_again
         self._used: dict[str, float] = {}
         """The time of the last new batch of each topic, for metadata.max.idle.ms."""
         self._wall_ms = self._clock.wall_ms
@@ -84,7 +82,7 @@ class Appender:
         """The maximum use of the budget at which a record may join a batch without a check."""
         self.filled = False
 
-    def stop(self) -> None:
+    def check_again(self) -> None:
         """Check the metadata and the state of the producer before another record is appended."""
         self._current_routes.clear()
 
@@ -106,10 +104,10 @@ class Appender:
             return None
         if self._transactions is not None:
             self._transactions.check_open("send")
-        if partition is None and self._partitioner is not None:
-            partition = self._chosen(route.topic, key, value)
         if partition is not None:
             queue = route.queues.get(partition)
+        elif self._partitioner is not None:
+            return None  # the partitioner is called once for a record, not here and again later
         elif key is None:
             queue = route.sticky
         elif isinstance(key, bytes):
@@ -167,10 +165,11 @@ class Appender:
             self._cluster.request_refresh()
             what = topic if partition is None else f"{topic} with partition {partition}"
             raise WouldBlock(f"the metadata of topic {what} is not known yet: await send()")
+        if not self._budget.has(record.size_max):
+            raise WouldBlock(f"buffer.memory = {self._budget.limit} is full: await send()")
         if partition is None and self._partitioner is not None:
             partition = self._chosen(known, record.key, record.value)
-        if not self._budget.try_take(record.size_max):
-            raise WouldBlock(f"buffer.memory = {self._budget.limit} is full: await send()")
+        self._budget.try_take(record.size_max)
         return self._append(known, record, partition)
 
     async def append_many(
@@ -203,7 +202,10 @@ class Appender:
             if not self._budget.has(size):
                 await self._wait_for_memory(size, deadline, accepted=bulk.position)
                 self._budget.give_back(size)
-            known = self._known(bulk.topic) or known
+            latest = self._known(bulk.topic) or known
+            if latest is not known:
+                known = latest
+                bulk.check_partitions(known, partition)
 
     def _append(self, topic: TopicInfo, record: CheckedRecord, partition: int | None) -> Delivery:
         """Append a record, for which `record.size_max` bytes were taken from the budget."""
@@ -227,11 +229,11 @@ class Appender:
             self._sender.wake()
         return Delivery(appended.batch, appended.index, timestamp)
 
-    def _chosen(self, topic: TopicInfo, key: Buffer | None, value: Buffer | None) -> int | None:
+    def _chosen(self, topic: TopicInfo, key: bytes | None, value: bytes | None) -> int | None:
         """Return the partition that the application's partitioner chooses. Raises ValueError if
         the topic has no such partition."""
         assert self._partitioner is not None
-        chosen = self._partitioner(topic, to_bytes(key, "key"), to_bytes(value, "value"))
+        chosen = self._partitioner(topic, key, value)
         if chosen is not None and chosen not in topic.partitions:
             raise ValueError(
                 f"the partitioner chose partition {chosen!r} of topic {topic.name}, expected None"
@@ -246,7 +248,7 @@ class Appender:
             route = self._routes.get(topic.name)
             if route is None:
                 route = Route(
-                    topic, self._cluster.rng, self._options.batch_size, self._accumulator.queue
+                    topic, self._cluster.rng, self._accumulator.records_max, self._accumulator.queue
                 )
                 self._routes[topic.name] = route
             else:
@@ -296,11 +298,7 @@ class Appender:
             except TimeoutError:
                 pass
             known = self._cluster.view.topics.get(name, known)
-            if partition not in known.partitions:
-                raise TopicUnavailable(
-                    f"topic {name} has no partition {partition},"
-                    f" it has {len(known.partitions)} of them"
-                )
+            check_partition(known, partition)
         return known
 
     async def _wait_for_memory(self, size: int, deadline: Deadline, accepted: int = 0) -> None:

@@ -9,9 +9,20 @@ from collections.abc import Sequence
 
 from pybroker.client.accumulator import Accumulator, ProducerBatch
 from pybroker.client.deliveries import Deliveries, Run
+from pybroker.client.errors import TopicUnavailable
+from pybroker.client.metadata import TopicInfo
 from pybroker.client.routes import Route
 from pybroker.records.builder import record_size_max
 from pybroker.records.record_buffer import RecordBuffer, append_records
+
+
+def check_partition(topic: TopicInfo, partition: int) -> None:
+    """Raises TopicUnavailable if the topic has no such partition."""
+    if partition not in topic.partitions:
+        raise TopicUnavailable(
+            f"topic {topic.name} has no partition {partition},"
+            f" it has {len(topic.partitions)} of them"
+        )
 
 
 class BulkAppend:
@@ -62,6 +73,8 @@ class BulkAppend:
         buffers: list[RecordBuffer | None] = [None] * len(numbers)
         chosen = self.chosen if partition is None else None
         without_key = 0
+        if partition is None:
+            without_key = route.choose(None, 0).topic_partition.partition
         appended = 0
         while not self.done:
             self.position, at, size = append_records(
@@ -71,14 +84,26 @@ class BulkAppend:
             appended += size
             if self.done or appended + self.next_size_max > room:
                 break
+            full = buffers[at]
+            self._end_run(at)  # the route counts the bytes of ended runs
             if partition is None and self._is_free(self.position):
                 queue = route.choose(None, self.next_size_max)
                 at = without_key = queue.topic_partition.partition
-            self._end_run(at)
-            buffers[at] = self._next_buffer(route, at, numbers[at], buffers[at], now)
+                self._end_run(at)
+            buffers[at] = self._next_buffer(route, at, numbers[at], full, now)
         for at in [*self._open]:
             self._end_run(at)
         return appended
+
+    def check_partitions(self, topic: TopicInfo, partition: int | None) -> None:
+        """Check that the topic has the partitions of the records that are not appended yet, after
+        it may have been recreated. Raises TopicUnavailable."""
+        if partition is not None:
+            check_partition(topic, partition)
+        elif self.chosen is not None:
+            for chosen in {*self.chosen[self.position :]}:
+                if chosen is not None:
+                    check_partition(topic, chosen)
 
     def _is_free(self, index: int) -> bool:
         """Return whether the record may go to any partition."""

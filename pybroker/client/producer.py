@@ -144,7 +144,7 @@ class Producer:
         records are sent. Undelivered records fail, also if the call is cancelled. An open
         transaction is aborted, unless `timeout_s` is 0. Idempotent."""
         was_running, self._running = self._running, False
-        self._appender.stop()
+        self._appender.check_again()
         try:
             if timeout_s is None or timeout_s > 0:
                 async with asyncio.timeout(timeout_s):
@@ -440,7 +440,8 @@ class Producer:
 
 def _accumulator(options: ProducerOptions) -> Accumulator:
     return Accumulator(
-        batch_size=options.batch_size,
+        # A request has room for a batch of max.request.size only.
+        batch_size=min(options.batch_size, options.max_request_size),
         linger_s=options.linger_ms / 1_000,
         idempotent=options.enable_idempotence,
         in_flight_max=min(

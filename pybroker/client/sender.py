@@ -451,7 +451,7 @@ class Sender:
     def _fail(self, batch: ProducerBatch, reason: str) -> None:
         """Fail the records of a batch. One log line reports them if no task awaits one of them yet.
         Without it, an application that awaits no delivery would never learn about the failure."""
-        if self._transactions is None and not batch.waiters:
+        if self._transactions is None and not batch.is_awaited:
             log.warning(
                 "records not delivered partition=%s records=%d reason=%s",
                 batch.topic_partition, batch.count, reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pyarrow
@@ -25,7 +26,7 @@ from pybroker.model import TopicPartition
 from pybroker.records.record import decode_records
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import BEHAVE, NEVER_ANSWER, FakeBroker, refuse
-from unit_tests.client.test_producer import numbered, producer
+from unit_tests.client.test_producer import QUICK, numbered, producer
 from unit_tests.idle_loop import loop_turns
 from unit_tests.patience import PATIENCE_S
 
@@ -163,10 +164,43 @@ async def test_all_records_go_to_a_given_partition() -> None:
             await target.send_many("t", [b""], partition=5)
 
 
-async def test_records_without_a_key_are_spread_batch_by_batch() -> None:
-    async with FakeBroker({"t": 3}) as broker, producer(broker, batch_size=200) as target:
-        many = await target.send_many("t", [b"x" * 50] * 60)
-        assert {each.partition for each in await many} == {0, 1, 2}
+async def test_records_without_a_key_change_the_partition_with_each_batch() -> None:
+    a_batch = 16_384 // 110
+    async with FakeBroker({"t": 3}) as broker, producer(broker) as target:
+        many = await target.send_many("t", [b"x" * 100] * 12 * a_batch)
+        found = [each.partition for each in await many]
+        lengths = [len([*group]) for _, group in itertools.groupby(found)]
+        assert set(found) == {0, 1, 2}
+        assert all(a_batch <= length < 2 * a_batch for length in lengths[:-1]), lengths
+
+
+async def test_a_record_above_the_size_of_a_request_joins_no_batch() -> None:
+    options: dict[str, Any] = {"batch_size": 100_000, "max_request_size": 1_000, "linger_ms": 50}
+    async with FakeBroker({"t": 1}) as broker, producer(broker, **options) as target:
+        await target.send("t", b"")
+        with pytest.raises(RecordTooLarge):
+            await target.send("t", b"x" * 2_000)
+        sent = [await target.send("t", b"x" * 400) for _ in range(9)]
+        assert [(await each).offset for each in sent] == [*range(1, 10)]
+        assert max(len(batch) for batch in broker.partition().batches) <= 1_000
+
+
+async def test_a_partition_that_is_gone_ends_the_call() -> None:
+    """A topic may be recreated with fewer partitions while a call waits for memory."""
+
+    def third(topic: TopicInfo, key: bytes | None, value: bytes | None) -> int | None:
+        return 2
+
+    options: dict[str, Any] = {"request_timeout_ms": 200, "delivery_timeout_ms": 300, **QUICK}
+    async with (
+        FakeBroker({"t": 3}) as broker,
+        Producer(broker.address, partitioner=third, buffer_memory=1_000, **options) as target,
+    ):
+        await target.partitions_for("t")
+        broker.topics["t"] = 1
+        broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 100)
+        with pytest.raises(TopicUnavailable, match="topic t has no partition 2, it has 1 of"):
+            await target.send_many("t", [b"x" * 100] * 50)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +288,18 @@ async def test_records_that_fail_without_a_waiting_task_are_logged(
         assert "INVALID_TIMESTAMP" in line
 
 
+async def test_a_cancelled_task_does_not_count_as_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=50) as target:
+        broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
+        waiting = asyncio.ensure_future(await target.send("t", b""))
+        await loop_turns(2)
+        waiting.cancel()
+        await target.flush()
+        assert "records not delivered partition=t-0 records=1" in caplog.text
+
+
 async def test_records_that_fail_for_a_waiting_task_are_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -286,6 +332,23 @@ async def test_every_call_asks_the_partitioner() -> None:
         assert [each.partition for each in await many] == expected
         assert (await target.send_and_wait("t", b"1", partition=0)).partition == 0
         assert (await target.send_and_wait("t", b"y")).partition in range(3)
+
+
+async def test_the_partitioner_is_called_once_for_each_record() -> None:
+    calls = itertools.count()
+
+    def in_turn(topic: TopicInfo, key: bytes | None, value: bytes | None) -> int | None:
+        return next(calls) % len(topic.partitions)
+
+    options: dict[str, Any] = {"batch_size": 200, "linger_ms": 5}
+    async with (
+        FakeBroker({"t": 3}) as broker,
+        Producer(broker.address, partitioner=in_turn, **options) as target,
+    ):
+        sent = [await target.send("t", b"x" * 50) for _ in range(10)]
+        sent += [target.send_nowait("t", b"x" * 50) for _ in range(10)]
+        sent += await target.send_many("t", [b"x" * 50] * 10)
+        assert [(await each).partition for each in sent] == [n % 3 for n in range(30)]
 
 
 async def test_a_partition_that_the_topic_does_not_have_is_refused() -> None:
