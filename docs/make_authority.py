@@ -1,6 +1,6 @@
-"""Writes the table "What a leader may answer" into `replication.rst`, from the tables in
-`pybroker/replication/authority.py`. Run by `make docs`; a test compares the page with `render()`.
-"""
+"""Write the table "What a leader may answer" into `replication_rules.rst`, from the tables in
+`pybroker/replication/authority.py`. `make docs` runs this module; a test compares the page with
+`render()`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from pybroker.replication.authority import NEEDED, SHORT_OF, Authority
 
-PAGE: Final = Path(__file__).parent / "replication.rst"
+PAGE: Final = Path(__file__).parent / "replication_rules.rst"
 BEGIN: Final = ".. The table is made by ``make docs`` from ``NEEDED``; change that.\n"
 END: Final = ".. The table ends here.\n"
 HEAD: Final = """

@@ -1,7 +1,7 @@
-"""Write the tables of states into the pages: the diagrams of the controller's states and of the
-health of replicas into `replication.rst`, the states of groups and their answers into `groups.rst`,
-and those of transactional ids into `transactions.rst`. `make docs` runs this module; a test
-compares the pages with `render()`."""
+"""Write the tables of states into the pages. The diagrams of the controller's states and of the
+health of replicas are in `replication_rules.rst`. The states of groups and their answers are in
+`groups.rst`, and those of transactional ids in `transactions.rst`. `make docs` runs this module; a
+test compares the pages with `render()`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BEGIN_HEALTH: Final = (
     ".. The diagram is made by ``make docs`` from LEGAL_MOVES of replica_health.py; change that.\n"
 )
 END_HEALTH: Final = ".. The diagram ends here.\n"
-CONTROLLER: Final = "replication.rst"
-HEALTH: Final = "health in replication.rst"
+CONTROLLER: Final = "replication_rules.rst"
+HEALTH: Final = "health in replication_rules.rst"
 GROUPS: Final = "groups.rst"
 TRANSACTIONS: Final = "transactions.rst"
 StatusT = TypeVar("StatusT", bound=enum.Enum)

@@ -1,8 +1,9 @@
 """The health of a broker's replicas: whether a replica may lack records that it has acknowledged,
 and why. A table has the legal moves from one health to another.
 
-A replica has one health. `docs/replication.rst` shows the table. The marks on the disk (a file in
-the directory of the log, or one in the log directory) let the next start find the same health.
+A replica has one health. `docs/replication_rules.rst` shows the table. The marks on the disk (a
+file in the directory of the log, or one in the log directory) let the next start find the same
+health.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Tests of the truncation of a log, and of the truncated offsets that a loss receipt has to name
-(docs/replication.rst)."""
+(docs/replication_rules.rst)."""
 
 from __future__ import annotations
 
