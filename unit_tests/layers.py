@@ -14,11 +14,11 @@ from typing import Final
 ORDER: Final = """
 pybroker: aligned_timers background bounded_gather clock due_queue errors metrics model tool_list
     yield_every |
-    group_lag ports | applog
+    group_lag metrics_text ports | applog
     wire | config records | coordinator storage | compaction |
     replication | handlers | admin client server |
     classic peers spark | broker | host | testing tools | __main__
-admin: loop_watch text_format view | config_page group_rows partition_rows readiness service |
+admin: loop_watch view | config_page group_rows partition_rows readiness service |
     families | exposition | http
 applog: log_levels rate_limit | output
 broker: * | group_coordination leader_discovery shutdown start_steps | transaction_coordination |

@@ -22,16 +22,6 @@ from pybroker.admin.group_rows import group_lines
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.partition_rows import AT_A_TIME, LogRow, PartitionRow, Picture, look
 from pybroker.admin.readiness import conditions
-from pybroker.admin.text_format import (
-    Line,
-    Times,
-    by_label,
-    family,
-    header,
-    labels,
-    rows,
-    summary,
-)
 from pybroker.admin.view import BrokerView, Rooms
 from pybroker.group_lag import ProgressReport
 from pybroker.metrics import (
@@ -41,6 +31,16 @@ from pybroker.metrics import (
     TimeMeter,
     TopicCounters,
     families_of,
+)
+from pybroker.metrics_text import (
+    Line,
+    Times,
+    by_label,
+    family,
+    header,
+    labels,
+    rows,
+    summary,
 )
 from pybroker.model import NO_LEADER
 from pybroker.wire.api import ApiKey

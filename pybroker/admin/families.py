@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from pybroker.admin.group_rows import OF_GROUPS
 from pybroker.admin.partition_rows import LogRow, PartitionRow, Picture
-from pybroker.admin.text_format import Line, Number, by_label
 from pybroker.admin.view import GroupNumbers, Rooms, SessionWatch, TransactionNumbers
 from pybroker.metrics import (
     COUNTER,
@@ -31,6 +30,7 @@ from pybroker.metrics import (
     TopicCounters,
     families_of,
 )
+from pybroker.metrics_text import Line, Number, by_label
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.replication.followed_partition import FollowedPartition
 from pybroker.storage.replica_health import Health

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from pybroker.admin.text_format import Line, Number, labels
 from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import GAUGE, Family
+from pybroker.metrics_text import Line, Number, labels
 
 _Sums = Callable[[GroupProgress], Iterable[tuple[str, int]]]
 """Returns (topic name, number) pairs, one for each partition. The numbers of a topic are added."""

@@ -20,9 +20,9 @@ from pybroker.admin.config_page import config_page
 from pybroker.admin.exposition import MetricsPage, meters
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.readiness import conditions
-from pybroker.admin.text_format import CONTENT_TYPE
 from pybroker.admin.view import BrokerView
 from pybroker.metrics import TimeMeter
+from pybroker.metrics_text import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 

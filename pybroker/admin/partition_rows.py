@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from pybroker.admin.text_format import escaped
 from pybroker.admin.view import Rooms
+from pybroker.metrics_text import escaped
 from pybroker.model import NO_LEADER, PartitionFacts
 from pybroker.replication.partition import Partition
 

@@ -13,12 +13,12 @@ from pybroker.admin.exposition import MetricsPage, api_label, meters
 from pybroker.admin.families import FAMILIES
 from pybroker.admin.loop_watch import LoopWatch
 from pybroker.admin.partition_rows import AT_A_TIME
-from pybroker.admin.text_format import labels
 from pybroker.admin.view import BrokerView, GroupNumbers, TransactionNumbers
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import BrokerError
 from pybroker.group_lag import GroupProgress, Lag, ProgressReport
 from pybroker.metrics import FetcherCounters
+from pybroker.metrics_text import labels
 from pybroker.model import TopicPartition
 from pybroker.ports import SessionEvent
 from pybroker.records.batch import read_header
