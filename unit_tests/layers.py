@@ -27,8 +27,9 @@ classic: assignment errors options session_validity subscription | nodes partiti
     reading stream | kafka_offsets rebalancing | consumer
 client: * | checked connection deliveries fetched leaderless options | accumulator subscription |
     cluster | coordinator_link identity leader_calls produce_requests routes | transactions |
-    batch_lookup bulk coordinator_calls epoch_lookup offset_lookup sender | admin appender
-    position_check ranges | fetcher producer range_reader | groups | reading | consumer
+    batch_lookup batch_outcomes bulk coordinator_calls epoch_lookup offset_lookup |
+    admin position_check position_lookup ranges sender | appender fetcher range_reader |
+    groups producer | reading | consumer
 client.admin: calls | cluster configs elections groups log_dirs partitions topics transactions |
     group_offsets | lag | admin
 client.assignors: base | balance ranges roundrobin | sticky | choice

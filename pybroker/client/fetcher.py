@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from pybroker.background import TaskOwner
-from pybroker.client.backoff import Deadline
-from pybroker.client.cluster import HOPELESS, Cluster, leaders
+from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.errors import (
     ClientError,
     ConnectionLost,
     NotAssigned,
-    OffsetUnavailable,
     ResponseError,
 )
 from pybroker.client.fetch_session import FetchSession, SessionRequest
 from pybroker.client.fetched import begin_data
 from pybroker.client.leaderless import REPORT_AFTER_MS, LeaderlessWatch
 from pybroker.client.metadata import error_code
-from pybroker.client.offset_lookup import EARLIEST, ISOLATION_LEVELS, LATEST, list_offsets
+from pybroker.client.offset_lookup import ISOLATION_LEVELS
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.position_check import PositionCheck
+from pybroker.client.position_lookup import PositionLookup
 from pybroker.client.subscription import PartitionReader
 from pybroker.errors import CorruptionError, ErrorCode
 from pybroker.model import NO_EPOCH, TopicPartition
@@ -52,10 +51,6 @@ SESSION_LOST: Final = (
 GOODBYE_LIMIT_S: Final = 1.0
 _Position = tuple[int, int]
 """The offset from which to fetch a partition, and the leader epoch in the client's metadata."""
-FindCommitted = Callable[
-    [list[TopicPartition]], Awaitable[Mapping[TopicPartition, _Position | None]]
-]
-RESET_MOMENTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Fetcher:
@@ -67,9 +62,6 @@ class Fetcher:
         self._options = options
         self._cluster = cluster
         self.readers: dict[TopicPartition, PartitionReader] = {}
-        self.find_committed: FindCommitted | None = None
-        """A function that returns the committed offset of each of the given partitions. None if the
-        consumer has no group."""
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
         """The high watermark and the last stable offset of previously assigned partitions. A
         partition that is assigned again soon stays in the fetch session, whose responses report
@@ -80,9 +72,11 @@ class Fetcher:
         self._in_flight: set[int] = set()
         self._sessions: dict[int, FetchSession[_Position]] = {}
         """The fetch session with each leader, by broker id."""
-        self._resetting: set[TopicPartition] = set()
         self._tasks = TaskOwner(self._break)
         self._check = PositionCheck(
+            options, cluster, self._tasks, pause=self._pause, on_result=self._look_again
+        )
+        self.positions = PositionLookup(
             options, cluster, self._tasks, pause=self._pause, on_result=self._look_again
         )
         self._leaders = LeaderlessWatch(cluster.clock)
@@ -132,10 +126,7 @@ class Fetcher:
                 reader.high_watermark, reader.last_stable_offset = self._ends.get(
                     topic_partition, (-1, -1)
                 )
-                if self.find_committed is not None:
-                    reader.initial = True
-                else:
-                    self._reset(reader, "the consumer has no group, so no committed offset")
+                self.positions.begin(reader)
             self.readers[topic_partition] = reader
         self.wake()
 
@@ -188,8 +179,7 @@ class Fetcher:
             self._wake.clear()
             now = self._cluster.clock.monotonic()
             self._watch_leaders()
-            self._look_up_committed(now)
-            self._look_up_positions(now)
+            self.positions.look_up(self.readers, now)
             by_node: dict[int, list[PartitionReader]] = {}
             unchecked: list[PartitionReader] = []
             for reader in self.readers.values():
@@ -255,112 +245,6 @@ class Fetcher:
                 self._told_leaderless.add(key)
                 log.warning("no leader partition=%s: the consumer waits until it has one", key)
         self._told_leaderless.intersection_update(found)
-
-    # Positions
-
-    def _reset(self, reader: PartitionReader, reason: str) -> None:
-        """Drop the position, and find a new one as auto.offset.reset says: the log start, the log
-        end, or, with none, an error."""
-        policy = self._options.auto_offset_reset
-        moment = RESET_MOMENTS.get(policy)
-        if moment is None:
-            reader.jump(None)
-            reader.problem = OffsetUnavailable([reader.topic_partition], reason)
-            self.news.set()
-        else:
-            reader.jump(None, moment)
-            log.info(
-                "position reset partition=%s to=%s reason=%s",
-                reader.topic_partition, policy, reason,
-            )  # fmt: skip
-
-    def _look_up_committed(self, now: float) -> None:
-        wanted = {
-            key: reader
-            for key, reader in self.readers.items()
-            if reader.initial and key not in self._resetting and now >= reader.next_try
-        }
-        if wanted and self.find_committed is not None:
-            self._resetting |= wanted.keys()
-            work = self._begin_at_committed(wanted, self.find_committed)
-            self._tasks.start(work, "find committed offsets")
-
-    async def _begin_at_committed(
-        self, wanted: dict[TopicPartition, PartitionReader], find: FindCommitted
-    ) -> None:
-        problem: ClientError | None = None
-        found: Mapping[TopicPartition, _Position | None] = {}
-        try:
-            found = await find(list(wanted))
-        except ClientError as error:
-            problem = error
-        finally:
-            self._resetting -= wanted.keys()
-        for key, reader in wanted.items():
-            position = found.get(key)
-            if not reader.initial:
-                continue  # the application has set another position
-            if position is not None:
-                reader.jump(position[0], leader_epoch=position[1])
-            elif problem is None:
-                self._reset(reader, "the group has committed nothing")
-            elif problem.retriable:
-                self._pause(reader)
-            else:
-                reader.initial = False
-                reader.problem = problem
-        self._look_again()
-
-    def _look_up_positions(self, now: float) -> None:
-        lost = {
-            topic_partition: reader
-            for topic_partition, reader in self.readers.items()
-            if reader.reset is not None
-            and topic_partition not in self._resetting
-            and now >= reader.next_try
-        }
-        by_node, without_leader = leaders(self._cluster.view, lost)
-        for key in without_leader:
-            topic = self._cluster.view.topics.get(key.topic)
-            if topic is not None and topic.error in HOPELESS:
-                lost[key].reset = None
-                lost[key].problem = ResponseError(topic.error, place=f"topic {key.topic}")
-                self.news.set()
-            else:
-                self._cluster.request_refresh()
-        wanted = {key: lost[key] for keys in by_node.values() for key in keys}
-        if wanted:
-            self._resetting |= wanted.keys()
-            self._tasks.start(self._find_positions(wanted), "find positions")
-
-    async def _find_positions(self, wanted: dict[TopicPartition, PartitionReader]) -> None:
-        asked = {
-            topic_partition: (reader.era, reader.reset)
-            for topic_partition, reader in wanted.items()
-        }
-        try:
-            answers = await list_offsets(
-                self._cluster,
-                {item: reset for item, (_, reset) in asked.items() if reset is not None},
-                isolation_level=self._options.isolation_level,
-                deadline=Deadline(self._cluster.clock, self._options.request_timeout_ms),
-                once=True,  # the fetcher repeats the lookup itself
-            )
-        finally:
-            self._resetting -= wanted.keys()
-        for topic_partition, answer in answers.items():
-            reader = wanted[topic_partition]
-            if asked[topic_partition] != (reader.era, reader.reset):
-                continue
-            if answer.error is None:
-                reader.jump(answer.offset, leader_epoch=answer.leader_epoch)
-            elif answer.error.retriable:
-                self._pause(reader)
-                self._cluster.request_refresh()
-            else:
-                reader.problem = answer.error
-                reader.reset = None
-        self._look_again()
 
     # Fetching
 
@@ -474,7 +358,7 @@ class Fetcher:
             if reader.has_data():
                 self._pause(reader)  # the user gets the fetched records before the position jumps
             else:
-                self._reset(reader, f"offset {offset} is out of range")
+                self.positions.reset(reader, f"offset {offset} is out of range")
         elif code.retriable and code != ErrorCode.CORRUPT_MESSAGE:
             self._cluster.request_refresh()
             self._pause(reader)

@@ -13,6 +13,7 @@ from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.appender import Appender, Partitioner
 from pybroker.client.arrow import keys_and_values
+from pybroker.client.batch_outcomes import BatchOutcomes
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.bulk import BulkAppend
 from pybroker.client.checked import (
@@ -100,12 +101,9 @@ class Producer:
             self._transactions = TransactionManager(
                 self.options, self._cluster, self.options.transactional_id, self._wake
             )
+        self._outcomes = BatchOutcomes(self._accumulator, self._budget, self._transactions)
         self._sender = Sender(
-            self.options,
-            self._cluster,
-            self._accumulator,
-            self._budget,
-            self._transactions,
+            self.options, self._cluster, self._accumulator, self._outcomes, self._transactions
         )
         self._appender = Appender(
             self.options,
@@ -374,7 +372,7 @@ class Producer:
         `abort_transaction` again."""
         self._check_running()
         transactions = self._need_transactions("abort_transaction")
-        await transactions.abort(self._sender.emptied, self._appender.deadline())
+        await transactions.abort(self._outcomes.emptied, self._appender.deadline())
 
     async def _abort_open(self, transactions: TransactionManager) -> None:
         """Abort the open transaction, if there is one. A failure is only logged, so that it does
@@ -382,7 +380,7 @@ class Producer:
         if not transactions.must_abort:
             return
         try:
-            await transactions.abort(self._sender.emptied, self._appender.deadline())
+            await transactions.abort(self._outcomes.emptied, self._appender.deadline())
         except ClientError as error:
             log.warning("transaction not aborted reason=%s", error)
 
@@ -390,7 +388,7 @@ class Producer:
         self._accumulator.flushing += 1
         try:
             self._sender.wake()
-            await self._sender.emptied()
+            await self._outcomes.emptied()
         finally:
             self._accumulator.flushing -= 1
 
@@ -415,7 +413,7 @@ class Producer:
         self._accumulator.flushing += 1
         try:
             self._sender.wake()
-            await self._sender.settled(self._accumulator.batches())
+            await self._outcomes.settled(self._accumulator.batches())
         finally:
             self._accumulator.flushing -= 1
 

@@ -18,10 +18,9 @@ from pybroker.client.accumulator import (
     PartitionQueue,
     ProducerBatch,
 )
-from pybroker.client.budget import MemoryBudget
+from pybroker.client.batch_outcomes import BatchOutcomes
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
-from pybroker.client.deliveries import Failed, Stored
 from pybroker.client.errors import (
     WRITE_IN_DOUBT,
     ClientError,
@@ -65,13 +64,13 @@ class Sender:
         options: ProducerOptions,
         cluster: Cluster,
         accumulator: Accumulator,
-        budget: MemoryBudget,
+        outcomes: BatchOutcomes,
         transactions: TransactionManager | None = None,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._accumulator = accumulator
-        self._budget = budget
+        self._outcomes = outcomes
         self._codec = Codec[options.compression_type.upper()]
         self._transactions = transactions
         self._identity = ProducerIdentity(cluster) if options.enable_idempotence else None
@@ -80,7 +79,6 @@ class Sender:
         self._numbered = (-1, -1)
         """The producer id and epoch of the sequence numbers, with transactions."""
         self._adding: asyncio.Task[None] | None = None
-        self._released = asyncio.Event()
         self._identifying: asyncio.Task[None] | None = None
         self._in_flight: dict[int, int] = {}
         self._wake = asyncio.Event()
@@ -110,29 +108,13 @@ class Sender:
         problems = [view.leader_problem(each.topic_partition) for each in queues if each.waiting]
         return [problem for problem in problems if problem]
 
-    async def settled(self, batches: list[ProducerBatch]) -> None:
-        """Wait until each record of these batches has succeeded or failed."""
-        left = [*batches]
-        while left:
-            if left[-1].settled:
-                left.pop()
-            else:
-                self._released.clear()
-                await self._released.wait()
-
-    async def emptied(self) -> None:
-        """Wait until no batch waits or is in flight."""
-        while self._accumulator.batches():
-            self._released.clear()
-            await self._released.wait()
-
     async def close(self) -> int:
         """Fail all undelivered records with Closed, and stop the tasks. Return the number of failed
         records. Idempotent."""
         try:
             await self._tasks.close()
         finally:
-            failed = self._fail_all(
+            failed = self._outcomes.fail_all(
                 Closed("the producer was closed before the record was delivered")
             )
         return failed
@@ -204,7 +186,7 @@ class Sender:
                 for batch in [*queue.waiting]:
                     queue.remove(batch)
                     batch.last_error = batch.last_error or error
-                    self._fail(batch, str(error))
+                    self._outcomes.fail(batch, str(error))
         identity = (transactions.identity.producer_id, transactions.identity.producer_epoch)
         if identity != self._numbered:
             self._numbered = identity
@@ -325,7 +307,7 @@ class Sender:
             if batch.has_sequence and batch.producer_epoch == queue.sequences.producer_epoch:
                 queue.sequences.acknowledge(batch.base_sequence, batch.count)
             known = code == ErrorCode.NONE
-            self._deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
+            self._outcomes.deliver(batch, answer if known else NEVER_ACKNOWLEDGED)
             self._resolve(queue)
             return
         error = ResponseError(code, broker_sentence=answer.error_message or "")
@@ -374,7 +356,7 @@ class Sender:
         queue.in_flight.remove(batch)
         if self._transactions is not None and batch.expired:
             return  # its transaction may have ended
-        self._fail(batch, str(error))
+        self._outcomes.fail(batch, str(error))
         self._leave_hole(queue, batch)
 
     def _try_again(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
@@ -427,7 +409,7 @@ class Sender:
                 last = f"; last: {batch.last_error}" if batch.last_error else self._why_unsent()
                 problem = self._cluster.view.leader_problem(queue.topic_partition)
                 why = f"; {problem}{last}" if problem else last
-                self._fail(
+                self._outcomes.fail(
                     batch,
                     f"delivery.timeout.ms={self._options.delivery_timeout_ms} has passed{why}",
                 )
@@ -444,51 +426,10 @@ class Sender:
         failures = self._cluster.last_failures()
         return "".join(f"; {failure.address}: {failure.reason}" for failure in failures)
 
-    def _deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
-        batch.settle(Stored(answer.base_offset, answer.log_append_time_ms))
-        self._release(batch)
-
-    def _fail(self, batch: ProducerBatch, reason: str) -> None:
-        """Fail the records of a batch. One log line reports them if no task awaits one of them yet.
-        Without it, an application that awaits no delivery would never learn about the failure."""
-        if self._transactions is None and not batch.is_awaited:
-            log.warning(
-                "records not delivered partition=%s records=%d reason=%s",
-                batch.topic_partition, batch.count, reason,
-            )  # fmt: skip
-        self._settle_failed(batch, reason)
-
-    def _settle_failed(self, batch: ProducerBatch, reason: str) -> None:
-        if self._transactions is not None:
-            cause = batch.last_error or reason
-            self._transactions.batch_failed(cause, sent=batch.has_sequence)
-        batch.settle(Failed(reason, not batch.maybe_written, batch.last_error))
-        self._release(batch)
-
-    def _release(self, batch: ProducerBatch) -> None:
-        if not batch.expired:
-            self._budget.give_back(batch.memory)
-            self._released.set()
-
     def _break(self, error: BaseException) -> None:
         """Fail all undelivered and all later records, because the producer cannot send any more."""
         if self._broken is None:
             self._broken = error
             self.on_break()
             log.error("producer failed, it sends no more records reason=%s", error)
-            self._fail_all(error)
-
-    def _fail_all(self, error: BaseException) -> int:
-        """Fail all undelivered records, and return their number."""
-        failed = 0
-        for queue in self._accumulator.active():
-            for batch in [*queue.in_flight, *queue.waiting]:
-                batch.maybe_written |= batch in queue.in_flight
-                batch.last_error = batch.last_error or error
-                batch.closed = True
-                if not batch.expired:
-                    failed += batch.count
-                    self._settle_failed(batch, str(error))
-            queue.in_flight.clear()
-            queue.waiting.clear()
-        return failed
+            self._outcomes.fail_all(error)

@@ -49,7 +49,7 @@ class Group:
             options, cluster, self._offsets, lambda: fetcher.readers, fetcher.news.set
         )
         self.session = GroupSession(options, cluster, fetcher, self._member, self.committer, memory)
-        fetcher.find_committed = self._find_committed
+        fetcher.positions.find_committed = self._find_committed
 
     def due(self) -> bool:
         """Return whether `attend` has work to do. The consumer calls this method for every record.

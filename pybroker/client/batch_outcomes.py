@@ -1,0 +1,88 @@
+"""The outcomes of a producer's batches: each batch is delivered or fails, releases its memory, and
+wakes the calls that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pybroker.client.accumulator import Accumulator, ProducerBatch
+from pybroker.client.budget import MemoryBudget
+from pybroker.client.deliveries import Failed, Stored
+from pybroker.client.transactions.manager import TransactionManager
+from pybroker.wire.messages.produce import PartitionProduceResponse
+
+log = logging.getLogger(__name__)
+
+
+class BatchOutcomes:
+    """Sets the outcomes of a producer's batches. The first outcome of a batch counts."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        budget: MemoryBudget,
+        transactions: TransactionManager | None,
+    ) -> None:
+        self._accumulator = accumulator
+        self._budget = budget
+        self._transactions = transactions
+        self._released = asyncio.Event()
+
+    async def settled(self, batches: list[ProducerBatch]) -> None:
+        """Wait until each record of these batches has succeeded or failed."""
+        left = [*batches]
+        while left:
+            if left[-1].settled:
+                left.pop()
+            else:
+                self._released.clear()
+                await self._released.wait()
+
+    async def emptied(self) -> None:
+        """Wait until no batch waits or is in flight."""
+        while self._accumulator.batches():
+            self._released.clear()
+            await self._released.wait()
+
+    def deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        """Deliver the records of a batch, at the offsets in the broker's answer."""
+        batch.settle(Stored(answer.base_offset, answer.log_append_time_ms))
+        self._release(batch)
+
+    def fail(self, batch: ProducerBatch, reason: str) -> None:
+        """Fail the records of a batch. One log line reports them if no task awaits one of them yet.
+        Without it, an application that awaits no delivery would never learn about the failure."""
+        if self._transactions is None and not batch.is_awaited:
+            log.warning(
+                "records not delivered partition=%s records=%d reason=%s",
+                batch.topic_partition, batch.count, reason,
+            )  # fmt: skip
+        self._fail(batch, reason)
+
+    def fail_all(self, error: BaseException) -> int:
+        """Fail all undelivered records, and return their number."""
+        failed = 0
+        for queue in self._accumulator.active():
+            for batch in [*queue.in_flight, *queue.waiting]:
+                batch.maybe_written |= batch in queue.in_flight
+                batch.last_error = batch.last_error or error
+                batch.closed = True
+                if not batch.expired:
+                    failed += batch.count
+                    self._fail(batch, str(error))
+            queue.in_flight.clear()
+            queue.waiting.clear()
+        return failed
+
+    def _fail(self, batch: ProducerBatch, reason: str) -> None:
+        if self._transactions is not None:
+            cause = batch.last_error or reason
+            self._transactions.batch_failed(cause, sent=batch.has_sequence)
+        batch.settle(Failed(reason, not batch.maybe_written, batch.last_error))
+        self._release(batch)
+
+    def _release(self, batch: ProducerBatch) -> None:
+        if not batch.expired:
+            self._budget.give_back(batch.memory)
+            self._released.set()
