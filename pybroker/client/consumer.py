@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from pybroker.client import defaults
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
-from pybroker.client.errors import Closed, DeadlinePassed, SubscriptionConflict
+from pybroker.client.errors import Closed, ConfigError, DeadlinePassed, SubscriptionConflict
 from pybroker.client.fetcher import Fetcher
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.groups.committer import CommitCallback, GivenOffsets
@@ -23,6 +23,7 @@ from pybroker.client.groups.topics import (
     RebalanceCallbacks,
     RebalanceListener,
     TopicChoice,
+    topic_names,
 )
 from pybroker.client.keywords import ConsumerKeywords
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
 class Consumer:
     """A consumer of records, as a member of a group or with manually assigned partitions.
 
-        async with Consumer("localhost:9092", group_id="billing") as consumer:
-            consumer.subscribe(["orders"])
+        async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    The keyword arguments are those of `ConsumerKeywords`. One task at a time may read.
+    `topics` are subscribed at the start; `subscribe` takes a pattern and callbacks, too. The other
+    keyword arguments are those of `ConsumerKeywords`. One task at a time may read.
     `getmany`, `getone` and `async for` also complete rebalances, so a consumer that calls none of
     them for max.poll.interval.ms leaves its group.
 
@@ -56,12 +57,15 @@ class Consumer:
         self,
         bootstrap_servers: str | Iterable[str] | None = None,
         *,
+        topics: Iterable[str] | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        """Parse the options. Raises ConfigError with all invalid options."""
+        """Parse the options. Raises ConfigError with all invalid options; also if `topics` is not a
+        list of one or more names, or is given without group_id."""
         self.options = parse_options(ConsumerOptions, options, bootstrap_servers)
+        self._topics = None if topics is None else _chosen_topics(topics, self.options.group_id)
         self._committed_only = self.options.isolation_level == "read_committed"
         self._clock = clock or defaults.make_clock()
         self._cluster = Cluster(
@@ -81,9 +85,13 @@ class Consumer:
         self._closer: asyncio.Task[object] | None = None
 
     async def start(self) -> None:
-        """Connect to one of the bootstrap brokers. Raises NoBrokers after bootstrap.timeout.ms."""
+        """Connect to one of the bootstrap brokers, and subscribe to the `topics` of the constructor
+        unless `subscribe` was called before. Raises NoBrokers after bootstrap.timeout.ms, and
+        SubscriptionConflict if `assign` was called before."""
         try:
             await self._cluster.start()
+            if self._topics is not None and not self._is_subscribed:
+                self.subscribe(self._topics)
         except BaseException:
             await self._cluster.close()
             raise
@@ -146,10 +154,8 @@ class Consumer:
             callbacks = RebalanceCallbacks(
                 listener.on_assigned, listener.on_revoked, listener.on_lost
             )
-        if isinstance(topics, str):
-            raise ValueError(f"topics must be a list of names, not {topics!r}")
         choice = TopicChoice(
-            frozenset(topics),
+            topic_names(topics),
             re.compile(pattern) if pattern is not None else None,
             not self.options.exclude_internal_topics,
         )
@@ -178,9 +184,9 @@ class Consumer:
         or, without one, at the position from auto.offset.reset, unless `seek` follows. Raises
         SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
+        if self._is_subscribed:
+            raise SubscriptionConflict("topics are subscribed: await unsubscribe() first")
         if self._group is not None:
-            if self._group.session.choice is not None:
-                raise SubscriptionConflict("topics are subscribed: await unsubscribe() first")
             self._group.committer.commit_now()
         self._cluster.watch({item.topic for item in chosen})
         self._fetcher.assign(chosen)
@@ -364,6 +370,10 @@ class Consumer:
 
     # Internal
 
+    @property
+    def _is_subscribed(self) -> bool:
+        return self._group is not None and self._group.session.choice is not None
+
     async def _offsets(self, moments: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {key: answer.offset for key, answer in (await self._look_up(moments)).items()}
 
@@ -386,3 +396,15 @@ class Consumer:
         if self._group is None:
             raise SubscriptionConflict(f"{operation} needs a group: set the option group.id")
         return self._group
+
+
+def _chosen_topics(topics: Iterable[str], group_id: str | None) -> frozenset[str]:
+    try:
+        names = topic_names(topics)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    if not names:
+        raise ConfigError(["topics must name at least one topic"])
+    if group_id is None:
+        raise ConfigError(["topics needs a group_id; without a group, call assign()"])
+    return names

@@ -66,6 +66,21 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
             await outcome
 
 
+def topic_names(topics: Iterable[str]) -> frozenset[str]:
+    """Return the names of topics to subscribe to, possibly none. Raises ValueError for anything
+    that is not a list of names."""
+    if isinstance(topics, str):
+        # One topic or, as in bootstrap_servers, several names with commas between them?
+        raise ValueError(f"topics must be a list of names, not {topics!r}: write [{topics!r}]")
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        raise ValueError(f"topics must be a list of names, not {topics!r}")
+    names = list(topics)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a topic in topics must be a name, not {name!r}")
+    return frozenset(names)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
     """A subscription: either the names `topics`, or all topics whose full name matches
