@@ -29,6 +29,8 @@ CHANGELOGS: Final = {
     "label-counts": f"{APPLICATION}-label-counts-changelog",
 }
 """Output topic -> the changelog topic of the state store from which it is written."""
+CACHE_BYTES: Final = 10 * 1024**2
+"""The default of Kafka Streams."""
 _SOURCE: Final = Path(__file__).parent / "java" / "WordCount.java"
 _WORD: Final = re.compile(rb"[a-z0-9_]+")
 _LABELLED: Final = 500
@@ -36,9 +38,12 @@ _LABELS: Final = 7
 
 
 class Instance:
-    """One running instance of the application, a Java process."""
+    """One running instance of the application, a Java process. With `cache_bytes=0` each word that
+    is counted makes a record in the changelog."""
 
-    def __init__(self, bootstrap: str, state: Path, partitions: int) -> None:
+    def __init__(
+        self, bootstrap: str, state: Path, partitions: int, *, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         if shutil.which("javac") is None:
             raise maven.MavenUnavailable("no Java compiler (install openjdk-17-jdk-headless)")
         self.process = ChildProcess(
@@ -47,7 +52,7 @@ class Instance:
                 "-Xmx512m",
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
                 *("-cp", maven.class_path(maven.STREAMS), str(_SOURCE)),
-                *(bootstrap, APPLICATION, str(state), str(partitions)),
+                *(bootstrap, APPLICATION, str(state), str(partitions), str(cache_bytes)),
             ],
             interactive=True,
         )
@@ -146,6 +151,7 @@ class Counts:
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.last: dict[bytes, int] = {}
+        self.records = 0
         self.ended: set[int] = set()
         self._topic = topic
         self._consumer = confluent_kafka.Consumer(
@@ -179,6 +185,7 @@ class Counts:
             before = self.last.get(key, 0)
             assert count > before, f"{self._topic}: {key!r} has {count} after {before}"
             self.last[key] = count
+            self.records += 1
 
     def wait_for(self, expected: Mapping[bytes, int], seconds: float) -> None:
         """Read until all counts equal the expected counts.
@@ -202,9 +209,18 @@ class Counts:
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[bytes, int]:
     """Return the last count of each key of a topic, read to its end."""
+    return _read_to_end(bootstrap, topic, partitions).last
+
+
+def count_records(bootstrap: str, topic: str, partitions: int) -> int:
+    """Return how many records a topic has, read to its end."""
+    return _read_to_end(bootstrap, topic, partitions).records
+
+
+def _read_to_end(bootstrap: str, topic: str, partitions: int) -> Counts:
     with closing(Counts(bootstrap, topic, partitions)) as counts:
         deadline = time.monotonic() + PATIENCE_S
         while counts.ended != set(range(partitions)):
             assert time.monotonic() < deadline, f"{topic}: read to the end of {counts.ended} only"
             counts.poll()
-        return counts.last
+        return counts

@@ -21,7 +21,8 @@ import org.apache.kafka.streams.kstream.Repartitioned;
  * into "counts", and joins each word with the table "labels" to count the words of each label into
  * "label-counts". It prints its state changes, and runs until a line comes on stdin.
  *
- * Arguments: bootstrap servers, application id, folder of the state, number of partitions.
+ * Arguments: bootstrap servers, application id, folder of the state, number of partitions,
+ * bytes of the cache of the state stores.
  */
 public final class WordCount {
     private WordCount() { }
@@ -35,6 +36,8 @@ public final class WordCount {
         properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 3);
         properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 200);
         properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 1);
+        properties.put(
+            StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, Long.parseLong(arguments[4]));
         properties.put(
             StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class.getName());
         properties.put(
