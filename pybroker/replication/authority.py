@@ -1,12 +1,15 @@
 """The authority of a leader: ordered levels that say which requests it may answer.
 
-The controller may elect another leader although this broker cannot be reached. Committed records
+While this broker cannot be reached, the controller may elect another leader. Committed records
 stay valid even then, because each ISR change is a conditional write. So the old leader may serve
-committed records, and may accept appends with acks=all, which wait for the in-sync replicas. An
-answer that no other replica confirms needs recent answers of ZooKeeper. An answer with the log end
-needs the highest level. After an ordinary election the new leader waits replica.lag.time.max.ms for
-this broker before it commits records without it. The new leader does not wait if the controller
-counted this broker as failed, for example after this broker has asked for another leader.
+committed records, and may accept appends with acks=all, which wait for the in-sync replicas. Before
+the leader sends an answer that no other replica confirms, such as one to a Produce request with
+acks=1, ZooKeeper must have answered this broker lately. Before it returns its log end, in addition
+either recent fetches or ZooKeeper must prove that it still leads.
+
+After an ordinary election the new leader waits replica.lag.time.max.ms for the old leader before it
+commits records without it. The new leader does not wait if the controller counted the old one as
+failed, for example because the old leader had asked for another leader.
 """
 
 from __future__ import annotations
@@ -79,8 +82,8 @@ def authority(
     command gives (`Partition.granted`). `lease` is the level of the broker's lease from ZooKeeper.
     If no other broker can lead the partition (not `is_replicated`), any lease above NOTHING
     suffices. `has_heard`: within replica.lag.time.max.ms each electable replica has fetched from
-    this replica, or ZooKeeper has confirmed that it leads. `has_asked`: this broker has asked the
-    controller for another leader, and that leader would not wait for this broker."""
+    this replica, or ZooKeeper has confirmed that this replica leads. `has_asked`: this broker has
+    asked the controller for another leader, and that leader would not wait for this broker."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

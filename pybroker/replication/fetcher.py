@@ -152,7 +152,7 @@ class Fetcher:
         self._task.start(self._run)
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Copy these partitions from the leader too. If the fetcher pauses because the leader
+        """Copy these partitions as well. If the fetcher pauses because the leader
         cannot be reached, the pause ends: the controller has just named this leader in a
         command."""
         for partition in partitions:
@@ -340,8 +340,8 @@ class Fetcher:
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Return whether the log of `copy` has the same end and leader epochs as in the request
-        `asked`, so that the answer to the request can be applied. The log start may differ:
-        retention moves it at any time, and the leader would not repeat its answer."""
+        `asked`. Only then can the answer to that request be applied. The log start may differ:
+        retention may have moved it, and the leader does not send an ignored answer again."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

@@ -207,13 +207,13 @@ class InternalLog:
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
         """Return this broker's replica, if it has at least the authority `needed`. Raises
-        BrokerError otherwise, and if another broker has led since this object was created."""
+        BrokerError otherwise, and if the leadership ended since this object was created."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:
             raise self._not_led(error.detail) from error
         if found is not self._partition or found.leading_since != self._since:
-            raise self._not_led("another broker has been the leader since then")
+            raise self._not_led(f"it leads again since leader epoch {found.leading_since}")
         return found
 
     def _not_led(self, reason: str) -> BrokerError:

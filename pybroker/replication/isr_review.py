@@ -46,7 +46,8 @@ class IsrReview:
                 now = self._clock.monotonic()
 
     def _wake_quiet(self, now: float) -> None:
-        """Note the partitions whose followers' sessions have stopped."""
+        """Note each partition for which the fetch session of a follower sends no requests any
+        more."""
         oldest_s = now - self._replicas.lag_max_s * LOOK_SHARE
         for sessions in list(self._quiet):
             if any(each.last_but_one_s < oldest_s for each in sessions):

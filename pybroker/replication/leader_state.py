@@ -369,7 +369,7 @@ class LeaderState:
 
     def told(self, state: PartitionState, version: int) -> None:
         """Adopt a partition state that the controller sent, with the version of its state node. If
-        a change is under way, the controller may have read the node before that change. Then each
+        a change is under way, the controller may have read the node before that change. Then any
         in-sync follower may have left the stored ISR, and the leader's next proposal is a check of
         the state node."""
         if self.pending is not None:

@@ -148,7 +148,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority under `lease`. It may be too high above `needed`."""
+        """Return the replica's authority under `lease`. A result above `needed` may be too high."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -170,7 +170,7 @@ class ReplicaManager:
         return HighWatermarks(self._partitions)
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
-        """Wake Fetch and Produce requests: `more_bytes`, in `offsets` offsets, became readable."""
+        """Wake Fetch and Produce requests: `more_bytes` (`offsets` offsets) are newly readable."""
         self.fetches.progressed(key, more_bytes)
         self.produces.progressed(key, offsets)
 
@@ -201,7 +201,7 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake requests: the high watermark has left `before`, `readable_bytes` became readable."""
+        """Wake requests if `readable_bytes` > 0: the high watermark was `before`, and has risen."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
@@ -368,7 +368,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return an error; NONE if the leader epoch is repeated; None if a role must be set."""
+        """Return the error of a refused command, NONE for a repeated epoch, None for a new one."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

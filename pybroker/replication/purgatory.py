@@ -190,9 +190,9 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return when a shared timer is due (s of the event loop): the last existing one that is
-        due in the second half of the wait, or else a new one. So waits that begin at different
-        times end together from their second time on."""
+        """Return when the shared timer of a wait is due (s of the event loop). The wait uses the
+        last existing timer that is due in the second half of its time, or else a new one. So
+        requests whose first waits begin at different times share the timers of later waits."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         existing = [due for due in self._due if earliest <= due <= latest]
         return max(existing) if existing else aligned_due(now, timeout_s)

@@ -43,8 +43,8 @@ class TransactionVerifier(Protocol):
         producer_epoch: int,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return the error code of each of the partitions that is not in the ongoing transaction of
-        this producer epoch. Raise BrokerError if the coordinator is unknown, cannot be reached or
+        """Return an error code for each partition that is not in the ongoing transaction of this
+        producer epoch. Raise BrokerError if the coordinator is unknown, cannot be reached or
         does not answer."""
 
 

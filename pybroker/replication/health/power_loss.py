@@ -58,8 +58,8 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """Stop treating a suspect replica of the broker as suspect, if a command of the controller
-    (`partitions`) has the replica in the ISR."""
+    """No longer treat a suspect replica of the broker as suspect if the partition state that the
+    controller has sent (in `partitions`) lists the broker in the ISR."""
     suspects = set(health.having(Health.SUSPECT))
     for each in partitions if suspects else ():
         if broker_id in each.state.isr and each.topic_partition in suspects:

@@ -27,8 +27,9 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
     """Return `state` without this broker as leader, in-sync or eligible replica. Return None if the
     broker has none of these roles.
 
-    The leader epoch is raised if the broker led, or if the partition becomes orphaned. The
-    controller then sends the new state to all replicas."""
+    The leader epoch is raised if the broker led, or if the partition has no leader, in-sync or
+    eligible replica any more (it is orphaned). The controller sends a state with a new leader epoch
+    to all replicas."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None

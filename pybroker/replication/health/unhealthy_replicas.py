@@ -59,8 +59,8 @@ def stepped_aside(
 
 
 class UnhealthyReplicas:
-    """Removes the damaged and the incomplete replicas of one broker. The broker calls `settle`
-    before it registers, and runs `loop` afterwards."""
+    """Removes the damaged and the incomplete replicas of one broker from the ISR. The broker calls
+    `settle` before it registers, and runs `loop` afterwards."""
 
     def __init__(
         self,
@@ -126,7 +126,8 @@ class UnhealthyReplicas:
         self.loop.wake()
 
     def _on_refusal(self, key: TopicPartition) -> None:
-        """Handle that the broker could not open its replica of `key` for a LeaderAndIsr command."""
+        """Note that this broker could not carry out a LeaderAndIsr command for its replica of
+        `key`. An incomplete replica then leaves the ISR soon."""
         if self._logs.health.allows(key, Event.ORPHANED):
             self._refused.add(key)
             self.loop.wake()
