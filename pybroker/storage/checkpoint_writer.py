@@ -76,9 +76,9 @@ class CheckpointWriter:
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Record that the log is clean up to `offset`. Record nothing if the log was replaced by
-        another log, or was truncated since its segments had the `generation`. Return False if the
-        checkpoint cannot be written."""
+        """Record that the log is clean up to `offset`. Record nothing if another log has
+        replaced it, or if it was truncated after the caller had read the `generation` of its
+        segments. Return False if the checkpoint cannot be written."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)

@@ -37,8 +37,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 class _reported:
     """Wrap a call of the operating system: if it raises OSError, raise StorageError instead. This
-    is a class because the overhead of a generator as context manager equals the time of the
-    call."""
+    is a class because a generator as context manager would take as long as the call itself."""
 
     __slots__ = ("_operation", "_path")
 

@@ -124,7 +124,7 @@ class IndexTable:
         size = self._entry.size
         data = fetch(file, number * size, count * size, cached_only=cached_only)
         if len(data) < count * size:
-            raise CorruptionError(f"{self.path}: expected {number + count} index entries or more")
+            raise CorruptionError(f"{self.path}: the file has fewer than {number + count} entries")
         return data
 
     def last(self, *, cached_only: bool = False) -> tuple[int, ...] | None:

@@ -60,13 +60,13 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The known facts about a log before it is opened. None: the checkpoint does not have the
-    value.
+    """What is known about a log before it is opened. An offset is None if the checkpoint does not
+    have it.
 
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
-    - `same_boot`: all written bytes are in the files, since the machine is still up.
+    - `same_boot`: the machine has been up since the last write, so the files have all its bytes.
     - `lost_power`: the machine was shut down or lost power since a broker wrote to this log.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
     - `checks_all`: recovery also checks the batches below the recovery point.
@@ -377,8 +377,8 @@ class _Loader:
 
     def _known_start(self) -> int:
         """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
-        The epoch file is written before the checkpoint. So a checkpoint with the higher log start
-        is corrupt, and with that log start retention would delete valid records."""
+        The epoch file is written before the checkpoint. So if the checkpoint has the higher
+        log start, it is corrupt. With this log start, retention would delete valid records."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start

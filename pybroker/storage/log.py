@@ -296,9 +296,9 @@ class Log:
         most `max_bytes` in total; b"" if there is no such batch.
 
         With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
-        With `cached_only` None means that the read would wait for the disk: call again without
-        `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, or
-        KAFKA_STORAGE_ERROR (also from the corrupt range of a damaged log on)."""
+        With `cached_only`, the result None means that the read would wait for the disk: repeat it
+        without `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE,
+        or KAFKA_STORAGE_ERROR (also from the corrupt range of a damaged log on)."""
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
             raise self.damage.as_error(self.topic_partition)

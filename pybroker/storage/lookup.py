@@ -271,10 +271,11 @@ def rebuild_producers(
 ) -> ProducerState:
     """Return the producer state at the log end: the newest snapshot at an offset up to
     `snapshot_max`, updated by the batches after it. A crash may have removed aborted transactions
-    above `snapshot_max` from the transaction index; reading the batches adds them again. The index
-    of a segment that is in doubt is compared with all markers of the segment, and corrected.
-    `seen_ms`: the time (ms since 1970) from which the producers of these batches count as idle, and
-    from which a transaction counts as holding back the last stable offset."""
+    above `snapshot_max` from the transaction index; reading the batches adds them again. If
+    the entries of a transaction index may be corrupt (`TxnIndex.doubt`), they are compared with all
+    markers of the segment, and corrected. `seen_ms` (ms since 1970): the idle time of the producers
+    of these batches begins then, and so does the time for which a transaction counts as holding
+    back the last stable offset."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_in_doubt:

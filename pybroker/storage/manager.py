@@ -1,8 +1,8 @@
 """All logs of a broker and their log directories, from start to shutdown.
 
-The docstring of a method says if it waits for the disk; callers run it in a thread, several at a
-time. `opening.py` opens the logs at the start, `directory_set.py` finds the usable directories, and
-`chores.py` does the periodic work.
+The docstring of a method says whether it waits for the disk. Callers run such a method in a thread,
+and may run several at the same time. `opening.py` opens the logs at the start, `directory_set.py`
+finds the usable directories, and `chores.py` does the periodic work.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ def decode_family(data: bytes, path: str) -> Family:
         members = {str(row["id"]): str(row["path"]) for row in content["directories"]}
         return Family(members, int(content["revision"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{path}: {error!r}") from error
+        raise CorruptionError(
+            f"{path}: expected JSON with revision, and directories with id and path each"
+        ) from error
 
 
 def encode_family(family: Family) -> bytes:

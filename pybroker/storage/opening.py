@@ -154,7 +154,8 @@ class Opening:
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
         """Record that the operator accepts the loss of records of this log: those from a corrupt
-        range on, or those that only a lost log of an interrupted move has."""
+        range on, or those that may be only in the other log of an interrupted move, which is
+        lost."""
         log.warning(
             "loss of records accepted by the operator partition=%s log_end=%d",
             partition,
@@ -241,7 +242,7 @@ class Opening:
 
     def _drop_futures(self, directory: LogDirectory) -> None:
         """Remove the unfinished copies in this log directory; their moves begin again later. If the
-        original of a copy is not on this broker, the copy stays, because it may have the only
+        original of a copy is not on this broker, the copy stays: there may be no other copy of its
         records."""
         for partition, path in directory.futures():
             if partition not in self.opened:

@@ -116,8 +116,8 @@ def _earlier_batches(data: bytes, position: int) -> dict[int, tuple[RememberedBa
 
 
 def _rows(data: bytes, position: int, wanted: bytes) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of the section `wanted`. The sections begin at `position`, and end at the
-    first unknown one."""
+    """Yield the rows of the section `wanted`. The sections begin at `position`. Reading ends
+    at the first unknown section."""
     while len(data) - position >= _SECTION.size:
         magic, count = _SECTION.unpack_from(data, position)
         row = _ROWS.get(magic)

@@ -243,8 +243,8 @@ class ProducerState:
             raise BrokerError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} epoch {header.producer_epoch}: the batch begins"
-                f" with sequence {header.base_sequence}, expected {guard.lowest_sequence}, with"
-                " which the transaction begins here",
+                f" with sequence {header.base_sequence}, expected {guard.lowest_sequence}, the"
+                " first one of the transaction in this partition",
             )
 
     def refuse(self, producer_id: int, epoch: int) -> None:
@@ -321,8 +321,8 @@ class ProducerState:
         return completed
 
     def decide(self, high_watermark: int) -> bool:
-        """Record that the records below `high_watermark` are committed. Return whether transactions
-        whose markers are below it were undecided until now."""
+        """Record that the high watermark is `high_watermark`: transactions whose markers are below
+        it are no longer undecided. Return whether this changed any."""
         undecided = self.undecided
         if not undecided or undecided[0].last_offset >= high_watermark:
             return False

@@ -122,7 +122,7 @@ class ReplicaHealth:
         return next((each for each, keys in self._replicas.items() if key in keys), Health.WHOLE)
 
     def having(self, *healths: Health) -> list[TopicPartition]:
-        """Return the replicas with one of these healths, except WHOLE."""
+        """Return the replicas with one of these healths. WHOLE replicas are omitted."""
         return [key for each in healths for key in list(self._replicas[each])]
 
     def allows(self, key: TopicPartition, event: Event) -> bool:
@@ -130,12 +130,12 @@ class ReplicaHealth:
         return self[key] in LEGAL_MOVES[event]
 
     def allowing(self, event: Event) -> list[TopicPartition]:
-        """Return the replicas, except WHOLE ones, for which the event is legal now."""
+        """Return the replicas for which the event is legal now. WHOLE replicas are omitted."""
         return self.having(*LEGAL_MOVES[event])
 
     @property
     def damage(self) -> Mapping[TopicPartition, Damage]:
-        """Replica whose log has a corrupt range -> the first one. The mapping is a copy."""
+        """Replica whose log has a corrupt range -> the first such range. The mapping is a copy."""
         return self._damage.copy()
 
     def move(

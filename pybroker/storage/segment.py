@@ -55,7 +55,7 @@ class Segment:
         next_offset: int,
         suffix: str = "",
     ) -> None:
-        """`suffix` follows the names of the files while the log cleaner makes the segment."""
+        """`suffix` is added to the file names while the log cleaner makes the segment."""
         self.directory = directory
         self.base_offset = base_offset
         self._suffix = suffix

@@ -1,12 +1,12 @@
 """Changes of the names of a segment's files: its deletion, and its replacement by the segment that
 the log cleaner has made.
 
-The steps and file names of a replacement are those of Apache Kafka. So each of the two brokers can
-complete a replacement that the other one has begun. The log cleaner writes the new segment into
-files `*.cleaned` and syncs them. The files are then renamed to `*.swap`, the file of batches last.
-From this last rename on the replacement is decided: if the broker is killed, its next start
-completes the replacement. After the renames the old files are removed, and the new files get their
-final names.
+The steps and file names of a replacement are those of Apache Kafka. So Apache Kafka can complete a
+replacement that pybroker has begun, and pybroker one that Kafka has begun. The log cleaner writes
+the new segment into files `*.cleaned` and syncs them. The files are then renamed to `*.swap`, the
+file of batches last. From this last rename on the replacement is decided: if the broker is killed,
+its next start completes the replacement. After the renames the old files are removed, and the new
+files get their final names.
 """
 
 from __future__ import annotations

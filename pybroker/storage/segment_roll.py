@@ -30,9 +30,8 @@ def is_due(
     offset, or if the segment is too old.
 
     The age is the difference between the timestamps of this batch and of the segment's first batch.
-    For records without timestamps it is `age_ms`, the time since the segment began. `jitter_ms`
-    makes the segment roll earlier, so that those of many partitions do not roll at the same
-    time."""
+    For records without timestamps it is `age_ms`, the time since the segment began. With
+    `jitter_ms` the log rolls that much earlier. So many partitions do not roll at the same time."""
     size = active.size + pending_bytes
     if not size:
         return False
