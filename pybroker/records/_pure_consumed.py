@@ -26,8 +26,8 @@ class ConsumerRecord:
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
-    The first look at key, value or headers copies all three out of the fetched records. A record
-    that was never looked at keeps up to 64 KiB of the encoded records around it in memory.
+    The first access to key, value or headers copies all three out of the fetched records. Before
+    that a record keeps up to 64 KiB of the encoded records around it in memory.
     """
 
     topic: str

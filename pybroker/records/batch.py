@@ -100,8 +100,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The compression codec of the records: the number of a `compression.Codec`, or 5 to 7,
-        which no codec has."""
+        """The compression codec of the records: the number of a `compression.Codec`, or an
+        unassigned number (5 to 7)."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -189,7 +189,7 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 def crc_matches(data: Buffer, position: int, size: int) -> bool:
     """Return whether `data` has at `position` a batch of `size` bytes whose checksum is correct.
-    The result is False, too, if `data` ends before that."""
+    Also False if `data` ends before the end of the batch."""
     if size < HEADER_SIZE or len(data) - position < size:
         return False
     stored: int = _UINT32.unpack_from(data, position + _CRC_POSITION)[0]

@@ -145,7 +145,7 @@ class _Output:
             )
 
     def clear(self) -> None:
-        """Forget the bytes so far. They count nevertheless."""
+        """Discard the bytes so far. They still count for the limit."""
         self._pieces.clear()
 
     def joined(self) -> bytes:

@@ -1,16 +1,17 @@
 """The records that a consumer returns, and the reader that decodes them from a batch.
 
-`outline_batches` takes fetched data and an offset. It returns the offset after the last whole batch
-that ends above the given offset (-1 if there is none), and the leader epochs of these batches: each
-epoch with the base offset of its first batch. It raises the errors of `read_header`.
+`outline_batches` takes fetched data and an offset, and looks at the whole batches that end above
+this offset. It returns the offset after the last one (-1 if there is none), and the leader epochs
+of these batches: each epoch with the base offset of its first batch. It raises the errors of
+`read_header`.
 
 `record_slice` takes encoded records that were checked, the position of one of them, a number of
-records and a size. It returns the end position and the number of the next whole records, which have
-about this size and are at most this number.
+records and a size. From this record on, it takes whole records up to about this size, but at most
+this number. It returns the position after them, and how many they are.
 
 The compiled implementation (`_consumed.pxi`) leaves key, value and headers encoded until one of
-them is looked at. `_pure_consumed.py` decodes them at once. Both check a batch in the same way
-before they return any of its records, and the same tests check both.
+them is read. `_pure_consumed.py` decodes them at once. Both check a batch in the same way before
+they return any of its records, and the same tests check both.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class Table(Protocol):
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
         """`memory_bytes` limits the memory; a share `load_factor` (0 to 1) of it may be full of
-        keys. The table begins small, and grows with its keys. `secret` are 16 random bytes. Raises
-        MemoryError, later too."""
+        keys. The table begins small, and grows with its keys. `secret` are 16 random bytes. This
+        method and later calls may raise MemoryError."""
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -90,7 +90,8 @@ class PutBatches(Protocol):
         `data` on. The function skips batches that end below `first_offset`. It stops at the end of
         the last whole batch of `data`, or earlier: before a batch that is compressed, transactional
         or damaged, that is a control batch or empty, or for which the table has no room. The table
-        may have some keys of that batch then. The implementation in Python stops at once.
+        may have some keys of that batch then. The implementation in Python stops before the first
+        batch.
 
         Return the position where it stopped, and the offset after the last batch before that
         position, or 0 if there is none."""
@@ -108,13 +109,13 @@ class SelectBatches(Protocol):
         output: bytearray,
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches with their retained records, from the batch at `position` in
-        `data` on, to `output`, from the position `length` on. `Table.select` decides which records
-        are retained; tombstones of a batch are removed if its delete horizon is at or before
-        `now_ms`. The function stops where `put_batches` would stop, or earlier: if `output` has no
-        room for the next batch, before a batch that gets a delete horizon, and before a batch of an
-        idempotent producer of which no record is retained. The implementation in Python stops at
-        once.
+        """Copy consecutive batches, with only their retained records, from `data` to `output`.
+        Reading begins with the batch at `position`, writing at the position `length`.
+        `Table.select` decides which records are retained; tombstones of a batch are removed if its
+        delete horizon is at or before `now_ms`. The function stops where `put_batches` would stop,
+        or earlier: if `output` has no room for the next batch, before a batch that gets a delete
+        horizon, and before a batch of an idempotent producer of which no record is retained. The
+        implementation in Python stops before the first batch.
 
         Return the position where it stopped, the new length of the content of `output`, and for
         each copied batch: its position in `output`, its size, its last offset and its largest

@@ -60,8 +60,8 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known about a log before it is opened. An offset is None if the checkpoint does not
-    have it.
+    """Facts about a log that are known before it is opened. An offset is None if the checkpoint
+    does not have it.
 
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
