@@ -41,9 +41,9 @@ Kafka's ``server.properties``. ``--override key=value`` overrides an option of t
 - The name of an option looks like a typing mistake.
 - An option marked *refused here* is set to another value than its default.
 
-**Options without effect.** One warning names all options that are set and have no effect. These are
-options marked *without effect here*, options of Kafka without an entry on this page, and unknown
-names.
+**Options without effect.** If options that have no effect are set, the broker starts, and one
+warning names all of them. These are options marked *without effect here*, the options of Kafka in
+the last section of this page, and unknown names.
 
 **Dynamic options** can be changed while the broker runs: with ``kafka-configs``, with an admin
 client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``. An
@@ -72,9 +72,9 @@ def render() -> str:
             f"``{name}``\n    {reason[0].upper()}{reason[1:]}.\n"
             for name, (_, reason) in sorted(REFUSED.items())
         ),
-        _heading("Options of Kafka without effect or entry"),
-        "The broker accepts these options of Kafka, warns once, and ignores them, because it does\n"
-        "not have the feature.\n",
+        _heading("Options of Kafka that are ignored"),
+        "The broker does not have the features of these options. If some of them are set, the\n"
+        "broker starts, and one warning names them.\n",
         "\n".join(f"- ``{name}``" for name in sorted(NOT_IMPLEMENTED)) + "\n",
     ]
     return "\n".join(parts)

@@ -218,7 +218,7 @@ class CleanerCounters:
     dirty_percent: int = gauge("kafka_log_logcleanermanager_max_dirty_percent", "Among the logs that are due to be cleaned, the largest share of bytes that are not cleaned yet, in percent.")
     due_logs: int = gauge("pybroker_log_cleaner_due_logs", "Compacted logs that are due for cleaning and wait for the log cleaner.")
     due_bytes: int = gauge("pybroker_log_cleaner_due_bytes", "Dirty bytes of the logs that are due for cleaning and wait for the log cleaner.")
-    running_bytes: int = gauge("pybroker_log_cleaner_running_bytes", "Bytes of the logs that the log cleaner cleans now. It reads the dirty ones twice.")
+    running_bytes: int = gauge("pybroker_log_cleaner_running_bytes", "Bytes of the segments that the log cleaner cleans now. It reads the dirty segments twice, so pybroker_log_cleaner_read_bytes_total grows by more than this.")
     read_bytes: int = counter("pybroker_log_cleaner_read_bytes_total", "Bytes that the log cleaner has read.")
     recopy_percent: int = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "The share of bytes that remained in the log that was cleaned last, in percent.")
     last_clean_seconds: int = gauge("kafka_log_logcleaner_max_clean_time_secs", "The time, in seconds, that the last pass over a log took.")
