@@ -199,17 +199,17 @@ class PartitionQueue:
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Return whether any batch that is earlier than `batch`, and has a sequence number, waits
-        or is in flight."""
+        """Return whether a batch before `batch` that has a sequence number waits or is in
+        flight."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
         )
 
     def lost_sequence(self, batch: ProducerBatch, code: ErrorCode) -> bool:
-        """Return whether the error code tells that the broker no longer knows the producer's
-        sequence numbers, so that the producer must reset them. If earlier batches are in flight,
-        the batch only arrived before them."""
+        """Return whether the error code means that the broker no longer knows the producer's
+        sequence numbers. The producer then resets them. The result is False if the batch has only
+        overtaken earlier batches, which are still in flight."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:

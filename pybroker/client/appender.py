@@ -44,8 +44,8 @@ class Appender:
     """Appends records to the batches of an accumulator.
 
     `filled` tells whether a record has filled its batch since the producer has last yielded to the
-    event loop. `check_running` raises Closed if the producer accepts no records. The sender and the
-    transactions are attributes of the producer, too.
+    event loop. `check_running` raises Closed if the producer accepts no records. The appender
+    shares its sender and its transactions with the producer.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Appender:
         timestamp_ms: int | None,
     ) -> Delivery | None:
         """Append the record to the last batch of its partition, and return its delivery. Return
-        None if anything else is needed: a new batch, a check, metadata or memory. Every record
-        takes this path, so it calls few functions."""
+        None if the record needs a new batch, a check, metadata or memory. This method is called for
+        every record, so it calls few functions."""
         route = self._current_routes.get(topic)
         budget = self._budget
         if route is None or budget.used > self._used_max or budget.waiting:
@@ -259,8 +259,9 @@ class Appender:
     def check_size(self, size: int) -> None:
         if HEADER_SIZE + size > min(self._options.max_request_size, self._budget.limit):
             raise RecordTooLarge(
-                f"the record may need {size} bytes, but max.request.size is"
-                f" {self._options.max_request_size} and buffer.memory is {self._budget.limit}"
+                f"the record may need {HEADER_SIZE + size} bytes with the batch header, expected at"
+                f" most {self._options.max_request_size} (max.request.size) and at most"
+                f" {self._budget.limit} (buffer.memory)"
             )
 
     def use(self, topic: str) -> None:

@@ -78,8 +78,8 @@ def record_batch(
 def keys_and_values(
     batch: RecordBatch,
 ) -> tuple[list[bytes | None] | None, list[bytes | None]]:
-    """Return the columns key and value of an Arrow record batch as lists, None without the column
-    key. The columns are binary or text; text becomes UTF-8.
+    """Return the columns key and value of an Arrow record batch as lists. Without a column key, the
+    first result is None. The columns are binary or text; text becomes UTF-8.
 
     Raises ValueError for a missing column value, for another type and for any other column, whose
     data would be lost.

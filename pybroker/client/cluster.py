@@ -447,8 +447,8 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return a failure whose address names the broker, and the option of the broker that has the
-    address: it may be wrong for this client."""
+    """Return the failure with an address text that names the broker and its advertised.listeners:
+    the address there may be wrong for this client."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )

@@ -294,7 +294,7 @@ class Consumer:
         return await group.committed([TopicPartition(*item) for item in partitions])
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the identity in the group for `Producer.send_offsets`. Raises CommitFailed if
+        """Return the identity of this member for `Producer.send_offsets`. Raises CommitFailed if
         other members may own the partitions."""
         return self._need_group("group_metadata").metadata()
 

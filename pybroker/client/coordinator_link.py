@@ -45,7 +45,7 @@ a rebalance."""
 
 class CoordinatorLink:
     """A client's connection to the coordinator of `key`: of a group id, or of a transactional id.
-    `refuse` returns the exception for an error code of the lookup that a retry cannot help."""
+    `refuse` returns the exception for a lookup error code that is not retriable."""
 
     def __init__(
         self, cluster: Cluster, key: str, key_type: int = GROUP_KEY, refuse: Refuse = ResponseError

@@ -238,7 +238,7 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """The base class of a coordinator's errors that a retry cannot help. It is never raised
+    """The base class of errors of a group's coordinator that are not retriable. It is never raised
     itself."""
 
     def __init__(self, group_id: str, text: str) -> None:

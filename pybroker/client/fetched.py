@@ -56,8 +56,8 @@ class FetchedData:
         self.position += header.size
 
     def go_back(self, offset: int) -> bool:
-        """Go back to the batch that was decoded last, for the records from `offset` on. Return
-        whether this batch has all of them that were decoded."""
+        """Go back to the batch that was decoded last, so that its records from `offset` on are
+        decoded again. Return False, and do not go back, if `offset` is in an earlier batch."""
         if offset < self.decoded_base:
             return False
         self.position = self.decoded_from

@@ -153,8 +153,8 @@ class Fetcher:
         self.wake()
 
     def no_position(self, key: TopicPartition) -> str:
-        """Return the message of the error that the position of the partition stayed unknown. If the
-        metadata shows a reason, the message contains it."""
+        """Return the error message for a partition whose position stayed unknown, with the reason
+        if the metadata shows one."""
         view = self._cluster.view
         limit = f"default.api.timeout.ms = {self._options.default_api_timeout_ms}"
         text = f"the client could not find the position of {key} within {limit}"
@@ -228,8 +228,8 @@ class Fetcher:
 
     def _watch_leaders(self) -> None:
         """Report the partitions that have had no leader for a long time. With
-        leaderless.timeout.ms, the next read raises an error. Without, one warning is logged,
-        because a replica may return."""
+        leaderless.timeout.ms, the next read raises an error. Without this option, one warning is
+        logged, because a replica may return."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)

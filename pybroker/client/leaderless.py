@@ -1,8 +1,8 @@
 """The time for which partitions have had no leader, measured by metadata responses.
 
-A partition has no leader for a moment during an election, or until a replica returns if all in-sync
-replicas are down. The watch distinguishes both cases by the elapsed time and the number of metadata
-responses.
+During an election a partition has no leader for a moment. If all in-sync replicas are down, it has
+none until one of them returns. The watch distinguishes the two cases by the elapsed time and the
+number of metadata responses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LeaderlessWatch:
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
         """Return the partitions that had no leader in any metadata response of the last `for_ms`,
-        and in at least three responses. Return none if `for_ms` is 0."""
+        and in at least three responses. The list is empty if `for_ms` is 0."""
         now = self._clock.monotonic()
         return [
             key

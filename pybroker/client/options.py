@@ -352,7 +352,7 @@ def parse_options(
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """Add to `values`, the options of a producer that were given, the defaults that depend on them.
+    """Complete `values`, the given options of a producer, by the defaults that depend on them.
     Return a message for each contradiction between given options."""
     faults = []
     defaults = ProducerOptions()
@@ -391,7 +391,7 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """Add to `values`, the options of a consumer that were given, the defaults that depend on them.
+    """Complete `values`, the given options of a consumer, by the defaults that depend on them.
     Return a message for each contradiction between given options."""
     faults = []
     defaults = ConsumerOptions()

@@ -33,7 +33,8 @@ NO_POLICY: Final = "none"
 class _Question(NamedTuple):
     """A request to a leader about one reader, whose fetch offset was `offset` at that time.
 
-    `leader_epoch` is the leader's epoch, and `era` the number of the reader's jumps so far.
+    `leader_epoch` is the leader's epoch. `era` is the number of calls of the reader's `jump` so
+    far.
     """
 
     reader: PartitionReader

@@ -1,4 +1,5 @@
-"""The public producer. It accepts records and returns futures of their positions."""
+"""The public producer. It accepts records, and returns for each a delivery, which gives its
+position in the log."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Producer:
 
     The end of the `async with` block waits for the delivery of the accepted records, as `close`
     does. If an exception or a cancellation ends the block, undelivered records fail at once, as
-    with `close(0)`. Await `flush` before to deliver them.
+    with `close(0)`. To deliver them, await `flush` before the block ends.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class Producer:
         """Parse the options. Raises ConfigError with all invalid options.
 
         `partitioner` is a function that gets a topic's metadata, a key and a value, and returns the
-        partition for the record, or None for the default: that of the Java client for a key, and
-        one partition after the other without a key."""
+        partition for the record, or None for the default. The default for a record with a key is
+        the Java client's partition for this key. Records without a key go to one partition after
+        the other."""
         self.options = parse_options(ProducerOptions, options, bootstrap_servers)
         self._clock = clock or defaults.make_clock()
         rng = rng or defaults.make_rng()
@@ -215,9 +217,10 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send a record, and return its position in the log once it is delivered. Many calls in
-        turn are slow, because each waits for its own batch. If the call is cancelled while it
-        waits, the record is still sent. Raises DeliveryFailed, and the errors of `send`."""
+        """Send a record, and return its position in the log once it is delivered. Many calls one
+        after the other are slow, because each waits for its own batch. If the call is cancelled
+        while it waits, the record is still sent. Raises DeliveryFailed, and the errors of
+        `send`."""
         delivery = await self.send(
             topic,
             value,
@@ -239,10 +242,11 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Delivery:
         """Accept a record without waiting, and return its delivery. Raises WouldBlock if the
-        metadata of the topic are not known yet or buffer.memory is full: `await send(...)` then
+        metadata of the topic is not known yet or buffer.memory is full: `await send(...)` then
         waits and accepts the record. Raises also the errors of `send`.
 
-        The event loop sends nothing during calls in turn. Await something from time to time.
+        Nothing is sent while the application does not return to the event loop: between many calls,
+        await something from time to time.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -261,7 +265,7 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Deliveries:
         """Accept a record for each value, with the key at the same place in `keys`, and return
-        their deliveries. This costs a fraction of the same records by `send`.
+        their deliveries. This takes a fraction of the time of a `send` for each record.
 
         All records are checked before the first one is accepted. The call waits for memory when it
         needs to, at most max.block.ms in total. If it is cancelled or raises BufferExhausted, the
@@ -295,8 +299,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Send all batches without waiting for linger.ms. Return as soon as each record that `send`
-        accepted before this call has succeeded or failed. The futures of `send` have the
-        results."""
+        accepted before this call has succeeded or failed. The deliveries have the results."""
         self._check_running()
         await self._flush()
 

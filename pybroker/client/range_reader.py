@@ -64,9 +64,9 @@ class RangeReader:
         offset (exclusive). Complete after the last batch. With `fail_on_data_loss` always empty,
         because missing offsets raise RangeFailed."""
         self.compacted: list[Difference] = []
-        """The parts of the last range whose records differ from those counted when the range was
-        created. Complete after the last batch. With `fail_on_data_loss` always empty, because a
-        difference raises RangeFailed."""
+        """The parts of the last range in which other records were read than were counted when the
+        range was created. Complete after the last batch. With `fail_on_data_loss` always empty,
+        because a difference raises RangeFailed."""
         self.first_offset = 0
         """The first offset of the last batch that belongs to the range. The caller must skip
         records below it: they are before the range, or belong to lost offsets."""
@@ -102,8 +102,8 @@ class RangeReader:
         """Yield the header and the bytes of each data batch of the range, in order. Transaction
         markers and, with read_committed, aborted batches are omitted. Only the records from the
         offset in the attribute `first_offset` up to, not including, the end of the range belong to
-        the range. If the records were counted, each part is compared with its count after it was
-        read. Raises RangeFailed, NoBrokers and other ClientErrors."""
+        the range. If the range has counts of its records, each counted part is compared with its
+        count after it was read. Raises RangeFailed, NoBrokers and other ClientErrors."""
         loop = self._loop
         if loop is None or loop.is_closed():
             raise Closed("the range reader is not open: use it in a with block")

@@ -1,5 +1,5 @@
-"""The partitions of a topic as a producer uses them. A record with a key goes to the partition that
-the Java client chooses, too. Records without a key stay with one partition for a while.
+"""The partitions of a topic as a producer uses them. A record with a key goes to the same partition
+as with the Java client. Records without a key stay with one partition for a while.
 
 This module does no I/O.
 """
@@ -18,8 +18,8 @@ _POSITIVE = 0x7FFFFFFF
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Return the number of the partition to which Kafka's Java client, too, sends records with this
-    key."""
+    """Return the number of the partition for records with this key, the same as in Kafka's Java
+    client."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 

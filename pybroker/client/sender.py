@@ -372,7 +372,7 @@ class Sender:
 
     def _resolve(self, queue: PartitionQueue) -> None:
         """If a failed batch may have left a gap in the sequence numbers, and all other batches with
-        numbers are done, check for the gap. A gap lets the producer reset the numbers."""
+        numbers are done, check for the gap. If there is one, the producer resets the numbers."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

@@ -56,8 +56,8 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that a call may still do before it lets other tasks run. It has a cost and not a
-    time, so that a call returns the same on a slow machine."""
+    """The work that a call may still do before it lets other tasks run. It is counted as a cost,
+    not as a time. So a call returns the same records on a slow machine."""
 
     left: int = BYTES_PER_TURN
 
@@ -187,8 +187,8 @@ class PartitionReader:
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
         """Decode whole fetched batches into `columns` until these have `bytes_max` bytes, with a
-        column of headers if `headers` is true. The result and damaged batches are as in
-        `decode`."""
+        column of headers if `headers` is true. The result, and the handling of damaged batches, are
+        those of `decode`."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -241,7 +241,7 @@ class PartitionReader:
         return self.ready_count > 0 or (self.columns is not None and self.columns.rows > 0)
 
     def _taken(self) -> None:
-        """Forget what is taken, if this is all that is decoded."""
+        """Forget the decoded records if the application has taken all of them."""
         if self.is_decoded:
             return
         self.ready, self.ready_at = [], 0
@@ -263,8 +263,9 @@ class PartitionReader:
         self.inside_batch = False
 
     def _decode_again(self) -> None:
-        """Drop what is decoded and not taken, so that it is decoded from the position on into
-        another form. If the fetched batches are no longer there, they are fetched again."""
+        """Drop the decoded records or columns that were not taken. The next call decodes the
+        batches again from the position on, into the other form. If the fetched batches are no
+        longer there, they are fetched again."""
         first = self.ready[self.ready_at].offset if self.ready_count else -1
         is_lost = self.is_decoded and not (
             self.end is None and self.buffered and self.buffered[0].go_back(first)

@@ -248,8 +248,8 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, DeletedRecords]:
-        """Delete the records before the offset given for each partition (-1: all committed
-        records). Return one result for each partition. Raises Closed."""
+        """Delete the records before the offset given for each partition (-1: before the high
+        watermark). Return one result for each partition. Raises Closed."""
         return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
 
     async def describe_producers(
@@ -331,7 +331,7 @@ class Admin:
     ) -> dict[str, GroupOffsets]:
         """Return the committed offsets of each group. The value of a group in `groups` lists the
         partitions to look up; None means all partitions with committed offsets. With
-        `require_stable` the client waits until no open transaction commits offsets of these
+        `require_stable` the client waits while an open transaction may commit offsets of these
         partitions. Raises Closed."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
@@ -450,5 +450,5 @@ class Admin:
     ) -> None:
         """Abort a hanging transaction in one partition, without its coordinator. If the coordinator
         later commits the transaction, the records of this partition stay aborted. Raises
-        ClientError if no marker was written, or may not have been."""
+        ClientError if no marker was written, or if it is not known whether one was."""
         await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

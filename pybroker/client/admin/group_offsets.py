@@ -77,7 +77,7 @@ async def committed_offsets(
 ) -> dict[str, GroupOffsets]:
     """Return one result for each group. The value of a group in `groups` lists the partitions to
     look up; None means all partitions with committed offsets. With `require_stable` the client
-    waits until no open transaction commits offsets of these partitions."""
+    waits while an open transaction may commit offsets of these partitions."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)

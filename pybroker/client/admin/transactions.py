@@ -65,8 +65,8 @@ class TransactionList:
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """The state of a transactional id. `start_ms` is when its last transaction began, in ms since
-    1970, -1 if none has begun. `partitions` are those without a marker. If the request failed, only
-    `error` is set."""
+    1970, -1 if none has begun. `partitions` are those in which the marker is still to be written.
+    If the request failed, only `error` is set."""
 
     transactional_id: str
     coordinator: int = -1
@@ -122,8 +122,8 @@ async def list_transactions(
     timeout_ms: int | None,
 ) -> TransactionList:
     """Return the transactional ids of all brokers, sorted by id. `states` and `producer_ids` limit
-    the list unless they are empty, `duration_ms` unless it is negative: it lists transactions that
-    began longer ago, and ids without a transaction."""
+    the list unless they are empty. A `duration_ms` of 0 or more omits transactions that began
+    within the last `duration_ms`."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -261,8 +261,8 @@ async def abort_transaction(
     calls: Calls, transaction: OpenTransaction, *, timeout_ms: int | None
 ) -> None:
     """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if no
-    marker was written, or may not have been. A request that the leader may have processed is not
-    repeated, because the producer may have begun its next transaction."""
+    marker was written, or if it is not known whether one was. A request that the leader may have
+    processed is not repeated, because the producer may have begun its next transaction."""
 
     async def ask(
         connection: Connection, _: tuple[TopicPartition, ...], timeout_s: float

@@ -124,8 +124,8 @@ class Group:
     def _identity(self, asker: Identity | None) -> Identity:
         """Return the identity to send with a commit. `asker` is the member at the time of the call,
         None for a consumer without membership. A member's commit is sent only in the generation of
-        the call: in a later generation other members may own the partitions and may have committed
-        larger offsets, which no broker checks. Raises CommitFailed."""
+        the call: in a later generation other members may own the partitions, and the commit would
+        replace larger offsets that they have committed. Raises CommitFailed."""
         if self.session.choice is None:
             if asker is not None:
                 raise no_member(self._link.key)

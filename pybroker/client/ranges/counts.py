@@ -35,8 +35,9 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range whose records differ from those counted when the range was created.
-    `records` is the present number of records, which may be the same number."""
+    """A part of a range in which other records were read than were counted when the range was
+    created. `records` is the number of records that were read. It may equal the number that was
+    counted."""
 
     counted: Counted
     records: int
@@ -110,8 +111,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return, once, each part that ends at or before `position` and whose records differ from
-        its count. The caller must have added all batches below `position`."""
+        """Return, once, each part that ends at or before `position` and in which other records were
+        read than were counted. The caller must have added all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -125,7 +126,8 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """Return the exception for a part of a range whose records differ from its count."""
+    """Return the exception for a part of a range in which other records were read than were
+    counted."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"

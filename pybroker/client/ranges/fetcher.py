@@ -101,8 +101,8 @@ class _NothingYet(ClientError):
 
 class RangeFetcher:
     """The fetcher of one range. Without `fail_on_data_loss` it goes on after missing records:
-    `lost` has the offsets that no longer exist, and `compacted` the parts whose records differ from
-    those counted when the range was created."""
+    `lost` has the offsets that no longer exist, and `compacted` the parts in which other records
+    were read than were counted when the range was created."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class RangeFetcher:
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
         """Add these batches to the comparison with the counted records. Return the parts that are
-        read completely and whose records differ from their count. Raises RangeFailed for a batch
-        that cannot be decoded."""
+        read completely and in which other records were read than were counted. Raises RangeFailed
+        for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -178,9 +178,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Report the parts whose records differ from their count: raise RangeFailed, or, without
-        `fail_on_data_loss`, add them to `compacted`. First check the validity of the range, because
-        a more serious fault has to be raised instead."""
+        """Report the parts in which other records were read than were counted: raise RangeFailed,
+        or, without `fail_on_data_loss`, add them to `compacted`. First check the validity of the
+        range, because a more serious fault has to be raised instead."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -431,9 +431,9 @@ class RangeFetcher:
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
         """Handle a Fetch response without a batch. If the leader keeps returning no batch although
-        it reports all offsets of the range as committed, compaction has removed the last records of
-        the range, and the range ends. Otherwise raises _NothingYet, so that the fetcher asks
-        again."""
+        the whole range is below its high watermark (read_committed: its last stable offset),
+        compaction has removed the last records of the range, and the range ends. Otherwise raises
+        _NothingYet, so that the fetcher asks again."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark
@@ -449,7 +449,8 @@ class RangeFetcher:
             self._bare_since = epoch, now
         if now - self._bare_since[1] < self._patience.bare_s or self._bare_since[1] == now:
             raise _NothingYet(
-                f"the leader returned no records, although they are committed up to offset {end}"
+                f"the leader returned no records from offset {cursor.position} on, although they"
+                f" are readable up to offset {end}"
             )
         cursor.gaps.append((cursor.position, cursor.end))
         cursor.skip_to(cursor.end)
