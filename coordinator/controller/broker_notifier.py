@@ -90,8 +90,8 @@ class BrokerNotifier:
         self._to_describe.update(keys)
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Let the next `send_round` send metadata to all brokers: that of every partition with a
-        replica on one of these brokers. The partition's offline replicas have changed, because the
+        """Let the next `send_round` send all brokers the metadata of every partition with a replica
+        on one of these brokers. Such a partition's offline replicas have changed, because the
         brokers have started or ended."""
         if broker_ids:
             self._to_describe.update(

@@ -95,8 +95,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return partition -> version of its state. The partitions are those for which one of these
-        brokers has a replica, and is outside the ISR in the controller's context."""
+        """Return the state node's version of each partition that has a replica on one of these
+        brokers outside the ISR, according to the controller's context."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()
@@ -106,7 +106,8 @@ class BrokerChanges:
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
         """Record that these brokers have ended, and return the partitions with one of these brokers
-        in the ISR. A restarted broker counts as lost too: it was not in sync while it was down."""
+        in the ISR. This includes restarted brokers, because they were not in sync while they were
+        down."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

@@ -114,9 +114,9 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Record that all initial facts for the broker are pending. `full_roles`: the pending roles
-        are those of all replicas on the broker. `full_metadata`: the pending metadata describes all
-        partitions of the cluster."""
+        """Note that everything that the broker must get first is now queued. `full_roles`: the
+        queued roles are those of all replicas on the broker. `full_metadata`: the queued metadata
+        describes all partitions of the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -177,8 +177,8 @@ class PendingWork:
         return None
 
     def give_back(self, command: AnyCommand) -> None:
-        """Make `command`, which failed as a whole, pending again, except for partitions with newer
-        pending facts."""
+        """Make `command` pending again after it failed as a whole. For a partition with newer
+        pending facts, only the newer facts stay pending."""
         for item in command.partitions:
             if isinstance(command, UpdateMetadata) and isinstance(item, PartitionFacts):
                 self._metadata.setdefault(item.topic_partition, item)
@@ -191,15 +191,15 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Store `item`, the part for one partition of a LeaderAndIsr or StopReplica request,
-        because the broker refused it. `resume` makes it pending again. A newer pending command for
-        the partition replaces the stored item."""
+        """Store the refused `item`: one partition's part of a LeaderAndIsr or StopReplica request.
+        `resume` makes it pending again. A newer command for the partition replaces the stored
+        item."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Make the item that `defer` stored for that partition pending again. Do nothing if no item
-        is stored."""
+        """Make pending again what `defer` stored for the partition. Do nothing if nothing is
+        stored."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)
@@ -294,7 +294,7 @@ class BrokerSender:
 
     async def _deliver(self, command: AnyCommand, attempt: int) -> bool:
         """Send `command`. Return whether the broker answered. If it did not, the command is pending
-        again. Of many failed attempts in a row only some are logged (`_is_logged`)."""
+        again. Not every failed attempt is logged (`_is_logged`)."""
         try:
             answers = await self._send(command)
         except BrokerError as error:

@@ -117,8 +117,8 @@ def succeeded(
 def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
-    """Return the state in which the ISR has none of the followers `gone`; None if the ISR has none
-    of them already. The leader must not be one of `gone`. `now` has the other inputs."""
+    """Return the state with the followers `gone` removed from the ISR; None if none of them is in
+    the ISR. The leader must not be one of `gone`. `now` has the other inputs."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

@@ -70,8 +70,8 @@ def handover(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
 ) -> Elected | None:
     """Return a new leader for a partition whose leader is about to stop: the first assigned replica
-    that is in sync and in `live`, the live brokers that do not stop. The returned ISR excludes the
-    `leaving` brokers. Return None if there is no such replica."""
+    that is in sync and in `live`, the live brokers that are not stopping. The returned ISR excludes
+    the `leaving` brokers. Return None if there is no such replica."""
     isr = tuple(broker for broker in state.isr if broker not in leaving)
     for candidate in replicas:
         if candidate in isr and candidate in live:

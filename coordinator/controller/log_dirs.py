@@ -1,9 +1,9 @@
 """Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
 A notification names only the broker. The controller sends the broker all its roles again, and the
-broker answers KAFKA_STORAGE_ERROR for each replica in the failed directory. A broker writes the
-same notification when no directory failed: to refuse to lead with a replica, or to report that it
-removed its replica from the ISR.
+broker answers KAFKA_STORAGE_ERROR for each replica in the failed directory. A broker also writes
+this notification without a failed directory: to refuse leadership of a partition, or to report that
+it removed its replica from the ISR.
 """
 
 from __future__ import annotations

@@ -43,10 +43,9 @@ def plan_expansion(
     brokers: Sequence[Broker],
     rng: Rng,
 ) -> Replicas:
-    """Return new partition -> its replicas, for the partitions that have to be added so that the
-    topic has `count` partitions. `brokers` are the live brokers in order of their ids. `chosen`:
-    the caller's own replicas, one entry for each new partition; None: this function places the
-    replicas.
+    """Return the replicas of each partition that has to be added to give the topic `count`
+    partitions. `brokers` are the live brokers in order of their ids. `chosen`: the caller's own
+    replicas, one entry for each new partition; None: this function places the replicas.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.

@@ -1,7 +1,7 @@
 """The node /admin/reassign_partitions of Kafka's older tools. This version does not move replicas.
-The controller logs a warning and removes the request, as Kafka's controller drops partitions that
-it cannot reassign. The tool's --verify then reports a failure, and a later version does not start
-an old request."""
+The controller logs a warning and removes the request. (Kafka's controller also drops partitions
+that it cannot reassign.) The tool's --verify then reports a failure. Without the removal, a later
+version with reassignment would start the old request."""
 
 from __future__ import annotations
 

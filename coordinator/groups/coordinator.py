@@ -2,7 +2,7 @@
 (`join.py`, `sync.py`, ...) and carries out their effects.
 
 Of the group modules only this one waits: for the log, for the offset store, and for ZooKeeper's
-answer about classic consumers. Every decision and its appends run in one step of the event loop.
+answer about Kafka 0.8 consumers. Every decision and its appends run in one step of the event loop.
 """
 
 from __future__ import annotations
@@ -291,8 +291,8 @@ class GroupCoordinator:
         return [group.state for group in self._groups.values()]
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete the group and its offsets. Return NONE when the deletion is committed, else the
-        error code. After a BrokerError some of the offsets may be deleted."""
+        """Delete the group and its offsets, and wait until the deletion is replicated. Return NONE
+        or the error code. After a BrokerError some of the offsets may be deleted."""
         group = self._groups.get(group_id)
         if group is None:
             if not await self.has_offsets(group_id):
@@ -309,7 +309,7 @@ class GroupCoordinator:
             failed = [code for code in answers.values() if code is not ErrorCode.NONE]
             if failed:
                 raise BrokerError(
-                    failed[0], f"group {group_id}: not all committed offsets could be deleted"
+                    failed[0], f"not all offsets of group {group_id} could be deleted; try again"
                 )
             end = self._append_tombstone(group_id)
         except BaseException:
@@ -408,7 +408,7 @@ class GroupCoordinator:
         """Return the error code for a group's members after a record of the group was not
         committed: NOT_COORDINATOR if another broker may be their coordinator, else
         REBALANCE_IN_PROGRESS, after which they rejoin. A broker that is cut off from ZooKeeper
-        commits nothing, so its members must look for the coordinator again."""
+        commits nothing, so the members must look for the coordinator again."""
         try:
             self.context.require_current()
         except BrokerError as error:
@@ -434,8 +434,8 @@ class GroupCoordinator:
             timer.cancel()
 
     def _remember_given_out(self, group_id: str, member_id: str) -> None:
-        """Remember a member id that was sent to a client. Forget the oldest ids above PENDING_MAX,
-        so that clients cannot fill the memory by asking for ids."""
+        """Remember a member id that was sent to a client. If there are more than PENDING_MAX ids,
+        forget the oldest: clients must not fill the memory by asking for ids."""
         self._given_out[(group_id, member_id)] = None
         while len(self._given_out) > PENDING_MAX:
             oldest = next(iter(self._given_out))

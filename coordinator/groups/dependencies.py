@@ -15,8 +15,8 @@ from pybroker.metrics import GroupCounters
 
 
 class Membership(Protocol):
-    """The mirror of a shard's groups in ZooKeeper. It also finds classic consumers that are
-    registered in ZooKeeper."""
+    """The mirror of a shard's groups in ZooKeeper. It also finds classic consumers: those of Kafka
+    0.8, whose group is in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
         """Schedule the write of the group's present members to ZooKeeper. Called when a member has
@@ -29,7 +29,8 @@ class Membership(Protocol):
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         """Return NONE if a first member may join the group, else the error:
-        INCONSISTENT_GROUP_PROTOCOL if classic consumers use the group id. May raise BrokerError."""
+        INCONSISTENT_GROUP_PROTOCOL if consumers of Kafka 0.8, whose group is in ZooKeeper, use the
+        group id. May raise BrokerError."""
 
 
 class UnmirroredGroups:

@@ -19,7 +19,7 @@ from pybroker.coordinator.groups.records import RecordedGroup
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
-    """The action to store the leader's assignment. Members get their answers when it is
+    """The action to store the leader's assignment. Members get their answers when its record is
     committed."""
 
     record: RecordedGroup

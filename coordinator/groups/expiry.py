@@ -25,7 +25,7 @@ def expire(group: Group, effects: Effects) -> None:
 
 def restart_deadlines(group: Group, effects: Effects) -> None:
     """Restart the members' session timeouts, and the deadlines of the rebalance under way, at
-    `effects.now`: this broker was paused and handled no requests. Three deadlines are not
+    `effects.now`, because this broker was paused and handled no requests. Three deadlines are not
     restarted: that of a new member's first JoinGroup, that of a member id that a client has not
     used yet, and the initial delay of a group that was empty."""
     for member in group.members.values():

@@ -1,8 +1,8 @@
-"""The fence of a group coordinator: /pybroker/coordinators/<partition>.
+"""The fence of a group coordinator: the node /pybroker/coordinators/<partition>.
 
-A broker that takes over a partition writes this node, in one multi with a check that the broker is
-the leader. Every write of a coordinator checks the node's version. So from then on ZooKeeper
-refuses the writes of an earlier coordinator, including those that arrive late.
+A broker that takes over a partition takes the fence: it writes this node, in one multi with a check
+that the broker is the leader. Every write of a coordinator checks the node's version. So from then
+on ZooKeeper refuses the writes of an earlier coordinator, including those that arrive late.
 """
 
 from __future__ import annotations

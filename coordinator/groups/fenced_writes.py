@@ -132,8 +132,8 @@ class FencedWrites:
 
     async def confirm(self) -> None:
         """Wait until this broker's ZooKeeper server has applied all writes from before this call,
-        and check that the fence still belongs to this shard. So until this call no later
-        coordinator has written anything. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        and check that the fence still belongs to this shard. If so, no later coordinator had
+        written anything before this call. Raises BrokerError NOT_COORDINATOR; CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -161,8 +161,9 @@ class FencedWrites:
                 raise
             await self._look_at_fence()
             raise ConnectionLoss(
-                f"ZooKeeper refused the fence check of partition {self._shard.partition}, but the"
-                f" fence node {self._fence} has the expected version"
+                "ZooKeeper refused the fence check of"
+                f" __consumer_offsets-{self._shard.partition}, but the node {self._fence} has the"
+                " expected version"
             ) from error
 
     # ---- the task
@@ -270,9 +271,9 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether it is known that the node exists, or that it does not exist, so that a change can
-        be built without a read. A missing node outside /pybroker is not known, because other
-        clients may have created it."""
+        """Whether a change of the node can be built without a read, because it is known whether the
+        node exists. A missing node outside /pybroker is not known, because other clients may have
+        created it."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

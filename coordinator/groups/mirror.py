@@ -1,7 +1,8 @@
-"""The members of coordinated groups as nodes in the format of classic consumers: the members in
-`/consumers/<group>/ids/<member>`, and the assignment in `owners/<topic>/<partition>`. Operators and
-tools read these nodes. The broker uses them for one decision: a group has either classic consumers
-or coordinated members, never both. Each kind finds the other by its nodes.
+"""The members of coordinated groups as nodes in the format of classic consumers (those of Kafka
+0.8, whose group is in ZooKeeper): the members in `/consumers/<group>/ids/<member>`, and the
+assignment in `owners/<topic>/<partition>`. Operators and tools read these nodes. The broker uses
+them for one decision: a group has either classic consumers or coordinated members, never both. Each
+kind finds the other by its nodes.
 
 No request waits for these writes, with one exception: the first JoinGroup of an empty group waits
 for its placeholder node. Only the current coordinator writes the nodes, one group after the other.
@@ -176,7 +177,8 @@ class GroupMirror:
         except (CoordError, TimeoutError) as error:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"the classic consumers of group {group_id} cannot be read: {error!r}",
+                f"ZooKeeper does not say whether group {group_id} has consumers of Kafka 0.8; retry"
+                f" ({error!r})",
             ) from error
         if not members:
             self._shard.call_later(PLACEHOLDER_KEPT_S, lambda: self._drop_placeholder(group_id))
@@ -269,7 +271,10 @@ class GroupMirror:
         codes = await self._writes.write(changes)
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:
-            raise BrokerError(failed, f"the ZooKeeper nodes of group {group_id} cannot be written")
+            raise BrokerError(
+                failed,
+                f"the nodes of group {group_id} below /consumers cannot be written to ZooKeeper",
+            )
 
     async def _member_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         root = paths.group_members(group_id)

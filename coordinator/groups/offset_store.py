@@ -56,8 +56,8 @@ class OffsetStore(Protocol):
     async def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Store the offsets. When each offset is committed or refused, return an error code for
-        each partition. Two commits of one group take effect in the order of the calls."""
+        """Store the offsets. Wait until each offset is stored or refused, and return an error code
+        for each partition. Two commits of one group take effect in the order of the calls."""
 
     async def prepare(self, group_id: str) -> None:
         """Make the store ready for `commit_in_transaction` of this group."""
@@ -66,10 +66,10 @@ class OffsetStore(Protocol):
         self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Append the offsets to the log as part of the producer's open transaction, without
-        yielding to the event loop before the append. Return an error code for each partition when
-        the records are committed. The offsets take effect at the transaction's commit marker,
-        unless the partition has a later commit or is deleted before. Also raises BrokerError with a
-        code that concerns the producer."""
+        yielding to the event loop before the append. Wait until the in-sync replicas have the
+        records, and return an error code for each partition. The offsets take effect at the
+        transaction's commit marker, unless by then the partition has a later commit or is deleted.
+        Also raises BrokerError with a code that concerns the producer."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -79,8 +79,8 @@ class OffsetStore(Protocol):
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
         """Return partition -> committed offset, for all partitions of the group, for a report. The
-        store may return the offsets from before a commit that was just acknowledged, and need not
-        check that it still has the fence. Two calls for one group must not overlap."""
+        result may lack a commit that was just acknowledged. The store need not check that this
+        broker still coordinates the group. Two calls for one group must not overlap."""
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -93,8 +93,8 @@ class OffsetStore(Protocol):
         the transaction is open, or it is committed and the store has not applied its offsets."""
 
     def undecided_bytes(self) -> int:
-        """Return about how many bytes of memory the offsets of transactions take that are not in
-        effect yet, for all groups."""
+        """Return about how many bytes of memory all groups' offsets of transactions take while they
+        are not in effect yet."""
 
     async def group_ids(self) -> Collection[str]:
         """Return the ids of the groups of this shard that have committed offsets in this store, or

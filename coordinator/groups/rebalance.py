@@ -105,8 +105,8 @@ def joined(group: Group, member: Member) -> Joined:
 
 
 def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
-    """Answer all waiting SyncGroup requests: with `error`, or if it is NONE with the assignment of
-    the member that sent the request."""
+    """Answer all waiting SyncGroup requests with `error`. If `error` is NONE, answer each with the
+    assignment of the member that sent it."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""

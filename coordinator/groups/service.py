@@ -160,5 +160,6 @@ class _RetriableErrors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, CoordError):
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper failed: {error!r}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the group coordinator's request to ZooKeeper has failed; retry ({error!r})",
             ) from error

@@ -33,8 +33,8 @@ class TransactionalCommit:
 async def commit(
     shard: GroupCoordinator, call: TransactionalCommit
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Append the offsets to the producer's open transaction. Return an error code for each
-    partition when the records are committed. Raises BrokerError."""
+    """Append the offsets to the producer's open transaction. Wait until the in-sync replicas have
+    the records, and return an error code for each partition. Raises BrokerError."""
     producer = await shard.context.verified(call.transactional_id, call.producer)
     await shard.offsets.prepare(call.group_id)
     code = shard.may_commit(call.group_id, call.identity, call.generation, in_transaction=True)

@@ -1,8 +1,8 @@
 """The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker.
 
-When the node has a marker's offset, ZooKeeper has the offsets of each transaction up to that
-marker. A new coordinator writes the offsets of the transactions after it again. It does not write
-the earlier ones again, because later commits may have replaced them.
+ZooKeeper has the offsets of every transaction whose commit marker is at or below this log offset. A
+new coordinator writes the offsets of later transactions again. It does not write those of earlier
+transactions again, because later commits may have replaced them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the offset of the marker; None if the node does not exist, so that no marker has
-        been applied. Raises CoordError, MalformedNode."""
+        """Return the offset of the marker; None if the node does not exist, because no marker has
+        been applied yet. Raises CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -43,8 +43,8 @@ class AppliedMarker:
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
         """Return the offset to store after all markers up to `last_marker` (-1: none) have been
         applied; None if the node has that offset already. A stored offset at or above the log end
-        belongs to records that an unclean election has removed. It must be replaced: future markers
-        below it would count as applied."""
+        belongs to records that an unclean election has removed. It must be replaced, because future
+        markers below it would count as applied."""
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker
         wanted = last_marker if stored >= log_end else max(stored, last_marker)

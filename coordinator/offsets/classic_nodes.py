@@ -1,6 +1,6 @@
 """The offsets of OffsetCommit and OffsetFetch version 0. Any broker reads and writes them in the
-classic nodes, for any group, without a coordinator or a fence. Kafka 0.8.1 and every later release
-with ZooKeeper do the same."""
+nodes `/consumers/<group>/offsets`, for any group, without a coordinator or a fence. Kafka 0.8.1 and
+every later release with ZooKeeper do the same."""
 
 from __future__ import annotations
 

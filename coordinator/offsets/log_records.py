@@ -1,10 +1,10 @@
 """Finds the committed offsets of a shard by replaying the offset records in its log. The log store
-has all offsets in the log. The ZooKeeper store has only the offsets of transactions there, and
-records from a time before it stored the offsets.
+has all offsets in the log. With the ZooKeeper store, the log has only the offsets of transactions,
+and records that were written before the change to this store.
 
-A record of a transaction takes effect at the commit marker, and never if the transaction aborts.
-Among the records of one partition the one with the highest offset in the log wins, wherever the
-marker is: compaction keeps only that record.
+A record of a transaction takes effect at the commit marker, and never if the transaction aborts. Of
+several records for the same group and partition, the one with the highest log offset wins, whatever
+the order of the markers: compaction keeps only that record.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class OffsetRecord(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A committed offset, the offset of its record in the log, and that of the commit marker of its
-    transaction (-1 without a transaction)."""
+    """A committed offset, the log offset of its record, and the log offset of its transaction's
+    commit marker (-1 without a transaction)."""
 
     committed: CommittedOffset
     record_offset: int

@@ -3,10 +3,10 @@ Kafka. A fetch returns an offset only after its record is committed.
 
 Offsets are imported from ZooKeeper on two occasions. When the shard loads, it imports the offsets
 of all its groups, if the storage mark names ZooKeeper (`storage_mark.py`). At the first request of
-a group without any record, the shard imports the group's offsets, since the group may have been a
-classic group until now. A record is always newer than the node of the same offset. An import keeps
-the nodes, because classic consumers may use them. The deletion of an offset removes its node too;
-otherwise a later import would restore the offset.
+a group without any record, the shard imports the group's offsets, since until now the group may
+have had consumers of Kafka 0.8, whose offsets are in ZooKeeper. A record is always newer than the
+node of the same offset. An import keeps the nodes, because these classic consumers may use them.
+The deletion of an offset removes its node too; otherwise a later import would restore the offset.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class LoggedOffsets:
         if undecided:
             raise BrokerError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"the offsets of group {group_id} cannot be imported yet: a transaction has a"
-                f" pending offset of {undecided[0]}",
+                f"the offsets of group {group_id} cannot be imported from ZooKeeper yet, because a"
+                f" transaction that has not ended has an offset of {undecided[0]}; retry",
             )
 
     def _transaction_ended(self, ended: Ended) -> None:
@@ -168,7 +168,9 @@ class LoggedOffsets:
         consumers."""
         if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has classic consumers"
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"group {group_id} has consumers of Kafka 0.8; use another group id for offsets of"
+                " transactions, or stop these consumers",
             )
 
     async def commit_in_transaction(
@@ -315,7 +317,8 @@ class LoggedOffsets:
             if members:
                 raise BrokerError(
                     ErrorCode.NON_EMPTY_GROUP,
-                    f"group {group_id} has classic consumers: {members[:10]}",
+                    f"group {group_id} has consumers of Kafka 0.8; stop them before you delete the"
+                    f" group: {', '.join(members[:10])}",
                 )
             code = await remove_group_nodes(self._coord, self.writes, group_id)
             return dict.fromkeys(keys, code)

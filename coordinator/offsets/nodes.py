@@ -87,7 +87,8 @@ class OffsetNodes:
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of these partitions (None: of all). Raises MalformedNode if
-        a node is not a number: a missing offset would reset the consumer."""
+        a node is not a number: if its offset counted as missing, the consumer would reset its
+        position."""
         if not group_id:  # Kafka allows the empty group id; a node cannot have an empty name
             return {}
 
@@ -127,7 +128,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def all_groups(self) -> set[str]:
-        """Return every group that has nodes, coordinated or classic."""
+        """Return every group that has nodes, with or without a coordinator."""
 
         async def read() -> set[str]:
             return {paths.decode_name(name) for name in await self.children(paths.CONSUMERS)}
@@ -147,7 +148,7 @@ class OffsetNodes:
                 self._synced = generation
                 return result
         raise ConnectionLoss(
-            "the ZooKeeper session ended in every attempt before all offsets were read"
+            f"the ZooKeeper session ended in each of {READ_ATTEMPTS_MAX} attempts to read offsets"
         )
 
     async def children(self, path: str) -> list[str]:
@@ -163,9 +164,9 @@ class OffsetNodes:
     async def _existing_of(
         self, group_id: str, wanted: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return the partitions of `wanted` to read: all of them, or only those with a node if they
-        are more than UNLISTED_READS_MAX. Each read costs a request, and a client may ask for any
-        number of partitions."""
+        """Return the partitions of `wanted` that are to be read: all of them if they are at most
+        UNLISTED_READS_MAX, else only those with a node. Each read costs a request, and a client may
+        ask for any number of partitions."""
         if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)

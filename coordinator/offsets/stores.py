@@ -1,6 +1,6 @@
-"""The offset store of a shard that `offsets.storage` names, with the mirror of the group members in
-ZooKeeper, and with the removal of offsets that have expired or whose topic is deleted. All three
-begin and end with the shard."""
+"""A shard's offset store, which `offsets.storage` chooses, with the mirror of the group members in
+ZooKeeper, and the removal of offsets that have expired or whose topic is deleted. All three begin
+and end with the shard."""
 
 from __future__ import annotations
 

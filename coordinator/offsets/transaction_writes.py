@@ -106,7 +106,7 @@ class TransactionWrites:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"the offsets of a committed transaction of group {group_id} are not in ZooKeeper"
-                " yet",
+                " yet; retry",
             ) from error
 
     def _is_due(self, key: OffsetKey) -> bool:

@@ -1,6 +1,6 @@
 """The committed offsets of groups, for reports that are made again and again. A report reads only
-the nodes that have changed since the last one: ZooKeeper's watches say which. So it also has the
-offsets that tools and classic consumers write to the nodes directly."""
+the nodes that have changed since the last report, because their watches have fired. So a report
+also has the offsets that tools and classic consumers write to the nodes directly."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WATCHES_MAX: Final = 100_000
 
 
 class _Group:
-    """The known nodes of one group: path -> value, None while the node is being read. The watch of
-    a node removes it when it changes."""
+    """The known nodes of one group: path -> value, None while the node is being read. When a node
+    changes, its watch removes the entry."""
 
     __slots__ = ("children", "is_changed", "offsets", "positions")
 

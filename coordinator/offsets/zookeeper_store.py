@@ -6,9 +6,9 @@ store writes the nodes, appends tombstones for the records, and answers requests
 tombstones are committed. So each record is moved only once, even if loading is interrupted, and a
 node that is deleted afterwards is not restored.
 
-Offsets of transactions are records in the log until their transaction ends. Those of committed
-transactions are then written to nodes, too (`transaction_writes.py`); their records stay in the
-log. Loading writes them again if the transaction's commit marker is after the applied marker.
+Offsets of a transaction are records in the log until the transaction ends. If it commits, its
+offsets are then written to nodes (`transaction_writes.py`), and the records stay in the log.
+Loading writes them again if the transaction's commit marker is after the applied marker.
 
 The storage mark is a node that names the store of a shard's offsets. If the cluster is configured
 for `offsets.storage=kafka` later, `log_store.py` reads the mark and moves the offsets back.
@@ -310,7 +310,9 @@ class ZookeeperOffsets:
         members = await classic_members(self._coord, group_id)
         if members:
             raise BrokerError(
-                ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has classic consumers: {members[:10]}"
+                ErrorCode.NON_EMPTY_GROUP,
+                f"group {group_id} has consumers of Kafka 0.8; stop them before you delete the"
+                f" group: {', '.join(members[:10])}",
             )
         codes = await self._remove(group_id, await self.names(group_id))
         await remove_group_nodes(self._coord, self.writes, group_id)
@@ -396,4 +398,7 @@ def check_all(codes: Mapping[TopicPartition, ErrorCode], group_id: str) -> None:
 
 
 def unavailable(error: Exception) -> BrokerError:
-    return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"ZooKeeper does not answer: {error!r}")
+    return BrokerError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"ZooKeeper does not answer, so committed offsets are not available; retry ({error!r})",
+    )

@@ -1,10 +1,12 @@
 """One shard on the broker that leads its partition. The shard loads the log, and then serves
 requests to its coordinator until it ends.
 
-    LOADING -> SERVING          the log is replayed and committed, and the fence is taken
+    LOADING -> SERVING          the log is replayed and committed, and this broker owns the fence
     LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
-A separate task loads the shard. Afterwards all work runs in the tasks of the callers.
+Only shards of groups have a fence: a ZooKeeper node that this broker writes to become its owner
+(`groups/fence.py`). A separate task loads the shard. Afterwards all work runs in the tasks of the
+callers.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence for this broker and return the fence's version; None if the caller has to
-        try again at once. `source` is the partition's log; `token` distinguishes this shard from
-        others of the broker. Raises Superseded if another broker leads; BrokerError, CoordError or
-        MalformedNode if the caller has to try again later."""
+        """Make this broker the owner of the fence, and return the fence's version; None if the
+        caller has to try again at once. `source` is the partition's log; `token` distinguishes this
+        shard from others of the broker. Raises Superseded if another broker leads; BrokerError,
+        CoordError or MalformedNode if the caller has to try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,11 @@ class LiveShard(Generic[C]):
             # The state in memory differs from the log; the shard has to be loaded again.
             log.exception("replay failed partition=%s", self._key)
             self.resign(f"a record that was appended cannot be replayed: {error!r}")
-            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
+            raise BrokerError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"a record that was just appended to {self._key} cannot be replayed, so this broker"
+                f" loads the partition again ({error!r})",
+            ) from error
         return end
 
     async def committed(self, offset: int) -> None:

@@ -1,7 +1,7 @@
 """The loading of a shard: every record of the log is passed to the coordinator's `replay`, in
 order.
 
-A damaged batch is skipped, with an error in the log, only if no other replica may have its records.
+A damaged batch is skipped, and an error is logged, only if no other replica may have its records.
 The other batches of the partition are still loaded. If another replica may have the records, the
 broker is about to hand over leadership (`health/unhealthy_replicas.py`). Until then the shard must
 not answer requests as if the damaged batch had never existed.

@@ -133,9 +133,9 @@ class Coordinator(Protocol):
         been appended, and may not be committed yet."""
 
     async def loaded(self) -> None:
-        """Finish loading and start timers, after the log is replayed and the fence is taken.
-        Requests get COORDINATOR_LOAD_IN_PROGRESS until this call returns. After CoordError or
-        BrokerError, `loaded` is called again after a pause."""
+        """Finish loading and start timers, after the log is replayed and this broker owns the
+        fence. Requests get COORDINATOR_LOAD_IN_PROGRESS until this call returns. After CoordError
+        or BrokerError, `loaded` is called again after a pause."""
 
     def ended(self) -> None:
         """Fail all waiting callers with NOT_COORDINATOR, because the shard has ended. Further

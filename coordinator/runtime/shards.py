@@ -3,7 +3,8 @@ leader of the partition, and ends when the broker is no longer the leader.
 
 A shard continues in a new leader epoch if this broker is still the leader, for example after a
 follower died: no other broker can have changed the log. A shard that resigned is started again
-after a pause if no other broker leads. It has to take the fence before it serves.
+after a pause if no other broker leads. A shard of groups then has to take the fence again before it
+serves requests.
 """
 
 from __future__ import annotations

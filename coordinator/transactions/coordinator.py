@@ -121,7 +121,7 @@ class TransactionCoordinator:
         """Do nothing: no transaction writes to `__transaction_state`."""
 
     async def loaded(self) -> None:
-        """Complete the prepared transactions that were loaded, and start the timers.
+        """Begin to complete the prepared transactions that were loaded, and start the timers.
 
         An earlier coordinator answers verifications until its leader lease ends. So the new
         coordinator first waits until every in-sync replica follows it."""
@@ -261,8 +261,8 @@ class TransactionCoordinator:
 
     async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
         """Append the decided state and wait for its commit, or raise the decided error. While the
-        last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, except for a
-        decided error in `_OF_ANOTHER`."""
+        last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, unless the
+        decided error says that the request is from another producer (`_OF_ANOTHER`)."""
         if decided in _OF_ANOTHER:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -292,8 +292,8 @@ class TransactionCoordinator:
         except TimeoutError as error:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "the followers have not replicated the state of the transactional id "
-                f"within {transaction.timeout_ms} ms",
+                "the followers have not replicated the state of the transactional id"
+                f" {transaction.transactional_id} within {transaction.timeout_ms} ms; retry",
             ) from error
 
     def _append(self, transaction: Transaction) -> asyncio.Future[None]:
@@ -354,12 +354,13 @@ class TransactionCoordinator:
         if entry is not None and entry.is_pending:
             raise BrokerError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
-                "the followers have not replicated the previous state of the transactional id yet",
+                "the followers have not replicated the previous state of the transactional id yet;"
+                " retry",
             )
 
     def _check_not_ended(self) -> None:
         if self._has_ended:
-            raise not_coordinator("the transactional id has moved to another broker")
+            raise not_coordinator("this broker does not coordinate the transactional id any more")
 
     def _note(self, what: str, error: BrokerError) -> None:
         left_out = self._log_limit.allow(what)

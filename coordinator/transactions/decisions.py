@@ -2,8 +2,8 @@
 state of a transactional id to an error code or to the next state. None as the state means that the
 transactional id is unknown.
 
-The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request of an old epoch (KIP-360)
-aborts an open transaction, and only its repetition gets PRODUCER_FENCED.
+The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request with an old epoch (KIP-360)
+aborts an open transaction. Only when the client repeats the request does it get PRODUCER_FENCED.
 """
 
 from __future__ import annotations

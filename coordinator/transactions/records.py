@@ -147,7 +147,7 @@ def _decoded_value(data: Buffer) -> _TransactionValue:
 def _version_of(data: Buffer) -> int:
     if len(data) < _VERSION.size:
         raise MalformedInput(
-            f"a key or value of {len(data)} bytes, expected a version of 2 bytes first"
+            f"a key or value of {len(data)} bytes, expected at least the 2 bytes of its version"
         )
     version: int = _VERSION.unpack_from(data)[0]
     return version

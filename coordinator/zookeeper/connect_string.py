@@ -31,7 +31,10 @@ def parse_connect_string(text: str) -> ConnectString:
     servers, slash, rest = text.strip().partition("/")
     chroot = slash + rest.rstrip("/") if rest.rstrip("/") else ""
     if any(part in ("", ".", "..") for part in chroot.split("/")[1:]):
-        raise StartupError(f"zookeeper.connect={text}: the chroot {chroot!r} is not a valid path")
+        raise StartupError(
+            f"zookeeper.connect={text}: the chroot {chroot!r} has a part that is empty, '.' or"
+            " '..'; give a path like /kafka"
+        )
     hosts = tuple(_parse_server(text, server.strip()) for server in servers.split(","))
     return ConnectString(hosts, chroot)
 

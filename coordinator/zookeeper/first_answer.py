@@ -1,8 +1,8 @@
 """The wait for ZooKeeper's first answer: when the wait ends, and what it logs.
 
 A broker waits for zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A
-tool stops waiting when every server has refused a few connections: no ZooKeeper server listens at
-these addresses.
+tool stops waiting when every server has refused a few connections, because probably no ZooKeeper
+server listens at these addresses.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class MultiBatcher:
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
         """Apply `ops` under `checks`, with the results and errors of `multi_under`. The batcher
-        calls `is_wanted` right before each time it sends the write; if this returns False, the
+        calls `is_wanted` right before each attempt to send the write; if this returns False, the
         caller gets ConnectionLoss instead. If the caller is cancelled before its write is sent, the
         write is dropped. No write of this batcher may change the nodes of `checks`: a joint multi
         has each check once, before all writes."""
@@ -98,8 +98,8 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Request a write with the arguments of `multi`, and return the future of its results. For
-        a caller that waits for many writes without a task for each."""
+        """Request a write with the arguments of `multi`, and return the future of its results. So a
+        caller can wait for many writes without a task for each."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)

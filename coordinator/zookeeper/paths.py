@@ -190,8 +190,8 @@ def parse_partition_state(path: str) -> TopicPartition | None:
 
 
 def topic_id(topic_id: uuid.UUID) -> str:
-    """Return the path of the node that exists as long as the topic with that id. Its name is the
-    topic id in Kafka's base64 text."""
+    """Return the path of the node that exists as long as the topic with that id exists. The node's
+    name is the topic id in Kafka's base64 text."""
     return f"{TOPIC_IDS}/{encode_uuid(topic_id)}"
 
 

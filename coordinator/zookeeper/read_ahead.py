@@ -17,8 +17,8 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class ReadAheadSocket:
-    """A connected socket that reads more bytes than its caller asks for, and keeps the others for
-    the next read. One thread uses it; another one may call `pending`."""
+    """A connected socket that reads more bytes than its caller asks for, and keeps the rest for the
+    next read. Only one thread may use it, but any thread may call `pending`."""
 
     def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
         """`on_close` is called after `close`."""
@@ -58,8 +58,9 @@ def wait(
     readers: Sequence[Waitable], writers: Sequence[Waitable], timeout_s: float | None
 ) -> tuple[list[Waitable], list[Waitable]]:
     """Wait until one of the `readers` is readable or one of the `writers` is writable, at most
-    `timeout_s` seconds (None: no limit). Return both kinds. A broken connection is both. Unlike
-    with `select.select`, any number of files may be open. Raises ValueError if a socket is closed.
+    `timeout_s` seconds (None: no limit). Return both kinds. A broken connection counts as readable
+    and writable. Unlike with `select.select`, any number of files may be open. Raises ValueError if
+    a socket is closed.
     """
     poll = select.poll()
     kept = []

@@ -75,8 +75,8 @@ class ProducerIdBlock:
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
     """A classic consumer's subscription: topic or pattern -> number of streams. `pattern` is
-    static, white_list or black_list. `is_coordinated`: the node is the mirror of a coordinated
-    group's member, not a classic consumer."""
+    static, white_list or black_list. `is_coordinated`: the node mirrors a member of a coordinated
+    group, and belongs to no classic consumer."""
 
     subscription: Mapping[str, int]
     pattern: str
@@ -360,7 +360,7 @@ def _endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Endpoint:
         raise malformed(path, "LISTENER://host:port in endpoints", text)
     protocol = protocols.get(listener, listener)
     if protocol not in PROTOCOLS:
-        raise malformed(path, f"a security protocol of {', '.join(PROTOCOLS)}", protocol)
+        raise malformed(path, f"one of the security protocols {', '.join(PROTOCOLS)}", protocol)
     return Endpoint(listener, host.strip("[]"), number, protocol)
 
 

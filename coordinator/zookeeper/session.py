@@ -126,8 +126,8 @@ class KazooCoord:
         except CoordError as error:
             await self.close()
             raise StartupError(
-                f"ZooKeeper at {self._connect.servers} failed while the session was "
-                f"opened: {error!r}"
+                f"ZooKeeper at {self._connect.servers} failed while the session was opened"
+                f" ({error!r}); try again, and see the ZooKeeper server's log"
             ) from error
         except BaseException:
             await self.close()

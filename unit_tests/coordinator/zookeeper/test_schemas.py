@@ -228,7 +228,7 @@ def test_other_nodes_round_trip() -> None:
         (
             schemas.decode_broker,
             b'{"version":4,"endpoints":["A://h:1"],"listener_security_protocol_map":{"A":"B"}}',
-            "a security protocol of PLAINTEXT, SSL",
+            "one of the security protocols PLAINTEXT, SSL",
         ),
         (
             schemas.decode_broker,
