@@ -83,10 +83,11 @@ stage-check: check
 stage-simulation: simulate
 	$(BIN)/pytest $(SIMULATED) $(UNIT) --dist worksteal $(TESTS)
 
-# The same requests to our broker and to Apache's.
+# The same requests to our broker and to Apache's, and our client with both brokers.
 stage-conformance: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --stage conformance $(REAL) $(TESTS)
-	PYBROKER_TEST_BOOTSTRAP=apache $(BIN)/pytest integration_tests/conformance $(REAL) $(TESTS)
+	PYBROKER_TEST_BOOTSTRAP=apache $(BIN)/pytest integration_tests/conformance \
+	  $(wildcard integration_tests/test_own_*.py) $(REAL) $(TESTS)
 
 stage-docker: $(VENV)/.installed-test
 	$(BIN)/pytest integration_tests --stage docker $(REPORT) $(TESTS)

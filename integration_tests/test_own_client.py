@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+import pyarrow
 import pytest
 
 from integration_tests.broker import Broker
@@ -17,9 +19,10 @@ from pybroker.client import (
     Consumer,
     NewTopic,
     Producer,
+    RecordMetadata,
     TopicPartition,
 )
-from pybroker.client.errors import ResponseError
+from pybroker.client.errors import ResponseError, WouldBlock
 from pybroker.client.keywords import CompressionType
 from pybroker.errors import ErrorCode
 from unit_tests.patience import PATIENCE_S
@@ -71,6 +74,85 @@ async def test_records_are_read_as_they_were_sent(
         record = await consumer.getone()
         assert (record.offset, record.key, record.value) == (7, b"k", b"value 7")
         assert record.headers == (("h", b"1"), ("n", None))
+
+
+Send = Callable[[Producer, str, list[bytes]], Awaitable[list[RecordMetadata]]]
+
+
+async def by_send(producer: Producer, topic: str, values: list[bytes]) -> list[RecordMetadata]:
+    return [await each for each in [await producer.send(topic, value) for value in values]]
+
+
+async def by_send_nowait(
+    producer: Producer, topic: str, values: list[bytes]
+) -> list[RecordMetadata]:
+    deliveries = []
+    for value in values:
+        try:
+            deliveries.append(producer.send_nowait(topic, value))
+        except WouldBlock:
+            deliveries.append(await producer.send(topic, value))
+    return [await each for each in deliveries]
+
+
+async def by_send_many(producer: Producer, topic: str, values: list[bytes]) -> list[RecordMetadata]:
+    return await (await producer.send_many(topic, values))
+
+
+async def by_send_arrow(
+    producer: Producer, topic: str, values: list[bytes]
+) -> list[RecordMetadata]:
+    columns: dict[str, Any] = {"value": values}
+    return await (await producer.send_arrow(topic, pyarrow.record_batch(columns)))
+
+
+Found = dict[TopicPartition, dict[int, bytes | None]]
+
+
+async def by_getmany(consumer: Consumer, found: Found) -> None:
+    for key, records in (await consumer.getmany(timeout_ms=1_000)).items():
+        found.setdefault(key, {}).update((record.offset, record.value) for record in records)
+
+
+async def by_iteration(consumer: Consumer, found: Found) -> None:
+    async for record in consumer:
+        key = TopicPartition(record.topic, record.partition)
+        found.setdefault(key, {})[record.offset] = record.value
+        return
+
+
+async def by_poll_arrow(consumer: Consumer, found: Found) -> None:
+    for key, batch in (await consumer.poll_arrow(1_000)).items():
+        columns = [batch.column(name).to_pylist() for name in ("offset", "value")]
+        found.setdefault(key, {}).update(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("send", [by_send, by_send_nowait, by_send_many, by_send_arrow])
+async def test_each_way_to_send_and_to_read_agrees(
+    broker: Broker, topic: str, send: Send, codec: CompressionType
+) -> None:
+    """10,000 records in 4 partitions have the reported positions, however they are read."""
+    await make_topic(broker.bootstrap, topic, 4)
+    values = [b"%d " % number * 10 for number in range(10_000)]
+    async with Producer(broker.bootstrap, compression_type=codec, linger_ms=2) as producer:
+        reported = await send(producer, topic, values)
+    expected: Found = {}
+    for place, value in zip(reported, values, strict=True):
+        offsets = expected.setdefault(TopicPartition(topic, place.partition), {})
+        assert offsets.setdefault(place.offset, value) == value, "two records have one offset"
+    assert len(expected) == 4
+    assert all(sorted(offsets) == [*range(len(offsets))] for offsets in expected.values())
+    for take in (by_getmany, by_iteration, by_poll_arrow):
+        found: Found = {}
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Consumer(broker.bootstrap, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign(await consumer.partitions_for(topic))
+            while sum(map(len, found.values())) < len(values):
+                await take(consumer, found)
+        assert found == expected, take.__name__
 
 
 async def test_topics_are_created_described_and_deleted(broker: Broker, topic: str) -> None:

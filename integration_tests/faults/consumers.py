@@ -5,6 +5,7 @@ the log end offset of each partition repeatedly.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import defaultdict
@@ -128,7 +129,8 @@ class ConfluentReader(_Thread):
 
 
 class OurReader(_Thread):
-    """A reader with `pybroker.client.Consumer`, assigned all partitions from offset 0."""
+    """A reader with `pybroker.client.Consumer`, assigned all partitions from offset 0. It reads by
+    `getmany` and `poll_arrow` in turn."""
 
     def run(self) -> None:
         asyncio.run(self._read())
@@ -151,22 +153,42 @@ class OurReader(_Thread):
             consumer.assign(partitions)
             for partition in partitions:
                 consumer.seek(partition, 0)
+            ways = itertools.cycle((_by_getmany, _by_poll_arrow))
             while not self.stopping.is_set():
                 try:
-                    found = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
+                    found = await next(ways)(consumer)
                 except ClientError as error:
                     self.failed(str(error), lost=isinstance(error, OffsetUnavailable))
                     await asyncio.sleep(POLL_S)
                     continue
                 for partition, records in found.items():
-                    self.polled(
-                        partition.partition,
-                        [
-                            [r.offset, (r.value or b"").decode(errors="replace"), r.leader_epoch]
-                            for r in records
-                        ],
-                        consumer.high_watermark(partition) or -1,
-                    )
+                    high = consumer.high_watermark(partition) or -1
+                    self.polled(partition.partition, records, high)
+
+
+async def _by_getmany(consumer: Consumer) -> dict[OurPartition, list[list[object]]]:
+    found = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
+    return {
+        partition: [
+            [each.offset, (each.value or b"").decode(errors="replace"), each.leader_epoch]
+            for each in records
+        ]
+        for partition, records in found.items()
+    }
+
+
+async def _by_poll_arrow(consumer: Consumer) -> dict[OurPartition, list[list[object]]]:
+    """Arrow batches have no leader epochs: -1."""
+    found = await consumer.poll_arrow(int(POLL_S * 1000))
+    return {
+        partition: [
+            [offset, (value or b"").decode(errors="replace"), -1]
+            for offset, value in zip(
+                batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
+            )
+        ]
+        for partition, batch in found.items()
+    }
 
 
 class Asker(_Thread):

@@ -11,9 +11,10 @@ this. Our client reports whether a failure is definite.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -22,7 +23,7 @@ from confluent_kafka import KafkaError, Message
 
 from integration_tests.faults.settings import Settings
 from pybroker.client import Delivery, Producer
-from pybroker.client.errors import ClientError
+from pybroker.client.errors import BufferExhausted, ClientError, WouldBlock
 from pybroker.testing.history.ops import OpsLog
 from pybroker.testing.history.values import Identity, make_value
 from unit_tests.patience import PATIENCE_MS, PATIENCE_S
@@ -185,7 +186,8 @@ def _logger(settings: Settings, name: str) -> logging.Logger:
 
 
 class OurProducer:
-    """An idempotent `pybroker.client.Producer` in a thread with its own event loop."""
+    """An idempotent `pybroker.client.Producer` in a thread with its own event loop. It sends by
+    `send`, `send_nowait` and `send_many` in turn."""
 
     def __init__(self, name: str, settings: Settings, log: OpsLog) -> None:
         self._settings = settings
@@ -216,23 +218,58 @@ class OurProducer:
             metadata_max_age_ms=2_000,
             acks=1 if self._settings.leader_only else "all",
         ) as producer:
+            ways = itertools.cycle((self._send, self._send_nowait, self._send_many))
             while not self._stopping.is_set():
-                for _ in range(self._per_tick):
-                    if self._values.unanswered < UNANSWERED_MAX:
-                        await self._send(producer)
+                room = UNANSWERED_MAX - self._values.unanswered
+                values = [self._values.next() for _ in range(min(self._per_tick, room))]
+                await next(ways)(producer, values)
                 await asyncio.sleep(TICK_S)
             await producer.close(PATIENCE_S)
 
-    async def _send(self, producer: Producer) -> None:
-        partition, value = self._values.next()
-        try:
-            delivery = await producer.send(
-                self._settings.topic, value.encode(), partition=partition
-            )
-        except ClientError as error:
-            self._values.given_up(value, str(error), definite=error.definite)
-        else:
-            delivery.add_done_callback(lambda done: self._delivered(partition, value, done))
+    async def _send(self, producer: Producer, values: list[tuple[int, str]]) -> None:
+        for partition, value in values:
+            try:
+                delivery = await producer.send(
+                    self._settings.topic, value.encode(), partition=partition
+                )
+            except ClientError as error:
+                self._values.given_up(value, str(error), definite=error.definite)
+            else:
+                self._observe(partition, value, delivery)
+
+    async def _send_nowait(self, producer: Producer, values: list[tuple[int, str]]) -> None:
+        for number, (partition, value) in enumerate(values):
+            try:
+                delivery = producer.send_nowait(
+                    self._settings.topic, value.encode(), partition=partition
+                )
+            except WouldBlock:
+                await self._send(producer, values[number:])
+                return
+            except ClientError as error:
+                self._values.given_up(value, str(error), definite=error.definite)
+            else:
+                self._observe(partition, value, delivery)
+
+    async def _send_many(self, producer: Producer, values: list[tuple[int, str]]) -> None:
+        by_partition: dict[int, list[str]] = defaultdict(list)
+        for partition, value in values:
+            by_partition[partition].append(value)
+        for partition, ours in by_partition.items():
+            octets = [value.encode() for value in ours]
+            try:
+                many = await producer.send_many(self._settings.topic, octets, partition=partition)
+            except ClientError as error:
+                # The outcome of the records that were accepted before is not reported.
+                accepted = error.accepted if isinstance(error, BufferExhausted) else len(ours)
+                for number, value in enumerate(ours):
+                    self._values.given_up(value, str(error), definite=number >= accepted)
+            else:
+                for value, delivery in zip(ours, many, strict=True):
+                    self._observe(partition, value, delivery)
+
+    def _observe(self, partition: int, value: str, delivery: Delivery) -> None:
+        delivery.add_done_callback(lambda done: self._delivered(partition, value, done))
 
     def _delivered(self, partition: int, value: str, done: Delivery) -> None:
         error = done.exception()
