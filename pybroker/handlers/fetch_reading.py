@@ -36,7 +36,7 @@ from pybroker.wire.messages.fetch import (
 log = logging.getLogger(__name__)
 
 # The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
-_FETCH: Final = NEEDED["Fetch, except in the two cases below"]
+_FETCH: Final = NEEDED["Fetch, except the kinds in the rows COMMITTED and ALL"]
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer after UpdateMetadata named a later leader"]
 TURN_PARTITIONS_MAX: Final = 500

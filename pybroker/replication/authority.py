@@ -41,7 +41,7 @@ class Authority(enum.IntEnum):
 
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
-        "Fetch, except in the two cases below": Authority.READ,
+        "Fetch, except the kinds in the rows COMMITTED and ALL": Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
@@ -65,8 +65,8 @@ SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
         Authority.READ: "this broker has read in ZooKeeper that another broker leads {} now",
         Authority.COMMITTED: "ZooKeeper has not confirmed this broker's session lately, so {} may"
         " have another leader",
-        Authority.ALONE: "within replica.lag.time.max.ms an in-sync replica of {} has not fetched,"
-        " and ZooKeeper has not confirmed the leader",
+        Authority.ALONE: "for replica.lag.time.max.ms an in-sync replica of {} has sent no fetch,"
+        " and ZooKeeper has not confirmed that this broker leads",
         Authority.CONFIRMED: "this broker has asked the controller for another leader of {}, and"
         " the controller may have elected it",
     }

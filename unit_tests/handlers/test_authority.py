@@ -93,7 +93,7 @@ OF_THE_LEASE = "OffsetCommit"
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
-    "Fetch, except in the two cases below": [fetch(0)],
+    "Fetch, except the kinds in the rows COMMITTED and ALL": [fetch(0)],
     "ListOffsets of the log start or of a timestamp in the log": [
         list_offsets(-2),
         list_offsets(NOW_MS - 1),
