@@ -175,8 +175,8 @@ class Appender:
     async def append_many(
         self, bulk: BulkAppend, partition: int | None, give_way: Callable[[], Awaitable[None]]
     ) -> None:
-        """Append all records of `bulk`, to `partition` or with None each to the partition that its
-        route chooses. Call `give_way` after each piece."""
+        """Append all records of `bulk` to `partition`. If it is None, append each to the partition
+        that the topic's route chooses. Call `give_way` after each piece."""
         self._check_running()
         number = None if self._transactions is None else self._transactions.check_open("send_many")
         self.use(bulk.topic)

@@ -113,8 +113,8 @@ class BulkAppend:
     def _next_buffer(
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
-        """Return the buffer of the last batch of a partition, or of a new batch if the buffer
-        `full` belongs to the last batch."""
+        """Return the buffer of the last batch of a partition. Begin a new batch if the last one is
+        full or closed, or has the buffer `full`."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

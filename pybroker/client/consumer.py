@@ -143,9 +143,9 @@ class Consumer:
         on_lost: Callback | None = None,
     ) -> None:
         """Subscribe to these topics, or to all topics whose full name matches the pattern. The next
-        call that reads joins the group. Rebalances call either the methods of `listener` or the
-        callbacks, which stand for the methods of `RebalanceListener`. A later call replaces topics
-        and callbacks. Raises SubscriptionConflict, and ValueError unless exactly one of topics and
+        call that reads joins the group. A rebalance calls the methods of `listener`, or the
+        callbacks that are given instead of these methods. A later call replaces topics and
+        callbacks. Raises SubscriptionConflict, and ValueError unless exactly one of topics and
         pattern is given, or if both a listener and a callback are given."""
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         if listener is not None:

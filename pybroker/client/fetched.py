@@ -34,7 +34,7 @@ class FetchedData:
     position: int = 0
     """The byte position of the next batch."""
     decoded_from: int = 0
-    """The byte position of the batch that was decoded last, and below, its base offset."""
+    """The byte position of the batch that was decoded last. `decoded_base` is its base offset."""
     decoded_base: int = OFFSET_END
 
     @property

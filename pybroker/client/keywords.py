@@ -47,8 +47,8 @@ class ClientKeywords(TypedDict, total=False):
     """The maximum backoff after failed requests. Default: 1000."""
 
     leaderless_timeout_ms: int
-    """Fail a read or an admin call whose partition has no leader for this time; 0: keep waiting; a
-    producer goes by delivery.timeout.ms instead. Default: 0."""
+    """A read or an admin call fails after its partition has had no leader for this time; 0 means no
+    such limit; for records of a producer, delivery.timeout.ms applies instead. Default: 0."""
 
     metadata_max_age_ms: int
     """Refresh metadata at least this often. Default: 300000."""
@@ -98,10 +98,11 @@ class ProducerKeywords(ClientKeywords, total=False):
     """The maximum number of requests in flight to a broker. Default: 5."""
 
     metadata_max_idle_ms: int
-    """Drop a topic without records for this time from metadata requests. Default: 300000."""
+    """Omit a topic from metadata requests if no record was sent to it for this time. Default:
+    300000."""
 
     transactional_id: str | None
-    """The id of a producer that sends in transactions, the same after a restart."""
+    """The id of a transactional producer, which must be the same after a restart."""
 
     transaction_timeout_ms: int
     """The time after which the coordinator aborts an open transaction. Default: 60000."""
@@ -161,7 +162,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
     """The interval of automatic commits. Default: 5000."""
 
     exclude_internal_topics: bool
-    """Whether patterns do not match internal topics. Default: True."""
+    """Whether internal topics are excluded from patterns. Default: True."""
 
     client_rack: str
     """The rack of the consumer, for the assignor."""

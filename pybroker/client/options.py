@@ -176,8 +176,8 @@ class ClientOptions:
     leaderless_timeout_ms: int = _option(
         0,
         _whole(0),
-        "fail a read or an admin call whose partition has no leader for this time; 0: keep waiting;"
-        " a producer goes by delivery.timeout.ms instead",
+        "a read or an admin call fails after its partition has had no leader for this time; 0 means"
+        " no such limit; for records of a producer, delivery.timeout.ms applies instead",
     )
     metadata_max_age_ms: int = _option(300_000, _whole(1), "refresh metadata at least this often")
     receive_message_max_bytes: int = _option(
@@ -225,10 +225,12 @@ class ProducerOptions(ClientOptions):
         5, _whole(1), "the maximum number of requests in flight to a broker"
     )
     metadata_max_idle_ms: int = _option(
-        300_000, _whole(5_000), "drop a topic without records for this time from metadata requests"
+        300_000,
+        _whole(5_000),
+        "omit a topic from metadata requests if no record was sent to it for this time",
     )
     transactional_id: str | None = _option(
-        None, NAME, "the id of a producer that sends in transactions, the same after a restart"
+        None, NAME, "the id of a transactional producer, which must be the same after a restart"
     )
     transaction_timeout_ms: int = _option(
         60_000, _whole(1), "the time after which the coordinator aborts an open transaction"
@@ -284,7 +286,7 @@ class ConsumerOptions(ClientOptions):
     enable_auto_commit: bool = _option(True, FLAG, "commit positions automatically while reading")
     auto_commit_interval_ms: int = _option(5_000, _whole(0), "the interval of automatic commits")
     exclude_internal_topics: bool = _option(
-        True, FLAG, "whether patterns do not match internal topics"
+        True, FLAG, "whether internal topics are excluded from patterns"
     )
     client_rack: str = _option("", TEXT, "the rack of the consumer, for the assignor")
     check_crcs: bool = _option(True, FLAG, "whether to verify the checksum of each batch")

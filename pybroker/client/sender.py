@@ -77,7 +77,7 @@ class Sender:
         if transactions is not None:
             self._identity = transactions.identity
         self._numbered = (-1, -1)
-        """The producer id and epoch of the sequence numbers, with transactions."""
+        """With transactions, the producer id and epoch to which the sequence numbers belong."""
         self._adding: asyncio.Task[None] | None = None
         self._identifying: asyncio.Task[None] | None = None
         self._in_flight: dict[int, int] = {}

@@ -112,8 +112,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Create topics, or only check the request with `validate_only`. Return one result for each
-        topic. Raises ClientError if the controller does not answer."""
+        """Create topics. With `validate_only`, the controller only checks the request. Return one
+        result for each topic. Raises ClientError if the controller does not answer."""
         return await admin_topics.create_topics(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )

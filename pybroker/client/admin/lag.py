@@ -48,11 +48,12 @@ Position = tuple[TopicPartition, int]
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `records` counts offsets from `committed` to `end_offset`, the high watermark; `stable_records`
-    to `last_stable_offset`, where a read_committed consumer stops. `bytes` is estimated from the
-    size of the leader's log. `seconds` is the age of the oldest unread record, 0.0 if all records
-    are read. `bytes` and `seconds` are None if they are unknown. No lag is negative. With an
-    `error` only `committed` is known: the other offsets are -1, and the lag is None.
+    `records` counts the offsets from `committed` to `end_offset`, the high watermark.
+    `stable_records` counts them to `last_stable_offset`, where a read_committed consumer stops.
+    `bytes` is estimated from the size of the leader's log. `seconds` is the age of the oldest
+    unread record, 0.0 if all records are read. `bytes` and `seconds` are None if they are unknown.
+    No lag is negative. With an `error` only `committed` is known: the other offsets are -1, and the
+    lag is None.
     """
 
     committed: int

@@ -26,7 +26,7 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 HIGH_WATERMARK: Final = -1
-"""The offset that means the high watermark: all committed records are deleted."""
+"""The offset that means the high watermark: all records below it are deleted."""
 
 
 @dataclass(frozen=True, slots=True)

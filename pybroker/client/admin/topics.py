@@ -79,8 +79,8 @@ class TopicResult:
 async def create_topics(
     calls: Calls, topics: Iterable[NewTopic], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Create the topics, or only check the request with `validate_only`. Return one result for each
-    topic. Raises ClientError if the controller does not answer."""
+    """Create the topics. With `validate_only`, the controller only checks the request. Return one
+    result for each topic. Raises ClientError if the controller does not answer."""
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),
@@ -128,8 +128,9 @@ async def delete_topics(
 async def create_partitions(
     calls: Calls, topics: Iterable[NewPartitions], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Raise the partition counts of the topics, or only check the request with `validate_only`.
-    Return one result for each topic. Raises ClientError if the controller does not answer."""
+    """Raise the partition counts of the topics. With `validate_only`, the controller only checks
+    the request. Return one result for each topic. Raises ClientError if the controller does not
+    answer."""
     request = CreatePartitionsRequest(
         topics=[_growing(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),

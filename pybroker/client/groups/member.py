@@ -483,6 +483,7 @@ class Membership:
     def _broken(self, error: BaseException) -> None:
         """End the membership with an error, because its background task has failed by a defect of
         the client. Otherwise the application would wait forever."""
-        failure = Closed(f"group {self._link.key}: the membership failed ({error!r})")
+        text = f"group {self._link.key}: a defect of the client ended the membership: {error!r}"
+        failure = Closed(text)
         failure.__cause__ = error
         self._fail(failure)

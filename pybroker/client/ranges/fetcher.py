@@ -69,8 +69,8 @@ class Patience:
     """The maximum time for which a batch stays damaged. The leader of a damaged log resigns if
     another replica can lead."""
     bare_s: float = 2.0
-    """The maximum time for which the leader returns no batch although it reports all offsets of the
-    range as committed."""
+    """The maximum time for which the leader returns no batch although the whole range is
+    readable."""
 
     def of(self, reason: RangeFault) -> float:
         known = {
@@ -127,8 +127,8 @@ class RangeFetcher:
         self._checked_epoch: int | None = None
         """The leader epoch of the last successful validity check."""
         self._bare_since: tuple[int, float] | None = None
-        """The leader epoch, and the time since when the leader returns no batch although it reports
-        all offsets of the range as committed. None after any other response."""
+        """The leader epoch, and the time since when the leader returns no batch although the whole
+        range is readable. None after any other response."""
         self._bytes_read = 0
         self._check = CountCheck(wanted.counts)
 
@@ -307,8 +307,8 @@ class RangeFetcher:
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
         """Shorten the range to `end`, the end offset of its leader epoch, because an unclean
-        election truncated the rest. The rest counts as lost. Raises `fault` if the data loss must
-        fail the reading or records of the rest were delivered."""
+        election truncated the rest. The rest counts as lost. Raises `fault` with
+        `fail_on_data_loss`, or if records of the rest were delivered already."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # the range was shortened before

@@ -65,8 +65,8 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 Wait = Callable[[], Awaitable[None]]
 
 CONCURRENT_PAUSE_S: Final = 0.02
-"""The pause after error 51, as in the Java client: the markers of the transaction before need a
-few milliseconds."""
+"""The pause after CONCURRENT_TRANSACTIONS, as in the Java client: the markers of the previous
+transaction need a few milliseconds."""
 REQUEST_S_MIN: Final = 0.001
 
 
@@ -105,7 +105,7 @@ class TransactionManager:
         """Whether the coordinator does not know the producer id, so that EndTxn is refused."""
         self._commit_sent = False
         self._in_doubt = False
-        """Whether a request to end the transaction may have been processed without an answer."""
+        """Whether a request to end the transaction got no answer, and may have been processed."""
         self._link = CoordinatorLink(cluster, transactional_id, TRANSACTION_KEY)
         self._group_links: dict[str, CoordinatorLink] = {}
         self._calls = asyncio.Lock()
