@@ -61,8 +61,8 @@ else:
         )
 
 SLICE_BYTES: Final = 65_536
-"""A record whose fields were not looked at keeps at most this number of encoded bytes in memory, or
-its own bytes if it is larger."""
+"""A record whose fields were not read keeps at most this number of encoded bytes in memory, or its
+own bytes if it is larger."""
 
 
 class Reader(Protocol):

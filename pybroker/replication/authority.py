@@ -21,7 +21,7 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """The level of a replica's authority, in ascending order; each level includes those below it.
+    """The levels of a replica's authority, in ascending order. Each level includes those below it.
     The ZooKeeper lease of a broker limits the authority of its replicas. A lease has one of the
     levels NOTHING, COMMITTED and ALL."""
 

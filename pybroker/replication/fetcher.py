@@ -142,8 +142,8 @@ class Fetcher:
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._cut: asyncio.Timeout | None = None
-        """The time limit of the fetch under way. It has no limit until partitions are added, which
-        the fetch does not include."""
+        """The time limit of the fetch under way. There is none until partitions are added that this
+        fetch does not include."""
         self._wake = asyncio.Event()
         self._syncing = False
         """Whether the fetcher has appended records that are not durable yet."""

@@ -90,8 +90,8 @@ class Follower:
         return self._followed_s
 
     def end_session(self, session: SessionRequests) -> None:
-        """End the counting of this session's requests as fetches. The last request so far stays the
-        follower's last fetch from the leader's log end."""
+        """From now on count no request of this session as a fetch. The session's last request so
+        far remains the follower's last fetch from the leader's log end."""
         if self.session is session:
             self._followed_s = self.followed_s
             self.fetched_s = max(self.fetched_s, session.last_s)
@@ -154,8 +154,8 @@ class LeaderState:
     followers: dict[int, Follower]
     _found_s: float
     """The last time at which the state node is known to have had the content in `facts`. At first
-    this is the time of the controller's command: if the controller had already elected another
-    leader, its next command reports the election."""
+    this is the time of the controller's command. If the controller has elected another leader
+    since, its next command reports the election."""
     _proposed_s: float = -math.inf
     """The time at which the pending change was proposed."""
     pending: IsrChange | None = None

@@ -69,8 +69,8 @@ class TransactionVerification:
     def begin(
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard for a batch of the producer that begins with `sequence`. The guard has
-        to be confirmed unless it is None (the transaction is open here) or EXEMPT."""
+        """Return the guard for a batch that begins with `sequence`. The guard has to be confirmed
+        unless it is None (the transaction is open here) or EXEMPT."""
         if not self._is_enabled():
             return EXEMPT
         return partition.log.producers.verification(

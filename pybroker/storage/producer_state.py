@@ -278,8 +278,8 @@ class ProducerState:
         that the batch completed, or None. `marker` is the transaction marker in the batch, if it
         has one.
 
-        `seen_ms` is the wall-clock time of the append, from which the producer counts as idle. The
-        timestamps of the records may be years old."""
+        `seen_ms` is the wall-clock time of the append. The producer's idle time counts from it,
+        because the timestamps of the records may be years old."""
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
         if entry is None:

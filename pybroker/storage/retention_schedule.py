@@ -15,8 +15,8 @@ from pybroker.storage.log_changes import ChangeReader
 from pybroker.storage.log_config import UNLIMITED
 
 LOOK_MS_MAX: Final = 3_600_000
-"""Retention looks at each log at least this often: at the age of producer ids, whose limit may have
-changed, and at logs whose note was lost."""
+"""Retention looks at each log at least this often, even without a note. So it removes idle
+producers, whose time limit may have changed, and finds logs whose note was lost."""
 
 
 class RetentionSchedule:

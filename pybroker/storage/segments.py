@@ -66,8 +66,8 @@ class Segments:
         self._swap = threading.Lock()
         """Held while the tuple of segments is replaced."""
         self._files = threading.Lock()
-        """Held during truncations, replacements and the close of the files, of which each excludes
-        the others."""
+        """Held during a truncation, a replacement and the close of the files, so that only one of
+        these runs at a time."""
         self._is_released = False
         self.generation = 0
         """Grows with each truncation."""

@@ -60,8 +60,8 @@ class StepAside:
         topic or the state node does not exist, or a node is malformed. `reason` appears in the log
         line.
 
-        `raises`: the same multi raises the broker's incarnation. A fetch that was sent for the old
-        log then cannot add the replica to the ISR again.
+        If `raises` is True, the same multi increases the broker's incarnation. A fetch that was
+        sent for the old log then cannot add the replica to the ISR again.
 
         After a concurrent change or a lost reply, the call reads and writes again. Raises
         CoordError if all attempts fail."""
