@@ -55,7 +55,7 @@ def api_label(key: ApiKey) -> str:
 
 
 def meters(rooms: Rooms) -> Iterator[tuple[str, TimeMeter]]:
-    """Yield, for each metric that counts durations, a unique name and its meter."""
+    """Yield a unique name and the meter of each metric that counts durations."""
     for attribute in families_of(Metrics):
         meter = getattr(rooms.metrics, attribute)
         if isinstance(meter, TimeMeter):

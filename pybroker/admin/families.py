@@ -40,8 +40,7 @@ _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 @dataclass(frozen=True)
 class Sight:
-    """The state of a broker at one moment, from which the functions of the rows read their
-    values."""
+    """The state of a broker at one moment. The functions of the rows read their values from it."""
 
     rooms: Rooms
     picture: Picture
@@ -77,8 +76,9 @@ class PartitionFact(NamedTuple):
 
 
 class LogFact(NamedTuple):
-    """A metric family with one line for each log of this broker, or, with `of_leaders`, only for
-    the logs of partitions that it leads. The function returns the value of a log."""
+    """A metric family with one line for each log of this broker. If `of_leaders` is True, only the
+    logs of partitions that this broker leads have a line. The function returns the value of a
+    log."""
 
     family: Family
     value: Callable[[LogRow], int]

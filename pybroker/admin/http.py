@@ -1,7 +1,8 @@
 """The HTTP server of a broker: its paths, the page of each path, and the limits of connections.
 
-Only this module imports aiohttp, so `service.py` imports this module late. The server closes each
-connection after one request, because health checks and scrapers send only one.
+Only this module imports aiohttp. `service.py` imports this module late, because that import is
+slow. The server closes each connection after one request, because health checks and scrapers send
+only one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The load and the delay of the event loop, and the distribution of durations in the last minute.
 
-The broker has no request handler threads. In place of their idle ratio in Kafka, it measures the
-idle ratio of the event loop's thread: the share of time in which the thread uses no CPU.
+Kafka measures the idle ratio of its request handler threads. This broker has no such threads. It
+measures the idle ratio of the event loop's thread instead: the share of time in which the thread
+uses no CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LoopWatch:
 
     def __init__(self, meters: Meters) -> None:
         """Create a measurement that has not started. `meters` returns the metrics whose durations
-        of the last minute are stored: for each one a unique name, and its meter."""
+        of the last minute are stored, each as a unique name and a meter."""
         self.lag = TimeMeter()
         self._meters = meters
         self._timer: asyncio.TimerHandle | None = None
@@ -60,8 +61,8 @@ class LoopWatch:
         return min(max(1.0 - (time.thread_time() - used) / elapsed, 0.0), 1.0)
 
     def recent(self, name: str, meter: TimeMeter) -> Buckets:
-        """Return the durations that `meter`, which has the name `name`, has counted in the last
-        minute: the number of durations in each bucket."""
+        """Return the durations that `meter` has counted in the last minute, as the number of
+        durations in each bucket. `name` is the unique name of the meter."""
         before = self._past[0].get(name, {})
         counted = {
             bucket: count - before.get(bucket, 0) for bucket, count in meter.buckets.copy().items()

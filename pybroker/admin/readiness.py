@@ -98,15 +98,16 @@ async def _replica_faults(rooms: Rooms) -> str:
 
 
 def _named(faulty: Sequence[str]) -> str:
-    """Return the reason that names the first of these partitions; empty if there are none."""
+    """Return the reason as text: the first of these faulty partitions, and how many more there are.
+    Return an empty text if there are none."""
     more = f" and {len(faulty) - _NAMED_MAX} more" if len(faulty) > _NAMED_MAX else ""
     return "; ".join(faulty[:_NAMED_MAX]) + more
 
 
 async def _transaction_faults(rooms: Rooms) -> str:
-    """Return the reason that names the partitions whose last stable offset has been held back by a
-    transaction for longer than transaction.max.timeout.ms. The transaction is hanging, because its
-    coordinator would have aborted it. read_committed consumers wait until an operator aborts
+    """Return the reason that names the partitions with a hanging transaction: one that has held
+    back the last stable offset for longer than transaction.max.timeout.ms, after which its
+    coordinator should have aborted it. read_committed consumers wait until an operator aborts
     it."""
     limit_ms = rooms.layers().current.transaction_max_timeout_ms
     now_ms = rooms.replicas.clock.wall_ms()

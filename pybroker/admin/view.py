@@ -77,8 +77,8 @@ class TransactionNumbers:
 
 @dataclass(slots=True)
 class SessionWatch:
-    """The state of the broker's ZooKeeper session, and counters of its losses. `heard` is the
-    listener of session events. A broker starts with a connected session."""
+    """The state of the broker's ZooKeeper session, and counters of lost connections and sessions.
+    `heard` receives the events of the session. A broker starts with a connected session."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(

@@ -58,8 +58,8 @@ def loggers() -> list[str]:
 
 
 def levels() -> dict[str, str]:
-    """Return logger -> name of the level in force. A logger without a level of its own has the
-    level of its nearest parent that has one."""
+    """Return the name of the level in force for each logger. A logger without a level of its own
+    has the level of its nearest parent that has one."""
     return {name: level_name(_logger(name).getEffectiveLevel()) for name in loggers()}
 
 

@@ -104,7 +104,8 @@ def _configure(path: str) -> None:
             error,
         )
         raise StartupError(
-            f"pybroker.log.config={path} cannot be used: {error!r}; "
+            f"pybroker.log.config={path} cannot be used: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}; "
             "expected a file in the format of config/logging.ini"
         ) from error
 
@@ -188,8 +189,9 @@ def _cut(text: str, chars_max: int) -> str:
 
 
 class _Complaining:
-    """A log handler for a destination that may fail. If lines cannot be written, it reports that on
-    standard error at most once a minute, and the broker continues."""
+    """A log handler whose destination may fail, for example a full disk. If lines cannot be
+    written, the handler reports that on standard error at most once a minute, and the broker
+    continues."""
 
     _complained_at = -_COMPLAINT_INTERVAL_S
 
@@ -209,10 +211,10 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False, which drops the line, for an INFO line of the logger STATE_CHANGE. Such a
-        line is about a single partition: state-change.log has it, and standard output has one line
-        for the whole command of the controller. If the level of that logger is DEBUG, return
-        True."""
+        """Return False, which drops the line, if it is an INFO line of the logger STATE_CHANGE and
+        the level of that logger is not DEBUG. Such a line is about a single partition:
+        state-change.log has it. Standard output has one line for the whole command of the
+        controller."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

@@ -1,8 +1,7 @@
-"""A limit on log lines that a peer can cause: a hostile peer that causes a line with each
-connection must not fill the disk.
+"""A limit on log lines that a peer can cause: a hostile peer, which may cause a line with each
+connection, must not fill the disk.
 
-Before it logs, the caller asks whether it may. The next allowed line says how many lines have been
-left out.
+The caller asks before it logs a line. The next allowed line says how many lines have been left out.
 """
 
 from __future__ import annotations
