@@ -1,1 +1,2 @@
-"""A broker's components put together, and the broker's start, registration and stop."""
+"""One broker: creates its components, starts and stops them, and registers the broker in
+ZooKeeper."""

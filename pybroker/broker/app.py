@@ -72,8 +72,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise, given a
-    configuration. The broker calls `lost` with the reason when it has to end by itself."""
+    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise with a
+    given configuration. The broker calls `lost` with the reason when it has to end by itself."""
 
     def __init__(
         self,
@@ -146,9 +146,8 @@ class BrokerApp:
         try:
             existing = await self._join(sockets)
         except (CoordError, MalformedNode) as error:
-            raise StartupError(
-                f"broker {self._broker.id} cannot register in ZooKeeper: {error!r}"
-            ) from error
+            text = f"broker {self._broker.id} cannot register in ZooKeeper: {type(error).__name__}"
+            raise StartupError(f"{text}: {error}") from error
         await self._start_services()
         await wait_for_cluster(self.metadata, self.controller, self._broker.id)
         await wait_for_topics(self.metadata, self._env.coord, existing)
@@ -343,8 +342,8 @@ class BrokerApp:
 
     def _incarnation(self) -> int:
         """Return this broker's incarnation, or -1 until the controller has sent the roles after the
-        current registration. With -1 no fetch is sent: a log of this broker may belong to a deleted
-        topic, and must not count as in sync in the recreated topic."""
+        current registration. With -1 no fetch is sent, so the log of a deleted topic cannot count
+        as in sync in a recreated topic."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1

@@ -1,10 +1,10 @@
 """Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
 partitions.
 
-The cluster is correct without a controlled shutdown, since a broker may die at any time. But
-clients would have to wait until the controller notices that the broker has ended. The number of
-attempts and the time of each one are limited. The broker stops asking if no other broker is live,
-or if it has no connection to ZooKeeper.
+Without a controlled shutdown no record is lost, since a broker may die at any time. But clients
+would have to wait until the controller notices that the broker has ended. The number of attempts
+and the time of each one are limited. The broker stops asking if no other broker is live, or if it
+has no connection to ZooKeeper.
 """
 
 from __future__ import annotations

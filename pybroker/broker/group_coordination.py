@@ -1,5 +1,6 @@
-"""The group coordinators of a broker: the shards of `__consumer_offsets` (one for each of its
-partitions that this broker leads), their logs, their fences in ZooKeeper, and the topic itself.
+"""The group coordinators of a broker. This broker runs one shard for each partition of
+`__consumer_offsets` that it leads. The module connects each shard with its log and with its fence
+in ZooKeeper, and creates the topic.
 
 Committed offsets are written in a ZooKeeper session of their own, so that a flood of commits does
 not delay the broker's other writes, such as changes of an ISR.
@@ -118,8 +119,9 @@ class GroupCoordination:
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
-        """Return for the metrics how many groups are in each state, how many shards this broker
-        serves, how many it is loading, and the longest and mean time of loading a shard."""
+        """Return the numbers of the metrics: how many groups are in each state, how many shards
+        this broker serves, how many it is loading, and the longest and mean time of loading a
+        shard."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -130,11 +132,11 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__consumer_offsets`, unless it is known. Then take the
-        fence of the shard whose log is `source`: store in ZooKeeper that this broker, in the log's
-        leader epoch and with `token`, coordinates the shard. From then on the writes of an earlier
-        coordinator fail. Return the version of the fence's node, or None if the caller has to try
-        again."""
+        """Read the partition count of `__consumer_offsets`, unless it is known. Then take the fence
+        of the shard whose log is `source`: write to the fence's node in ZooKeeper that this broker
+        coordinates the shard, in the log's leader epoch and with `token`. From then on the writes
+        of an earlier coordinator fail. Return the version of the node, or None if the caller has to
+        try again."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:

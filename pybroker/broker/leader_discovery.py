@@ -2,11 +2,11 @@
 broker leads each partition.
 
 When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-Without leader discovery that broker would tell clients forever that it is the leader, and some
-clients may reach no other broker. So it sends Metadata requests to the brokers that it still
-reaches. Their answers update its metadata, and it stops accepting records for a partition that has
-a later leader. The answers never change its roles or its logs. Leader epochs only grow, so an
-answer with a later leader epoch than the broker's own is newer; an answer with an earlier one is
+Without leader discovery the broker would tell clients forever that it is the leader, and some
+clients may reach no other broker. So the broker sends Metadata requests to the brokers that it
+still reaches. Their answers update its metadata, and it stops accepting records for a partition
+that has a later leader. The answers never change its roles or its logs. Leader epochs only grow, so
+an answer with a later leader epoch than the broker's own is newer; an answer with an earlier one is
 ignored.
 """
 
@@ -52,7 +52,8 @@ OSError."""
 
 class LeaderDiscovery:
     """Asks other brokers for the current leaders, between `start` and `stop`, while this broker
-    gets no answers from ZooKeeper. The ZooKeeper lease calls `changed`, at any time."""
+    gets no answers from ZooKeeper. The ZooKeeper lease calls `changed` whenever its level
+    changes."""
 
     def __init__(
         self,
@@ -84,8 +85,8 @@ class LeaderDiscovery:
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """Begin to ask other brokers, or stop asking if `lease` is ALL. ALL means that this broker
-        gets answers from ZooKeeper, so that the controller sends it every change."""
+        """If `lease` is ALL, stop asking other brokers; otherwise begin to ask them. With ALL this
+        broker's ZooKeeper session is alive, and the controller sends it every change."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -104,8 +105,8 @@ class LeaderDiscovery:
 
     async def _round(self) -> float:
         """Ask one broker about all topics, in several requests. If that broker does not answer a
-        request, send this request and the following ones to the next broker. Return the sum of the
-        times (s) from each request to its answer, without the requests that got no answer."""
+        request, send this request and the following ones to the next broker. Return the total time
+        (s) that the answered requests took."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
@@ -156,10 +157,10 @@ class LeaderDiscovery:
     def _mark_if_replaced(
         self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
     ) -> bool:
-        """Compare `leader_epoch`, from another broker's answer, with that of the local replica. If
-        the local replica leads in an earlier epoch, it has been replaced as the leader: make it
-        accept no more records and return True. Otherwise return False, also if the local replica
-        belongs to a topic of the same name with another id."""
+        """Compare `leader_epoch`, from another broker's answer, with the leader epoch of the local
+        replica. If the local replica leads in an earlier epoch, it has been replaced as the leader:
+        make it accept no more records and return True. Otherwise return False. Also return False if
+        the local replica belongs to a topic of the same name with another id."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (

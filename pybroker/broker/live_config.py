@@ -2,8 +2,8 @@
 ZooKeeper.
 
 `LiveConfig` follows the changes in ZooKeeper and passes them to the broker's components. The
-handlers read and change configurations through it. Whether a change is allowed is decided by the
-handlers and by `layered_config.py`.
+handlers read and change configurations through it. The handlers and `layered_config.py` decide
+whether a change is allowed.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class LiveConfig:
     # reads and changes of requests
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """Return the values (option -> text) that ZooKeeper has for a topic, a broker or all
-        brokers. Raise MalformedNode or CoordError."""
+        """Return the values (option -> text) that ZooKeeper has for a topic, for one broker, or for
+        all brokers together. Raise MalformedNode or CoordError."""
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
@@ -115,8 +115,8 @@ class LiveConfig:
 
     async def _refresh(self, entity: ConfigEntity) -> None:
         """Apply a change that this broker has just written to ZooKeeper, so that the change is in
-        force when its request is answered. If that fails or takes too long, log that. The broker
-        then applies the change later."""
+        force when its request is answered. If that fails or takes too long, log it: the broker
+        applies the change later."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])

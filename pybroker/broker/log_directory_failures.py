@@ -1,6 +1,6 @@
 """Failures of log directories: the broker notifies the controller when a log directory fails. At
-its start, the broker compares its log directories with ZooKeeper, to find replicas that may lack
-records."""
+its start, the broker compares the logs in its directories with the assignments in ZooKeeper, to
+find replicas that may lack records."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """The operator has accepted that some replicas of this broker lost records. Return these
-    replicas: partition -> the replica's present log end offset and its checkpointed high watermark.
-    Both are 0 if the log does not exist. The lost records were in a lost log directory, or in or
-    after a corrupt range of the log. If such a replica were elected, its followers would truncate
+    """Return the replicas of this broker whose loss of records the operator has accepted. The lost
+    records were in a lost log directory, or in or after a corrupt range of the log. The result maps
+    the partition to the replica's present log end offset and its checkpointed high watermark; both
+    are 0 if the log does not exist. If such a replica were elected, its followers would truncate
     their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
@@ -54,9 +54,9 @@ async def read_accepted_losses(
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
     """Return the partitions that are assigned to this broker and whose logs a power loss has
     removed. The log end offset and the high watermark of each one are 0, since no record is left. A
-    power loss may remove even the directory of a partition, if the directory was never synced.
-    While a log directory is failed or missing, it may contain the missing logs, so the result is
-    empty. Raise CoordError."""
+    power loss may remove even the directory of a partition, if the directory was never synced. If a
+    log directory is failed or missing, the result is empty, since that directory may contain the
+    missing logs. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -64,8 +64,8 @@ async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
-    """Return the partitions that are assigned to the broker `broker_id`: partition -> the ids of
-    all brokers that have a replica. Raise CoordError."""
+    """Return the partitions that are assigned to the broker `broker_id`, each with the ids of all
+    brokers that have a replica. Raise CoordError."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
     return {
         TopicPartition(name, number): replicas
@@ -109,9 +109,9 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """After this broker has registered, notify the controller of failed and missing
-        directories, and of replicas that should not lead: the controller forgets the earlier
-        notifications of a broker that ends or restarts."""
+        """After this broker has registered, notify the controller again of failed and missing
+        directories, and of replicas that should not lead. The controller forgets these when a
+        broker ends or restarts."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

@@ -82,8 +82,8 @@ class Membership:
             self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Stop reacting to events of the ZooKeeper session, so that the registration can be removed
-        and is not made again. Idempotent."""
+        """Stop reacting to events of the ZooKeeper session. The caller may then remove the
+        registration: this object does not create it again. Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()

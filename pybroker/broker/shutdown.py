@@ -24,8 +24,9 @@ DRAIN_S: Final = 1.0
 
 
 async def close_connections(server: Server, replicas: ReplicaManager) -> None:
-    """Close all connections after the responses to their requests, at the latest after DRAIN_S
-    seconds. Waiting fetches are answered at once: those of idle followers may wait for seconds."""
+    """Close each connection after the response to its current request, at the latest after DRAIN_S
+    seconds. Waiting fetches are answered at once, since those of idle followers may wait for
+    seconds."""
     replicas.fetches.time_out_all()
     replicas.replica_fetches.time_out_all()
     await server.close(DRAIN_S)
@@ -44,7 +45,7 @@ async def unregister(coord: Coord, broker: Broker) -> None:
 def end_logs_last(
     lifecycle: Lifecycle, logs: LogManager, blocking: Blocking, replicas: ReplicaManager
 ) -> None:
-    """Make the closing of the logs the last steps of `lifecycle`'s stop. Must be called before any
+    """Make `lifecycle` close the logs as the last steps of its stop. Must be called before any
     component is started, since components stop in the reverse order of their start."""
     lifecycle.push("log-directories", partial(_end_directories, logs, blocking, replicas))
     lifecycle.push("logs", partial(_end_logs, logs, blocking))

@@ -67,9 +67,9 @@ async def wait_for_cluster(metadata: MetadataView, controller: Controller, broke
 
 
 async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
-    """Wait until the metadata contains every topic in `existing` whose nodes are readable: the
-    controller never sends a topic with malformed nodes. After a time limit, log the missing topics
-    and return."""
+    """Wait until the metadata contains every topic in `existing`, except topics with malformed
+    nodes, which the controller never sends. After a time limit, log the missing topics and
+    return."""
 
     def missing() -> set[str]:
         return wanted - metadata.topics.keys()

@@ -1,4 +1,4 @@
-"""The start of a broker: from its log directories and ZooKeeper, until the broker serves clients.
+"""The start of a broker, from the check of its log directories until it serves clients.
 
 ARCHITECTURE.rst describes the order of the steps in "Start and stop".
 
@@ -154,7 +154,10 @@ async def start_broker(
             "ids", settle, clock=around.clock, limit_s=limit_s
         )
     except (CoordError, MalformedNode) as error:
-        text = f"reading the cluster id and the broker id in ZooKeeper at {where} failed: {error!r}"
+        text = (
+            f"reading the cluster id and the broker id in ZooKeeper at {where} failed: "
+            f"{type(error).__name__}: {error}"
+        )
         raise StartupError(text) from error
     around.report_phase(Phase.RECOVERING, None)
     start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)

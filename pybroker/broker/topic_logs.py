@@ -28,10 +28,10 @@ _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
-    """Return the options of a topic's logs. `overrides` are the topic's own values in ZooKeeper,
-    None if the node is malformed; the broker's options give the rest. Log and ignore an invalid
-    value, so that the partition can be opened. If an option about retention cannot be read, the
-    logs keep all records."""
+    """Return the options of a topic's logs. `overrides` are the topic's own values in ZooKeeper, or
+    None if the topic's node is malformed. All other values come from the broker's options. Log and
+    ignore an invalid value, so that the partition can be opened. If an option about retention
+    cannot be read, the logs keep all records."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
@@ -53,9 +53,10 @@ async def read_log_configs(
     topics: Collection[str],
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """Read the options of the logs of these topics in ZooKeeper: topic -> options. If the node of a
-    topic is malformed, use the options that `held` returns: those in force now. Sync with ZooKeeper
-    first, since this broker's ZooKeeper server may be behind the controller's. Raise CoordError."""
+    """Read from ZooKeeper the options of the logs of these topics, and return them by topic. If the
+    node of a topic is malformed, use the options that are in force now, which `held` returns. Sync
+    with ZooKeeper first, since this broker's ZooKeeper server may be behind the controller's. Raise
+    CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
@@ -74,9 +75,9 @@ async def read_log_configs(
 
 
 async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
-    """Return topic -> the options of its logs, for every topic that has options of its own. The
-    recovery of the logs needs the options, and runs before the controller sends any topic: in a
-    compacted log a gap between offsets is not damage. Raise CoordError."""
+    """Return the options of the logs of every topic that has options of its own, by topic. The
+    recovery of the logs runs before the controller sends any topic. It needs the options because a
+    gap between offsets is damage, except in a compacted log. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig | None:
         overrides = await _read(coord, topic)

@@ -1,9 +1,10 @@
-"""The transaction coordinators of a broker: the shards of `__transaction_state` (one for each of
-its partitions that this broker leads), their logs, the topic itself, and the sending of markers.
+"""The transaction coordinators of a broker. This broker runs one shard for each partition of
+`__transaction_state` that it leads. The module connects each shard with its log, creates the topic,
+and sends the markers.
 
-The state of a transactional id is in the log only. So a shard takes no fence in ZooKeeper: an
-earlier coordinator cannot commit a record, and the leaders of the transactions' partitions refuse
-its markers by their coordinator epoch.
+The state of a transactional id is in the log only. So a shard takes no fence in ZooKeeper. An
+earlier coordinator cannot get its records replicated to the in-sync replicas, and the leaders of
+the transactions' partitions refuse its markers because their coordinator epoch is lower.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
-        of a fence's version: these shards have no fence."""
+        """Read the partition count of `__transaction_state`, unless it is known. Always return 0: a
+        shard of this topic has no fence, whose version this method would return."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

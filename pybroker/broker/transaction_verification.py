@@ -1,5 +1,5 @@
-"""The verification of transactions on one broker, put together: it finds the coordinator of a
-transactional id, and the channel to it."""
+"""Connects the verification of transactions (KIP-890) on one broker with the rest of the broker. It
+finds the coordinator of a transactional id, and the channel to that coordinator."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pybroker.replication.verification import TransactionVerification
 
 
 class Verifying:
-    """Verifies transactions between the first question and `stop`. `transactions`
-    answers if this broker is the coordinator. `current` returns the broker's options in force."""
+    """Verifies transactions until `stop`. `transactions` answers if this broker is the coordinator.
+    `current` returns the broker's options in force."""
 
     def __init__(
         self,

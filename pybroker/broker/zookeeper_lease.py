@@ -4,9 +4,9 @@ ZooKeeper.
 A leader that is cut off from ZooKeeper may have been replaced without knowing it. Changes of the
 ISR are conditional writes, so the leader still knows for certain which records are committed. It
 continues to serve committed records, and accepts records with acks=all, which are acknowledged only
-by the in-sync replicas. It rejects every request that is correct only if this broker is still the
-leader, or the controller. After a pause of the process that is longer than the session timeout, the
-broker answers nothing until it knows whether the session still exists.
+by the in-sync replicas. It rejects every request that only the current leader, or the current
+controller, can answer correctly. After a pause of the process that is longer than the session
+timeout, the broker answers nothing until it knows whether the session still exists.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ZooKeeperLease:
     """Determines which requests the broker may answer (its `level`), between `start` and `stop`.
     Before `start` the level is ALL: every request.
 
-    Every request calls `check`. So the first request after a pause of the process finds that the
-    lease has expired, even if no timer has run yet.
+    The handling of every request calls `check`. So the first request after a pause of the process
+    finds that the lease has expired, even if no timer has run yet.
     """
 
     def __init__(
