@@ -1,6 +1,7 @@
-"""The classic consumer, compatible with the high-level consumer of Kafka 0.8. Its group exists only
-in ZooKeeper: the members watch each other there, divide the partitions without a broker's help, and
-store their offsets there."""
+"""The ZooKeeper consumer ("classic" in the names here), compatible with the high-level consumer of
+Kafka 0.8. Its group exists only in ZooKeeper: the members watch each other there, divide the
+partitions without a broker's help, and store their offsets there. It is not what Kafka 4 calls a
+classic consumer, which uses JoinGroup."""
 
 from pybroker.classic.consumer import ClassicConsumer
 from pybroker.classic.errors import (

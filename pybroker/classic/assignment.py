@@ -1,8 +1,9 @@
 """The assignment of a group's partitions, which every member computes by itself.
 
-All members must compute the same assignment from the same nodes, so each rule is exactly that of
-the Scala consumer: of all releases for `range`; of 0.8.2 to 0.10.1 for `roundrobin` (later releases
-hash a different text of the partition). `nodes.py` reads the nodes.
+All members must compute the same assignment from the same nodes, so the strategies are exactly
+those of the Scala consumer. `range` is the same in all of its releases. `roundrobin` is that of the
+releases 0.8.2 to 0.10.1; later ones hash a different text of the partition. `nodes.py` reads the
+nodes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Assignment = dict[TopicPartition, ThreadId]
 
 
 class NoRoundRobin(PybrokerError):
-    """The error of the strategy `roundrobin`: some members have other topics, or other numbers of
-    streams, than the rest of the group."""
+    """The error of the strategy `roundrobin`: some member does not have the same number of streams
+    for all topics of the group."""
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
@@ -63,8 +64,10 @@ def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]])
     for topic in others:
         if set(_threads_of(streams, topic)) != set(threads):
             raise NoRoundRobin(
-                "partition.assignment.strategy=roundrobin needs the same topics and numbers of"
-                f" streams in all members of the group, but those of {head} and {topic} differ"
+                "partition.assignment.strategy=roundrobin: each member needs the same number of"
+                " streams for all topics of the group, but some member has different numbers for"
+                f" the topics {head} and {topic}; subscribe every member to both topics with the"
+                " same number of streams, or set the strategy range in all members"
             )
     threads.sort(key=_java_order)
     keys = sorted(TopicPartition(topic, number) for topic in topics for number in partitions[topic])
@@ -93,6 +96,6 @@ def _threads_of(streams: Streams, topic: str) -> list[ThreadId]:
 
 
 def _java_order(thread: ThreadId) -> bytes:
-    """Return the sort key: Java compares strings by their UTF-16 units, so thread 10 comes before
-    thread 2."""
+    """Return the sort key of Java's order of strings, which compares UTF-16 units: thread 10 comes
+    before thread 2."""
     return str(thread).encode("utf-16-be", "surrogatepass")

@@ -70,9 +70,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store the changed offsets of these partitions: the consumed offsets, or those in `exact`.
-        Return the partitions that this member no longer owns. Raises CoordError if at least one
-        offset may not be stored."""
+        """Store the offsets of these partitions that have changed: the consumed offsets, or those
+        in `exact`. Return the partitions that this member no longer owns. Raises CoordError if at
+        least one offset may not be stored."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),

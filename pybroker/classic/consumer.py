@@ -43,7 +43,7 @@ _LEAVE_S: Final = 5.0
 
 class ClassicConsumer:
     """A consumer whose group coordinates itself through ZooKeeper, like the high-level consumer of
-    Kafka 0.8. Consumers of both kinds may be in one group.
+    Kafka 0.8. A group may have members of both implementations.
 
         async with ClassicConsumer("localhost:2181", group_id="billing") as consumer:
             streams = await consumer.subscribe({"orders": 1})
@@ -157,8 +157,8 @@ class ClassicConsumer:
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
         """Join the group for these topics, each with a number of streams; a topic name alone means
-        one stream. A topic may be created later. Return topic -> streams when this member has its
-        partitions.
+        one stream. A topic may be created later. When this member has its partitions, return the
+        streams of each topic.
 
         Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
         """
@@ -205,8 +205,9 @@ class ClassicConsumer:
         return {key: str(held[key].thread) for key in sorted(held)}
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit the offsets after all records that the streams have returned, or exactly
-        `offsets`: partition -> next offset to read. Only changed offsets are written.
+        """Commit `offsets`: for each partition the next offset to read. Without `offsets`, commit
+        the offsets after all records that the streams have returned. Only changed offsets are
+        written.
 
         Raises NotOwned for partitions that this member does not own (the other offsets are
         committed); CoordError if ZooKeeper did not confirm the write; with offsets.storage=kafka
@@ -238,7 +239,7 @@ class ClassicConsumer:
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """Return the committed offset at which a new owner of the partition would start; None if no
-        offset is stored. Before `subscribe` only the offset in ZooKeeper is read. Raises
+        offset is stored. Before `subscribe` this reads only the offset in ZooKeeper. Raises
         CoordError, MalformedNode, and with offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)

@@ -18,9 +18,9 @@ class RebalanceFailed(ClientError):
 
 
 class GroupIsCoordinated(ResponseError):
-    """Brokers coordinate the group: its members use JoinGroup. No classic consumer may join it,
-    because partitions would have two owners. Use another group, or wait until those members have
-    left."""
+    """A broker coordinates the group: its members use JoinGroup. A consumer that coordinates
+    through ZooKeeper must not join it, because partitions would have two owners. Use another group,
+    or wait until those members have left."""
 
     def __init__(self, group_id: str, member: str) -> None:
         super().__init__(

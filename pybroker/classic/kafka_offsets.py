@@ -3,7 +3,8 @@ they are also written to the classic nodes, while a group migrates from ZooKeepe
 
 The coordinator accepts these commits without a member id, so it cannot refuse those of a former
 owner. Before each commit, this member syncs with ZooKeeper's leader and checks that it still owns
-the partitions. A change of the owner between this check and the commit is not fenced, as in Kafka.
+the partitions. As in Kafka, nothing prevents the commit if the owner changes between this check and
+the commit.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group's members and topics, from which a member computes the assignment. `topics` are
-    the requested topics that exist. `has_brokers`: at least one broker is registered."""
+    """The group's members and topics, from which a member computes the assignment. `topics` are the
+    requested topics that exist. `has_brokers` says whether at least one broker is registered."""
 
     streams: Streams
     topics: Mapping[str, TopicFacts]

@@ -112,8 +112,8 @@ class ClassicOptions:
 
 
 def parse_classic_options(given: Mapping[str, object]) -> ClassicOptions:
-    """Return the options. `given`: option name with dots or underscores -> Python value or text.
-    Raises ConfigError with every error."""
+    """Return the options. `given` maps the names of options, with dots or underscores, to Python
+    values or texts. Raises ConfigError, which lists every invalid option."""
     rows = options_of(ClassicOptions)
     texts: dict[str, str] = {}
     faults = []

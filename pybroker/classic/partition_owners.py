@@ -1,4 +1,4 @@
-"""A partition that this member owns: its queued records, and the offsets that were read.
+"""A partition that this member owns: its queued records, and how far they were consumed.
 
 No function of this module waits.
 """
@@ -19,10 +19,10 @@ from pybroker.records.consumed import ConsumerRecord
 class OwnedPartition:
     """One owned partition, from the creation of its owner node to its release.
 
-    `stored`: the offset in the group's node, None without a node. `consumed`: the first offset that
-    a new owner has to read. `in_hand`: the offset after the records that the stream returned last
-    and the user may still process. Invariant: `stored` <= `consumed` <= `in_hand`, if they are not
-    None.
+    `stored` is the offset in the group's node, None if there is no node. `consumed` is the first
+    offset that a new owner has to read. `in_hand` is the offset after the records that the stream
+    returned last; the user may still be processing these. Invariant: `stored` <= `consumed` <=
+    `in_hand`, if they are not None.
     """
 
     topic_partition: TopicPartition

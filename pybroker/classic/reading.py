@@ -31,9 +31,9 @@ class Reader:
     """The reader of the owned partitions. Owns a `Consumer` and the task that reads from it, from
     `start` to `close`.
 
-    `deliver` is called with each owned partition that has new records, `on_start_found` when the
-    position of a partition without a valid offset was found, `on_failure` with an error that ends
-    all reading.
+    `deliver` is called with each owned partition that has new records. `on_start_found` is called
+    when the start position of a partition without a valid offset was found. `on_failure` is called
+    with an error that ends all reading.
     """
 
     def __init__(

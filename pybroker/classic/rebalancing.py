@@ -4,10 +4,9 @@ that are no longer assigned to it, and creates the owner nodes of its new partit
 Owner nodes prevent two members from reading the same partition. A member reads a partition only
 after it has created the owner node, and removes the node only after it has stored the offset of the
 consumed records. Scala consumers may be in the same group. This consumer differs from them in three
-points.
-It continues to read its remaining partitions during a rebalance. It reads committed offsets after
-it has created the owner nodes, when the previous owner has already stored them. It repeats a failed
-attempt as soon as the other owner has released the partition.
+points. It continues to read its remaining partitions during a rebalance. It reads the committed
+offsets only after it has created the owner nodes: the previous owner has stored its last offsets by
+then. It repeats a failed attempt as soon as the other owner has released the partition.
 """
 
 from __future__ import annotations

@@ -19,11 +19,12 @@ _RETRY_S: Final = 0.1
 
 
 class SessionValidity:
-    """The validity of one member's ZooKeeper session. `era` is the number of this member's sessions
-    that have ended.
+    """Tracks whether one member's ZooKeeper session is valid. `era` is the number of this member's
+    sessions that have ended.
 
-    `on_expired` is called at once when a session has ended, `on_connected` when the connection is
-    restored, in the old or a new session, `on_certain` when streams may continue.
+    `on_expired` is called at once when a session has ended. `on_connected` is called when the
+    connection is restored, in the old or a new session. `on_certain` is called when streams may
+    continue.
     """
 
     def __init__(

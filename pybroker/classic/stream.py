@@ -34,8 +34,8 @@ class Stream:
             print(record.topic, record.partition, record.offset, record.value)
 
     One task at a time may read. A record counts as consumed when the task reads the next records,
-    or calls `ClassicConsumer.commit`. If the member dies or loses the partition before, the next
-    owner reads the record again.
+    or calls `ClassicConsumer.commit`. If the member dies or loses the partition before that, the
+    next owner reads the record again.
     """
 
     def __init__(
@@ -60,14 +60,15 @@ class Stream:
         self._closed = False
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that the stream reads now."""
+        """The partitions that are assigned to the stream now."""
         return frozenset(owned.topic_partition for owned in self._owned)
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return partition -> records, at most `max_records` records in total; empty if no record
-        arrives within `timeout_ms`. The records of earlier calls count as consumed from now on.
+        """Return records by partition, at most `max_records` in total. The result is empty if no
+        record arrives within `timeout_ms`. The records that earlier calls returned count as
+        consumed from now on.
 
         Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
         DamagedRecords or ResponseError for errors that are not retriable.
@@ -130,8 +131,8 @@ class Stream:
         self._news.set()
 
     def fail(self, failure: PybrokerError | None) -> None:
-        """Make reads raise this error after the queued records are returned. None: reads wait for
-        records again."""
+        """Make reads raise `failure` once the queued records have been returned. With None, reads
+        wait for records again."""
         self._failure = failure
         self._news.set()
 
@@ -175,8 +176,8 @@ class StreamSet:
     """All streams of a consumer. `of` finds the stream that reads an owned partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
-        """`streams`: (topic, number of the stream) -> stream. The topic is None for streams of a
-        pattern."""
+        """`streams` maps a topic and the number of a stream to the stream. The topic is None for
+        streams of a pattern."""
         self._streams = dict(streams)
 
     def __iter__(self) -> Iterator[Stream]:

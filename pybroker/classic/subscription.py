@@ -19,8 +19,8 @@ _QUOTES: Final = "\"'"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of one member. `counts`: topic, or regular expression of a pattern -> number
-    of streams."""
+    """The subscription of one member. `counts` maps a topic, or the regular expression of a
+    pattern, to the number of streams."""
 
     kind: str
     counts: Mapping[str, int]
@@ -30,9 +30,10 @@ class Subscription:
         return self.kind != STATIC
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Return topic -> number of streams, given the existing `topics`. A subscription by name
-        includes topics that do not exist yet. With `exclude_internal`, a subscription by pattern
-        excludes Kafka's internal topics. Raises ConfigError for an invalid pattern."""
+        """Return the number of streams for each topic. `topics` are all topics that exist. A
+        subscription by name includes topics that do not exist yet. With `exclude_internal`, a
+        subscription by pattern excludes Kafka's internal topics. Raises ConfigError for an invalid
+        pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()
