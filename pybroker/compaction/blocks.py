@@ -10,8 +10,8 @@ from pybroker.storage.segment import SCRUB_BYTES, Segment
 
 
 class Blocks:
-    """A closed segment as blocks of whole batches. The caller handles the batches of `data` from
-    `position` on and moves `position`, or calls `take` for one batch."""
+    """A closed segment as blocks of whole batches. The caller processes the batches in `data` from
+    `position` on, and moves `position` behind them or calls `take` for one batch."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment

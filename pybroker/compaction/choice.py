@@ -14,9 +14,9 @@ class Plan:
     """The part of a log that one pass of the log cleaner cleans: the first `segments` of the log,
     up to the offset `end`. The dirty part begins at `first_dirty`; earlier passes have cleaned the
     records below it. `dirty_bytes` is the size of the segments with dirty records, and
-    `dirty_ratio` is their share of the bytes in `segments`. `generation` is that
-    of the log at the time of the choice: a truncation changes it. `last_batches` maps each known
-    producer id to the last offset of the producer's last batch, or to None if that is a marker."""
+    `dirty_ratio` is their share of the bytes in `segments`. `generation` is the log's generation at
+    the time of the choice: a truncation changes it. `last_batches` maps each known producer id to
+    the last offset of the producer's last batch, or to None if that is a marker."""
 
     log: Log
     segments: tuple[Segment, ...]
@@ -64,8 +64,9 @@ def plan(log: Log, cleaned_to: int | None, high_watermark: int, now_ms: int) -> 
 
 
 def waits_for_change(config: LogConfig) -> bool:
-    """Return whether a log that is not due becomes due only by a change of the log, of its high
-    watermark or of its configuration. With a compaction lag it also becomes due with time."""
+    """Return True if a log that is not due can become due only by a change of the log, of its high
+    watermark or of its configuration. Return False if it may also become due by the passing of
+    time, because it has a compaction lag."""
     return config.min_compaction_lag_ms == 0 and config.max_compaction_lag_ms == NEVER
 
 

@@ -110,8 +110,9 @@ class LogCleaner:
 
     def _choose(self) -> Plan | None:
         """Return the plan for the due log with the largest share of dirty bytes, or None if no log
-        is due. Runs on the event loop, so no append or truncation changes a log meanwhile. A log
-        that is not due is left out until it changes, if only a change can make it due."""
+        is due. Runs on the event loop, so no append or truncation changes a log meanwhile. If only
+        a change can make a log due, this method does not examine that log again before it
+        changes."""
         best: Plan | None = None
         due_logs = due_bytes = 0
         now_ms, now_s = self._clock.wall_ms(), self._clock.monotonic()

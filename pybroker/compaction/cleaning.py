@@ -53,8 +53,8 @@ def clean(
 ) -> Generator[int | Result, None, None]:
     """Clean the part of a log that `plan` names, step by step. Yield the number of bytes that each
     step has read, and at the end the result. Each step waits for the disk, so the caller runs the
-    steps in threads, one after another. `memory_bytes` limits the memory for keys; a share
-    `load_factor` of this memory may be full.
+    steps in threads, one after another. `memory_bytes` limits the memory for keys, and
+    `load_factor` is the largest share of it that keys may fill.
 
     Raises CannotClean, CorruptionError for a damaged batch, DiskFull, or StorageError. StorageError
     may also mean that the log was truncated or closed during the pass. After an error each segment
@@ -99,7 +99,7 @@ class _Pass:
         self.keys = keys
 
     def transactions(self, from_offset: int) -> SeenTransactions:
-        """Return the state of the transactions at `from_offset`, before the first batch there."""
+        """Return the state of the transactions before the first batch at or after `from_offset`."""
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
@@ -126,7 +126,8 @@ class _Pass:
             keys.end = segment.next_offset
 
     def _collect(self, batch: Batch, seen: SeenTransactions) -> Generator[int, None, bool]:
-        """Put the keys of one batch into the offset map. Return whether the map had room."""
+        """Put the keys of one batch into the offset map. Return whether the map had room for all of
+        them."""
         header, first_dirty = batch.header, self._plan.first_dirty
         if header.next_offset <= first_dirty:
             return True
@@ -168,8 +169,8 @@ class _Pass:
     def _rewrite_block(
         self, blocks: Blocks, writer: _Writer, seen: SeenTransactions
     ) -> Generator[int, None, int]:
-        """Copy the next batches of `blocks`, as many as one compiled call can copy, or one batch.
-        Return the number of bytes read."""
+        """Copy the next batches of `blocks`: all that one compiled call can copy or, if it can copy
+        none, one batch. Return the number of bytes read."""
         log, begin = self._plan.log, blocks.position
         interval_bytes = log.config.index_interval_bytes
         blocks.position, length, copied = self.keys.select_batches(
@@ -236,8 +237,8 @@ class _Writer:
         batches: Iterable[tuple[int, int, int, int]],
         index_interval_bytes: int,
     ) -> None:
-        """Take over `batches`, which the caller has put into `data` up to the position `length`:
-        the fields of `Appended`."""
+        """Count `batches`, which the caller has put into `data`, up to the position `length`. Each
+        item has the fields of `Appended`."""
         self.length = length
         self._batches += map(Appended._make, batches)
         if length >= _WRITE_BYTES:

@@ -1,7 +1,7 @@
 """The offset map of the log cleaner: the last offset of each key in the dirty part of a log.
 
-A batch may have many records. The methods for one batch yield between slices of its records, so
-that the pure table, which holds the GIL, does not hold up the event loop in another thread.
+A batch may have many records. The methods for one batch yield between slices of its records: the
+table in pure Python holds the GIL, and must not hold up the event loop in another thread.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Kept(NamedTuple):
 
 
 class OffsetMap:
-    """Key -> the offset of its last record. `end` is the offset after the last batch whose keys are
-    all in the map. One thread at a time may use the map."""
+    """Maps each key to the offset of its last record. `end` is the offset after the last batch
+    whose keys are all in the map. One thread at a time may use the map."""
 
     def __init__(self, memory_bytes: int, load_factor: float, first_offset: int) -> None:
-        """`memory_bytes` limits the memory of the map, of which a share `load_factor` may be full.
-        The dirty part begins at `first_offset`."""
+        """`memory_bytes` limits the memory of the map, and `load_factor` is the largest share of it
+        that keys may fill. The dirty part begins at `first_offset`."""
         self._table = KeyTable(memory_bytes, load_factor, secrets.token_bytes(16))
         self.end = first_offset
 
@@ -51,7 +51,8 @@ class OffsetMap:
 
     def put_batches(self, data: Buffer, position: int, first_offset: int) -> int:
         """Store the offsets of consecutive batches as `key_table.put_batches` does, and return the
-        position in `data` where it stopped. The caller handles the batch at this position."""
+        position in `data` where it stopped. If batches are left, the caller handles the one at this
+        position with `put`."""
         position, end = put_batches(self._table, data, position, first_offset)
         self.end = max(self.end, end)
         return position
@@ -59,8 +60,8 @@ class OffsetMap:
     def select_batches(
         self, data: Buffer, position: int, now_ms: int, output: bytearray, length: int
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-        """Copy consecutive batches as `key_table.select_batches` does. The caller handles the batch
-        at the returned position."""
+        """Copy consecutive batches as `key_table.select_batches` does. If batches are left, the
+        caller handles the one at the returned position with `select`."""
         return select_batches(self._table, data, position, now_ms, output, length)
 
     def put(self, payload: Buffer, header: BatchHeader) -> Generator[int, None, bool]:

@@ -1,2 +1,2 @@
-"""Configuration: how an option is declared, the tables of all options, and which of several values
-of an option is in force."""
+"""Configuration: the declaration of options, the tables of all options, and the precedence among
+the values that an option has in several layers."""

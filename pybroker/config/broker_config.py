@@ -185,7 +185,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def log_levels(self) -> dict[str, str]:
-        """Logger -> level, as pybroker.log.levels says. Raise ValueError if the text is invalid."""
+        """The level of each logger in pybroker.log.levels. Raise ValueError if the text is
+        invalid."""
         return _log_levels(self.pybroker_log_levels)
 
 
@@ -213,8 +214,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Compare `properties` (name -> text) with the known options. Return the names of options that
-    have no effect in this broker, and a fault for each name or value that must not be ignored."""
+    """Return the names in `properties` (name -> text) that have no effect in this broker and are
+    ignored with a warning, and a fault for each name or value that must not be ignored."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():
@@ -241,8 +242,8 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
 
 
 def connection_overrides(text: str) -> dict[str, int]:
-    """Return IP address -> maximum number of connections, as max.connections.per.ip.overrides says.
-    Raise ValueError for an item that is not ADDRESS:COUNT."""
+    """Return the maximum number of connections for each IP address in `text`, a value of
+    max.connections.per.ip.overrides. Raise ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):
         if not item.strip():
@@ -268,8 +269,8 @@ def _address(text: str) -> str:
 
 
 def _log_levels(text: str) -> dict[str, str]:
-    """Return logger -> level, for a text such as "asyncio=WARN,kazoo=INFO". Raise ValueError for an
-    item that is not LOGGER=LEVEL."""
+    """Return the level of each logger in a text such as "asyncio=WARN,kazoo=INFO". Raise ValueError
+    for an item that is not LOGGER=LEVEL."""
     levels = {}
     for item in filter(None, map(str.strip, text.split(","))):
         logger, _, level = map(str.strip, item.partition("="))

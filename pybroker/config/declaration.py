@@ -277,7 +277,8 @@ def attribute_of(name: str) -> str:
 
 
 def options_of(table: type[Any]) -> dict[str, Option]:
-    """Return option name -> declaration, for all options of a table, in the order of the table."""
+    """Return the declarations of all options of a table by option name, in the order of the
+    table."""
     found = [
         item.metadata["option"] for item in dataclasses.fields(table) if "option" in item.metadata
     ]
@@ -287,8 +288,9 @@ def options_of(table: type[Any]) -> dict[str, Option]:
 def parse_values(
     options: Mapping[str, Option], properties: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse `properties` (option name -> text). Return attribute -> value, for the valid ones, and
-    option name -> fault, for the others. Names that are not in `options` are ignored."""
+    """Parse `properties` (option name -> text). Return two dictionaries: the values of the valid
+    options by attribute, and the faults of the others by option name. Names that are not in
+    `options` are ignored."""
     values: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for name, text in properties.items():
@@ -311,14 +313,15 @@ def shortened(text: str) -> str:
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """Return the first faults, for the log. If there are more, the last item says how many. A
-    client or another program may cause any number of faults, and they must not fill the log."""
+    """Return the first few of `faults`, for the log. If there are more, the last item says how
+    many. A client or another program may cause any number of faults, and they must not fill the
+    log."""
     more = len(faults) - SUGGESTIONS_MAX
     return [*faults[:SUGGESTIONS_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
 def fits_in_message(text: str) -> bool:
-    """Whether `text` is short enough for a message of the protocol (VALUE_BYTES_MAX)."""
+    """Whether `text` is short enough for a field of the protocol (VALUE_BYTES_MAX)."""
     return 3 * len(text) <= VALUE_BYTES_MAX or len(text.encode()) <= VALUE_BYTES_MAX
 
 

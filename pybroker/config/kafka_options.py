@@ -1,8 +1,8 @@
 """The names of Kafka's broker options that have no row in `broker_options.py`.
 
-If such an option is set, the broker starts with a warning. For a misspelled name, which is not in
-this list, the start fails. The list has the options of Kafka 3.9 and some that earlier versions
-had. When an option gets a row, its name is removed from the list.
+If one of these options is set, the broker starts and logs a warning. A misspelled name is not in
+this list; with such a name the start fails. The list has the options of Kafka 3.9 and some that
+earlier versions had. When an option gets a row, its name is removed from the list.
 """
 
 from __future__ import annotations

@@ -97,9 +97,9 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of `base` and `over` together (option -> text). An option that is set in
-    `over` removes its own value and the values of its synonyms from `base`, even that of a synonym
-    with higher precedence."""
+    """Return the values of `base` and `over` together (option -> text). For an option that is set
+    in `over`, the value of `base` is dropped. The values of its synonyms in `base` are dropped,
+    too, even that of a synonym with higher precedence."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 
@@ -137,8 +137,9 @@ class LayeredConfig:
 
     @cached_property
     def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
-        """Option name -> the result of `synonyms`, for all options of the broker. It is computed
-        once: describing a thousand topics needs the same values each time."""
+        """The results of `synonyms` for all options of the broker, by option name. They are
+        computed once, since a description of a thousand topics needs the same values for each
+        topic."""
         return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
 
     def _found_synonyms(self, name: str) -> Sequence[Synonym]:
@@ -193,8 +194,9 @@ class LayeredConfig:
         return changed
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers after a change as `checked` does, without checking the single values.
-        Raise ConfigError if values contradict each other."""
+        """Return the layers with `values` as the dynamic values of this broker (`per_broker`) or of
+        all brokers. Unlike `checked`, this does not check each value by itself. Raise ConfigError
+        if values contradict each other."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -204,8 +206,8 @@ def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
     """Return the values of a node in ZooKeeper (option -> text) that can be applied, and for each
-    of the others the reason why it cannot. Any program may have written the node, and an invalid
-    value must not stop the broker."""
+    of the other options the reason why its value cannot. Any program may have written the node, and
+    an invalid value must not stop the broker."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
@@ -227,8 +229,9 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """Return the values `current` (option -> text) after `operations`: (number of the operation in
-    the protocol, option, value). `row_of` returns the declaration of an option (None: unknown).
+    """Return the values that result from applying `operations` to `current` (option -> text). An
+    operation is its number in the protocol, an option and a value. `row_of` returns the declaration
+    of an option (None: unknown).
 
     Raise BrokerError INVALID_CONFIG if an operation on lists names an option that is not a list, or
     if a value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of the operation is
@@ -286,8 +289,7 @@ def _items(
 
 
 def _value_faults(values: Mapping[str, str]) -> dict[str, str]:
-    """Return option -> the reason why its value is invalid, for the options in `values` with an
-    invalid value."""
+    """Return the options in `values` that have an invalid value, each with the reason."""
     faults: dict[str, str] = {}
     unknown = 0
     for name, text in values.items():

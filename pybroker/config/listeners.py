@@ -226,8 +226,9 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _share_a_port(one: Listener, other: Listener) -> bool:
-    """Whether two listeners cannot both be bound because they have the same port. They can if the
-    port is 0 (any free port), or if one address is IPv4 and the other IPv6 (KIP-797)."""
+    """Whether two listeners cannot both be bound because they have the same port. Two listeners may
+    have the same port if it is 0 (any free port), or if one address is IPv4 and the other IPv6
+    (KIP-797)."""
     if one.port != other.port or one.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}

@@ -20,16 +20,16 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or from a command line. A properties file may be meant for
-    several programs. So if it has an option that a client does not use, the client warns and does
-    not reject the file."""
+    """A value from a properties file or from a command line. Several programs may share a
+    properties file. So if the file has an option that a client does not know, the client logs a
+    warning and does not reject the file."""
 
     __slots__ = ()
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties in the text of a file (name -> value). If a name has several lines, the
-    last line applies. Raise ConfigError for a `\\u` without four hexadecimal digits."""
+    """Return the properties in the text of a file (name -> value). If several lines set the same
+    name, the last one applies. Raise ConfigError for a `\\u` without four hexadecimal digits."""
     properties: dict[str, str] = {}
     faults = []
     for line in _logical_lines(text):
@@ -61,9 +61,9 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
-    """Return the properties (name -> value) in words such as `name=value` of a command line. If a
-    name has several words, the last word applies. Raise ConfigError for a word without a name or
-    without an equals sign."""
+    """Return the properties (name -> value) that arguments of a command line such as `name=value`
+    set. If several arguments set the same name, the last one applies. Raise ConfigError for an
+    argument without a name or without an equals sign."""
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:

@@ -154,8 +154,8 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the valid ones of `overrides`, the options that ZooKeeper has for a topic, and a
-    sentence for each fault of the others. Any program may have written them, and an invalid value
+    """Return those of `overrides`, the options that ZooKeeper has for a topic, that are valid, and
+    a sentence for each fault of the others. Any program may have written them, and an invalid value
     must not keep a partition from being opened."""
     usable = dict(overrides)
     problems: list[str] = []
@@ -169,8 +169,8 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return two dictionaries. The first is attribute -> value, for the options that are set for the
-    topic or inherited from the broker. The second is option name -> fault, for the invalid options
+    """Return two dictionaries. The first has, by attribute, the values that are set for the topic
+    or inherited from the broker. The second has, by option name, the faults of the invalid options
     in `overrides`."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():

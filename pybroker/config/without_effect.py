@@ -1,5 +1,5 @@
 """Options of topics that this version accepts, as Kafka does, but does not implement. This module
-finds them among the options of a topic, and words the warning for the operator.
+finds such options among those of a topic, and writes the text of the warning for the operator.
 
 The rows of `topic_config.py` declare which options and values have no effect, and what the broker
 does in their place. This module does not log or print; brokers and tools do that.
