@@ -1,8 +1,8 @@
 """Child processes that end together with this process, even if it is killed: how to start such a
 child, and how to wait for its end. Also the command line of `pybroker` itself.
 
-The kernel ends the child when the *thread* that started it ends. So the thread that starts a child
-has to live as long as the child should.
+The kernel also ends the child when the *thread* that started it ends. So a child must be started in
+a thread that lives at least as long as the child should.
 """
 
 from __future__ import annotations

@@ -82,8 +82,9 @@ class EmbeddedZooKeeper:
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
         """`port` is the server's port. With 0 the server uses the port of its last start or, if
-        that port is in use, any free port. If a `port` other than 0 is in use and `may_move` is
-        True, the server chooses a port as with 0. If `may_move` is False, the start fails."""
+        that port is in use, any free port. If another `port` is given and is in use, `may_move`
+        decides: if it is True, the server chooses a port as with 0; if it is False, the start
+        fails."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -110,14 +111,14 @@ class EmbeddedZooKeeper:
         return self._child.pid if self._child is not None else 0
 
     async def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Start the server and wait until it answers. If that fails, stop the server and raise
+        """Start the server and wait until it answers. If it does not, stop it and raise
         StartupError."""
         await self.launch()
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
         """Start the server's process, and return before the server answers. From then on, `connect`
-        has its final value. If that fails, stop the server and raise StartupError."""
+        has its final value. If the start fails, stop the server and raise StartupError."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port
@@ -250,8 +251,8 @@ class EmbeddedZooKeeper:
             ) from None
 
     def _end_orphan(self) -> None:
-        """Kill the server that the last start has recorded, if it still runs. A process that has
-        got the same pid since then is not killed."""
+        """Kill the server that the last start has recorded, if it still runs. If its process id now
+        belongs to another process, kill nothing."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
@@ -296,8 +297,8 @@ class EmbeddedZooKeeper:
 
     def _take(self, port: int) -> bool:
         """If the port is free, claim it for this process and return True. Otherwise return False.
-        The server binds the port only later. The claim keeps other brokers that start in the
-        meantime from choosing the same port."""
+        The server binds the port only later. Until then the claim keeps other brokers from choosing
+        the same port."""
         if self._port_claim is not None and self._port == port:
             return _is_free(port)
         claim = _claimed(port)

@@ -65,12 +65,12 @@ def _executor(threads: int) -> ThreadPoolExecutor:
 
 
 def spare_the_collector(*, collects: bool = True) -> None:
-    """Exclude all objects that exist now from Python's garbage collector, and let it run less
-    often. `collects`: let it free the unreachable ones first. Called when the broker begins to
-    start, because a start makes many objects that it keeps: otherwise the collector would take a
-    tenth of a start with 5,000 partitions. Called again when the broker has started. A full
-    collection would then delay all requests by 40 ms, and requests leave almost no cycles that it
-    could free."""
+    """Exclude all objects that exist now from Python's garbage collector, and let the collector run
+    less often. If `collects` is True, it frees unreachable objects first. This is called when the
+    broker begins to start: otherwise the collector would take a tenth of the time of a start with
+    5,000 partitions, which creates many objects and keeps them. It is called again when the broker
+    has started: otherwise a full collection would delay all requests by 40 ms, although requests
+    leave almost no cycles that it could free."""
     if collects:
         gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
 """Runs a broker as a process, with real ports, ZooKeeper sessions and signals.
 
-The start changes nothing on disk or in ZooKeeper until it is certain that the broker can run. In
-this order it binds the ports, compares the configuration with `meta.properties`, locks the log
-directories, and connects to ZooKeeper.
+The start changes nothing on disk or in ZooKeeper until it is certain that the broker can run. It
+first binds the ports, then compares the configuration with `meta.properties`, then locks the log
+directories, and then connects to ZooKeeper.
 """
 
 from __future__ import annotations

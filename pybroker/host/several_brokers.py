@@ -1,5 +1,5 @@
-"""The options of each broker of `pybroker start --brokers N`. Ids, ports and directories do not
-collide, the rack is the host's name, and all brokers share one ZooKeeper.
+"""The options of each broker of `pybroker start --brokers N`. Each broker has its own id, ports and
+directories. They share one ZooKeeper, and their rack is the host's name unless broker.rack is set.
 
 The module derives the options of each broker from the common options. Apart from that, it only
 reads directories and checks whether ports are free.

@@ -1,9 +1,9 @@
 """The standard streams of a tool. If the program that reads its output ends (`| head`), the tool
 ends, too, without an error message.
 
-Python raises BrokenPipeError in that case, which is an OSError. Code of the tool that handles
+In that case Python raises BrokenPipeError, which is an OSError. Code of the tool that handles
 OSError would take it for the error of a file, and the flush at the end of the process would fail,
-too. So here a write raises an exception that such code does not catch.
+too. So these streams raise an exception that such code does not catch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _STDERR: Final = 2
 
 
 class OutputGone(SystemExit):
-    """The program that read standard output has ended. The base class is SystemExit, since asyncio
-    passes a SystemExit on from every task."""
+    """The program that read standard output has ended. The base class is SystemExit, because
+    asyncio does not hold back a SystemExit in a task: it ends the event loop."""
 
 
 class OutputFailed(PybrokerError):

@@ -2,7 +2,7 @@
 return effects. This module does not start processes, read a clock or wait; `supervisor.py` does
 that.
 
-If a broker has served at least once, it is started again whenever it ends, after a pause that grows
+If a broker that has served at least once ends, it is started again after a pause. The pause grows
 each time. If a broker fails its very first start, all brokers are stopped, because only the
 operator can repair that. Brokers are stopped one after another, the last one first, so that each
 one can hand its leaderships over to brokers that still run.
@@ -167,7 +167,7 @@ class Supervision:
 
     def stop(self) -> list[Effect]:
         """Stop all brokers, one after another. If this is called a second time, send SIGTERM at
-        once to all that have not received it."""
+        once to all brokers that have not received it."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):

@@ -72,7 +72,7 @@ class _Child:
 
 def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequence[str]) -> None:
     """Run the brokers of `plans` until this process receives SIGTERM or SIGINT. Every broker's
-    command line begins with `words`. Raise StartupError if a broker cannot start, or did not stop
+    command line begins with `words`. Raise StartupError if a broker cannot start, or does not stop
     in time."""
     as_json = config.pybroker_log_format == "json"
     start_logging(

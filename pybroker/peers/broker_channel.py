@@ -196,9 +196,9 @@ def _require_none(number: int) -> None:
 def _portions(
     items: Sequence[T], extent: Extent = Extent.SOME, *, at_least_one: bool = False
 ) -> Iterator[tuple[Sequence[T], Extent]]:
-    """Split the partitions of a command, `items`, into portions that each fit into one request.
-    Yield each portion with the extent that its request states, so that the receiver knows whether
-    the requests together name all partitions."""
+    """Split `items`, the partitions of a command, into portions that each fit into one request.
+    Yield each portion with the extent of its request (see `Extent`). The extents tell the receiver
+    whether the requests together name all partitions."""
     count = max(-(-len(items) // PARTITIONS_MAX), at_least_one or extent is not Extent.SOME)
     for number in range(count):
         if extent is Extent.SOME or count == 1:

@@ -161,7 +161,7 @@ class FollowerLeaderChannel:
         )
         if not self._session.handle(response) and response.error_code not in _SESSION_LOST:
             raise BrokerError(
-                error_code(response.error_code), "the leader rejected the whole fetch"
+                error_code(response.error_code), "the leader rejected the whole Fetch request"
             )
         return [
             _fetched(TopicPartition(topic.topic, part.partition_index), part)
@@ -227,9 +227,9 @@ class FollowerLeaderChannel:
             await connection.close()
 
     async def _connected(self) -> Connection:
-        """Return the open connection. If there is none, connect. Responses have no size limit: a
-        leader returns at least one batch, whatever its size, and a follower that could not receive
-        it would copy nothing from this leader any more."""
+        """Return the open connection. If there is none, connect. Responses have no size limit. A
+        leader returns at least one batch, whatever its size. A follower that could not receive that
+        batch would copy nothing from this leader any more."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection

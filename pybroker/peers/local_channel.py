@@ -49,13 +49,13 @@ class ProvenEpochs:
         except (CoordError, MalformedNode) as error:
             raise BrokerError(
                 ErrorCode.NETWORK_EXCEPTION,
-                f"reading {CONTROLLER_EPOCH} in ZooKeeper failed: {error!r}",
+                f"reading {CONTROLLER_EPOCH} in ZooKeeper failed: {type(error).__name__}: {error}",
             ) from error
         if controller_epoch > self._highest:
             raise BrokerError(
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                f"controller epoch {controller_epoch} is above the highest one in ZooKeeper,"
-                f" {self._highest}",
+                f"the command has controller epoch {controller_epoch}, but no controller has had"
+                f" an epoch above {self._highest}, according to ZooKeeper",
             )
 
 
@@ -102,8 +102,8 @@ class LocalBrokerChannel:
         if -1 < command.broker_epoch < self._replicas.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {command.broker_epoch} is below that of this broker's registration,"
-                f" {self._replicas.broker_epoch}",
+                f"the command has broker epoch {command.broker_epoch}, which is below the epoch of"
+                f" this broker's registration, {self._replicas.broker_epoch}",
             )
         self._metadata.apply(command)
         self._on_facts(command.partitions)

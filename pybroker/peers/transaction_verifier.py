@@ -1,6 +1,6 @@
-"""A leader's questions to transaction coordinators whether partitions are in a transaction
-(KIP-890). It asks the coordinators on other brokers by AddPartitionsToTxn with VerifyOnly, and
-those on its own broker by a direct call.
+"""Asks transaction coordinators, for a leader, whether partitions are in a transaction (KIP-890). A
+coordinator on another broker gets an AddPartitionsToTxn request with VerifyOnly, one on this broker
+a direct call.
 
 The questions to one broker from one step of the event loop share one request. Further questions to
 that broker wait for the response and share the next request. So a broker with thousands of
@@ -209,8 +209,8 @@ def _answers(response: AddPartitionsToTxnResponse) -> dict[str, Errors]:
 
 
 def _not_confirmed(partitions: Iterable[TopicPartition], codes: Errors) -> Errors:
-    """Return the error codes of those of the partitions that the coordinator has not confirmed. A
-    partition without a code is not confirmed."""
+    """Return the error code of each partition that the coordinator has not confirmed. A partition
+    without a code in `codes` is not confirmed."""
     found = {}
     for key in partitions:
         code = codes.get(key, ErrorCode.INVALID_TXN_STATE)

@@ -3,8 +3,8 @@
 As in Kafka, a connection above a limit is not refused. It waits in the system's queue until another
 connection closes (max.connections), until the rate allows it (max.connection.creation.rate), or
 until a file descriptor is free. The acceptor's owner determines the first two waits. The last free
-descriptors are not used for connections, because a log whose file cannot be opened counts as
-failed: clients must not be able to cause that.
+descriptors are not used for connections: a log whose file cannot be opened counts as failed, and
+clients must not be able to cause that.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Acceptor:
         adopt: Callable[[socket.socket], None],
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
-        """`descriptors_max` returns the first file descriptor number that connections must not use.
-        The system assigns the lowest free number, so a higher number means that too few descriptors
-        are left."""
+        """`descriptors_max` returns the lowest file descriptor number that connections must not
+        use. The system always assigns the lowest free number. So if a new connection gets this
+        number or a higher one, too few descriptors are left."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s

@@ -1,12 +1,12 @@
 """One connection: receives request frames, passes them to the handlers one at a time, and sends the
 responses in the order of the requests.
 
-The connection owns the socket's transport and at most one task: that of the request that the
-handlers work on. The connection is closed if a frame is not a valid request, or if a handler asks
-for that instead of a response. While a request is handled, the connection receives further bytes
-only as long as its buffer has space. So TCP slows down a peer that sends many requests without
-waiting, and the connection still notices when a peer leaves. If a peer closes its sending side, the
-requests that have arrived are still answered, within a time limit.
+The connection owns the socket's transport and at most one task: that of the request that is handled
+now. The connection is closed if a frame is not a valid request, or if a handler raises
+CloseConnection. While a request is handled, the connection receives further bytes only as long as
+its buffer has space. So TCP slows down a peer that sends many requests without waiting, and the
+connection still notices when a peer leaves. If a peer closes its sending side, the requests that
+have arrived are still answered, within a time limit.
 """
 
 from __future__ import annotations
@@ -165,9 +165,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Handle that the peer has closed its sending side. If a request is still being handled or
-        a response is unsent, return True: the connection stays open until these are done, at most
-        for the time `ServerLimits.linger_ms_max`. Otherwise return False, and the connection is
-        closed at once."""
+        a response is unsent, return True: the connection stays open until all responses are sent,
+        at most for the time `ServerLimits.linger_ms_max`. Otherwise return False, and the
+        connection is closed at once."""
         if self._request is None and self._writable and self._next_turn is None:
             return False
         self._ended = True
@@ -209,9 +209,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def is_too_slow(self, now: float) -> bool:
-        """Whether the request that is arriving has taken too long to arrive. The owner calls this
-        periodically with the current time `now` (monotonic s). The time counts from the first call
-        that finds the request incomplete."""
+        """Whether the request that is arriving is taking too long. The owner calls this
+        periodically with the current time `now` (monotonic s). The first call that finds the
+        request incomplete starts the measurement."""
         unread_bytes = self._buffer.unread_bytes
         waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
         if not waits_for_bytes:
@@ -250,8 +250,8 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Set `rests` and return it: True if no request is handled, no response is unsent, and no
-        byte of a request has arrived."""
+        """Set `rests` and return it. It is True if no request is being handled, no response is
+        unsent, and no byte of another request has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         is_quiet = self._may_serve() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes

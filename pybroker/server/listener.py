@@ -282,9 +282,9 @@ class Server:
 
     def reap(self) -> None:
         """Close the connections that have been idle for too long, and those whose request arrives
-        too slowly. Shrink the receive buffers of other idle connections. A connection without any
-        unfinished work (`Connection.rest`) is checked only when it may have been idle for too long.
-        Called periodically."""
+        too slowly. Shrink the receive buffers of other idle connections. A connection that rests
+        (`Connection.rest`) is checked only when it may have been idle for too long. Called
+        periodically."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
         idle_since = now - idle_ms_max / 1000 if idle_ms_max >= 0 else -math.inf
@@ -309,7 +309,7 @@ class Server:
         self._reaper = asyncio.get_running_loop().call_later(_REAPER_INTERVAL_S, self.reap)
 
     def _due(self, idle_since: float) -> Iterator[Connection]:
-        """Return the connections that rest and may have been idle since `idle_since` (monotonic
+        """Yield the resting connections that may have been idle since `idle_since` (monotonic
         s)."""
         for connection, began in self._resting.items():
             if began - _REST_S_MAX > idle_since:

@@ -22,8 +22,8 @@ _HTTP_METHODS: Final = (
 
 
 def mistaken_protocol(first_bytes: Buffer) -> str | None:
-    """Return a sentence for the log if a peer's first bytes are those of TLS or HTTP, else None. If
-    such bytes are read as the size of a Kafka frame, they exceed every limit."""
+    """Return a sentence for the log if a peer's first bytes are those of TLS or HTTP, else None.
+    Read as the size of a Kafka frame, such bytes are above every limit."""
     begin = bytes(first_bytes[:_PEEKED_BYTES])
     if begin.startswith(_TLS_HANDSHAKE):
         return (

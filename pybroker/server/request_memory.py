@@ -2,9 +2,9 @@
 (`queued.max.request.bytes`).
 
 A large request takes memory for all its bytes as soon as its size is known, and keeps it until it
-is answered. If the limit is reached, further large requests wait. Once a little memory is free, the
-first waiting request may take all that it needs, even if that exceeds the limit. So the limit slows
-peers down, but no request waits forever.
+is answered. If the limit is reached, further large requests wait. As soon as the use is below the
+limit, the first waiting request takes all that it needs, even if that exceeds the limit. So the
+limit slows peers down, but no request waits forever.
 """
 
 from __future__ import annotations
