@@ -1,5 +1,5 @@
-"""Waits until appended batches may be acknowledged. A batch is acknowledged when all offsets below
-its end are committed (acks=all) or on disk (acks=1)."""
+"""Waits until appended batches may be acknowledged. With acks=all a batch is acknowledged when the
+high watermark has reached its end, with acks=1 when it is on the leader's disk."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Waiting(NamedTuple, Generic[R]):
 async def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R]
 ) -> None:
-    """Wait until the `acks` of every batch in `waiting` is satisfied. A batch that can no longer be
-    acknowledged fails, and after `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
+    """Wait until each batch in `waiting` is acknowledged, as its `acks` requires, or has failed.
+    After `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -57,8 +57,8 @@ async def when_acknowledged(
 
 def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
     """Whether a batch is acknowledged or has failed. If it has failed, set its error in its result.
-    If too few replicas are in sync (min.insync.replicas), the batch cannot be committed: it fails,
-    so that the producer retries."""
+    With acks=all, a batch fails if too few replicas are in sync (min.insync.replicas); the producer
+    then retries."""
     partition = item.partition
     key = partition.topic_partition
     try:

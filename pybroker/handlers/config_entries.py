@@ -46,8 +46,8 @@ class ConfigEntry:
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return an entry for every option of a topic. `overrides` are the values that are set for the
-    topic; a name in them that is no option of a topic gets an entry, too. If the topic's value of
-    an option is invalid, it is not in force, and the entry has the default."""
+    topic; a name in `overrides` that is not an option of topics gets an entry, too. If the topic's
+    value of an option is invalid, it is not in force, and the entry has the default."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -75,8 +75,8 @@ def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
 
 
 def all_brokers_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return an entry for every dynamic value that is set for all brokers together, and for no
-    other option."""
+    """Return an entry for each dynamic value that is set for all brokers together. Other options
+    have no entry."""
     return [
         _as_text(
             name,

@@ -55,8 +55,8 @@ class ControllerView(Protocol):
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
-        """Move the leadership of that broker's partitions to other brokers, because it is about to
-        stop. Return the partitions that the broker still leads. Raise BrokerError."""
+        """Move the leadership of a broker's partitions to other brokers, because that broker is
+        about to stop. Return the partitions that the broker still leads. Raise BrokerError."""
 
 
 class ZooKeeperLease(Protocol):
@@ -64,8 +64,8 @@ class ZooKeeperLease(Protocol):
 
     @property
     def is_valid(self) -> bool:
-        """Whether ZooKeeper answers this broker and the broker is registered in its current
-        session."""
+        """Whether ZooKeeper answers this broker, and the broker is registered in its current
+        ZooKeeper session."""
 
     def check(self) -> None:
         """Determine again which requests the broker may answer, if the lease may have expired since
@@ -107,9 +107,9 @@ class TopicAdmin(Protocol):
         """Wait until the topic is deleted. Return False if it still exists after `timeout_s`."""
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the topic's id and its number of partitions, as ZooKeeper has them; the id is None
-        if the topic has none. Return None if there is no topic of that name. Raise CoordError or
-        MalformedNode."""
+        """Return the topic's id and its number of partitions, as they are in ZooKeeper. The id is
+        None if the topic has no id. Return None if there is no topic of that name. Raise CoordError
+        or MalformedNode."""
 
 
 class InternalTopic(Protocol):
@@ -160,8 +160,8 @@ class Configs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """The description of a topic that has been created, or that could be created if the request is
-    only a validation."""
+    """The description of a created topic. If the request was only to be validated, it describes the
+    topic that could be created."""
 
     topic_id: uuid.UUID
     assignment: Mapping[int, Sequence[int]]

@@ -1,5 +1,5 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata: turns a controller's requests into commands of
-`model.py`, and their results into responses.
+"""LeaderAndIsr, StopReplica, UpdateMetadata: turns a controller's requests into the commands that
+`model.py` defines, and the results of the commands into responses.
 
 Only brokers may send these requests, so only the inter-broker listener accepts them.
 """
@@ -68,7 +68,7 @@ def require_broker(services: Services, request: Request) -> None:
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             f"the request is allowed only on the inter-broker listener {expected}, "
-            f"and it came on {request.listener}",
+            f"but it arrived on the listener {request.listener}",
         )
 
 

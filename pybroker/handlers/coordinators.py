@@ -35,7 +35,7 @@ def handle_find_coordinator(
 
 
 def _topic_of(services: Services, key_type: int) -> InternalTopic | None:
-    """Return the topic of the coordinators of this type; None for an unknown type."""
+    """Return the internal topic for this type of coordinator; None if the type is unknown."""
     topics = {_GROUP: services.group_topic, _TRANSACTION: services.transaction_topic}
     return topics.get(key_type)
 
@@ -97,14 +97,14 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
 
 def _coordinator_of(services: Services, topic: InternalTopic, key_type: int, key: str) -> int:
     """Return the broker id of the coordinator of a group or a transactional id. Raise BrokerError
-    COORDINATOR_NOT_AVAILABLE if it is unknown; the client then retries, at another broker if
-    possible."""
+    COORDINATOR_NOT_AVAILABLE if the coordinator is unknown; the client then retries, at another
+    broker if possible."""
     partition = topic.partition_of(key)
     broker_id = topic.leader_of(partition)
     service = services.groups if key_type == _GROUP else services.transactions
     if broker_id == services.broker_id and service.may_be_elsewhere(partition):
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"another broker may have replaced broker {broker_id} as the coordinator",
+            f"another broker may have replaced this broker, {broker_id}, as the coordinator",
         )
     return broker_id

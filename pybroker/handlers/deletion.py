@@ -2,10 +2,10 @@
 
 The response has one result for each partition of the request, in the order of the request. A result
 without an error means that all live replicas have the new log start offset, and that it is on this
-broker's disk: the deleted records do not reappear after a restart. A full disk is the exception: it
-has space for the checkpoint with the new log start offset only after segments are deleted. If the
-broker is killed before that checkpoint is written, the deleted records in the first remaining
-segment reappear.
+broker's disk: the deleted records do not reappear after a restart. There is one exception. A full
+disk has space for the checkpoint with the new log start offset only after segments are deleted. If
+the broker is killed before it has written that checkpoint, the deleted records in the first
+remaining segment reappear.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def _delete_records(partition: Partition, before: int) -> int:
 
 def _free(services: Services, cut: _Cut) -> None:
     """Delete the segments whose records are all below the new log start offset. Must be called
-    after the checkpoint with that offset is written; otherwise a kill would restore deleted
-    records. If another broker leads the partition by now, a thread may be truncating the log: then
-    the segments remain until a retention check deletes them."""
+    after the checkpoint with that offset is written; otherwise deleted records would reappear if
+    the broker is killed. If another broker leads the partition by now, a thread may be truncating
+    the log. In this case keep the segments; a retention check deletes them later."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return
@@ -145,6 +145,6 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
 
 
 def _low_watermark(services: Services, cut: _Cut) -> int:
-    """Return the lowest log start offset among the partition's live replicas. A replica whose
-    broker is down takes the leader's log start offset when the broker returns."""
+    """Return the lowest log start offset among the partition's live replicas. Other replicas take
+    the leader's log start offset when their brokers return."""
     return cut.partition.low_watermark(services.metadata.brokers)

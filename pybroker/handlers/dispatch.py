@@ -2,8 +2,7 @@
 checks the version, decodes the request, calls the handler, and encodes the response.
 
 Its table has exactly the APIs of `wire.api`; the dispatcher checks that when it is created. If a
-whole request fails, only this module turns the error into the bytes of a response, or closes the
-connection.
+whole request fails, this module alone encodes the error as a response or closes the connection.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
 
 
 def handler_table() -> Mapping[ApiKey, Handler]:
-    """Return API -> handler. The table has exactly the APIs that ApiVersions advertises."""
+    """Return the handlers by API. The table has exactly the APIs that ApiVersions advertises."""
     both = _BUILT.keys() & UNAVAILABLE.keys()
     missing = APIS.keys() - _BUILT.keys() - UNAVAILABLE.keys()
     if both or missing:
@@ -159,8 +158,8 @@ class Dispatcher:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Return the buffers of the response frame, None if the request has no response, or an
-        awaitable of one of these.
+        """Return the buffers of the response frame, or None if the request has no response. If the
+        response has to wait, return an awaitable of the buffers or of None.
 
         Raise MalformedInput or CloseConnection if the connection has to be closed. The awaitable
         may raise these errors, too.
@@ -253,8 +252,8 @@ async def _answer_later(api: Api, request: Request, result: Awaitable[Message | 
 def _answer_of(
     api: Api, request: Request, result: asyncio.Future[Message | None]
 ) -> asyncio.Future[Answer]:
-    """Return the future of the response whose message is `result`, without a task. If the returned
-    future is cancelled, `result` is cancelled."""
+    """Return a future of the encoded response; `result` is the future of its message. This needs no
+    task. If the returned future is cancelled, `result` is cancelled, too."""
     answer: asyncio.Future[Answer] = result.get_loop().create_future()
 
     def encode(_: object) -> None:

@@ -1,5 +1,6 @@
 """ElectLeaders (KIP-460): the controller elects leaders of the partitions in the request. The
-response waits until the metadata of this broker has the new leaders, up to the client's time limit.
+response waits until the metadata of this broker has the new leaders, at most for the time limit in
+the request.
 
 The response has one result for each partition that the request names. If the request is for all
 partitions, the response omits those that needed no election.

@@ -4,9 +4,9 @@ A request is either full, or an incremental one of a fetch session (KIP-227; `fe
 `fetch_reading.py` reads the partitions. This module decides when to answer, and updates the fetch
 session.
 
-A fetch that waits needs no task: idle followers fetch all the time. When its wait is over, the
-event loop reads the partitions again. Only a read that needs a thread, or several turns of the
-event loop, runs in a task.
+A waiting fetch has no task, because idle followers fetch all the time and a task for each fetch
+would cost too much. When the wait is over, the event loop reads the partitions again. Only a read
+that needs a thread, or several turns of the event loop, runs in a task.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Return the response at once if there are enough records, if a partition has an error, if the
-    reader has to truncate its log, or if the client asked for no wait. Otherwise return an
+    follower or consumer has to truncate (KIP-595), or if max_wait_ms is 0. Otherwise return an
     awaitable that waits for records and reads again."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
@@ -270,9 +270,9 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest time (s) that a fetch waits while a partition of its session has changed.
-    A follower of an idle leader may ask for a longer wait. It does not get this wait, because it
-    would then learn the new high watermark too late."""
+    """Return the longest time (s) that a fetch waits once a partition of its session has changed. A
+    follower of an idle leader may ask for a longer wait. After a change it does not get the longer
+    wait, because it would learn the new high watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
@@ -296,7 +296,7 @@ def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
     """Return a new pass over the partitions of the request, or over the pending partitions of
-    `session`, before its first read. The first partition that has records returns at least one
+    `session`. It has read nothing yet. The first partition that has records returns at least one
     whole batch, even if the batch exceeds the limits of the request (KIP-74)."""
     room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)

@@ -94,9 +94,9 @@ class Reading:
 
 def advance(services: Services, reading: Reading) -> bool:
     """Read further partitions from the page cache, starting at `reading.position`. Return True at
-    the end of the pass. If the result is False and `reading.cached_only` is False, a thread has to
-    read the next partition. If it is False and `reading.cached_only` is True, the caller has to
-    yield to the event loop."""
+    the end of the pass. Return False before the end: if `reading.cached_only` is then False, a
+    thread has to read the next partition; if it is True, the caller has to yield to the event loop
+    and call again."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -149,9 +149,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True if a partition of a fetch session certainly has no records and no other change
-    for the client. Then begin to watch it, so that it is not read before its next change. Return
-    False if that is not certain after a few comparisons: the caller then reads the partition."""
+    """Return True if a few comparisons show that a partition of a fetch session has no records and
+    no other change for the client. In this case begin to watch the partition, so that it is not
+    read before its next change. Otherwise return False; the caller then reads the partition."""
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None

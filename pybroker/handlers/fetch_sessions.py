@@ -114,8 +114,8 @@ class CachedPartition:
         self.unwatch()
 
     def is_news(self, answer: PartitionData) -> bool:
-        """Whether this result has records, an error, or a value that differs from the one last sent
-        to the client."""
+        """Whether this result has records, an error, or a value that differs from the value that
+        was last sent to the client."""
         return bool(
             answer.records
             or answer.error_code
@@ -218,15 +218,16 @@ class FetchSession:
         return added
 
     def look_at(self, cached: CachedPartition) -> None:
-        """Make a partition pending, so that the next request, or the one that waits, reads it."""
+        """Make a partition pending, so that the waiting request, or else the next one, reads it."""
         self.pending[cached.key] = cached
         if self.on_pending is not None:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
         """Make all partitions pending if an argument differs from that of the session's last
-        request. `lease` is what the broker's ZooKeeper lease allows, `incarnation` is the
-        follower's, and `committed_only` says that the client reads committed transactions only."""
+        request. `lease` is the level of the broker's ZooKeeper lease. `incarnation` is that of the
+        follower's broker. `committed_only` says that the client has the isolation level
+        read_committed."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -362,10 +363,11 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, or None. The cache
-        evicts a consumer's session before a follower's session, and among sessions of one kind the
-        one with the fewest partitions. The new session must be a follower's in place of a
-        consumer's, or must have more partitions."""
+        """Return the session that a new session of `size` partitions may evict, or None. It is the
+        session of least worth: a consumer's session is worth less than a follower's, and among
+        sessions of one kind the worth is the number of partitions. The new session must be worth
+        more. A session younger than _MIN_LIFE_S is evicted only if it is a consumer's and the new
+        session is a follower's."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None

@@ -2,9 +2,9 @@
 until the broker has the metadata of the cluster.
 
 The controller must be able to reach the starting broker, so the broker accepts connections before
-it can answer clients. Requests of the controller wait until the broker is registered: they may be
-meant for the previous process of this broker, and only the broker epoch of the new registration
-shows that. ApiVersions never waits.
+it can answer clients. Requests of the controller wait until the broker is registered. They may be
+meant for the previous process of this broker, which the broker recognizes only by the broker epoch
+of its new registration. ApiVersions never waits.
 """
 
 from __future__ import annotations

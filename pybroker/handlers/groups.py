@@ -1,5 +1,5 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: turns the requests into calls of the group
-coordinator, and the results into responses."""
+coordinator, and the results of the calls into responses."""
 
 from __future__ import annotations
 

@@ -91,8 +91,9 @@ class InternalTopic:
 
     async def learn(self, topic_id: uuid.UUID) -> None:
         """Read the number of partitions from the topic's node in ZooKeeper. Do nothing if it has
-        been read for `topic_id`. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not
-        exist or has another id. Raise CoordError or MalformedNode if the node cannot be read."""
+        already been read for the topic with this `topic_id`. Raise BrokerError
+        COORDINATOR_NOT_AVAILABLE if the topic does not exist or has another id. Raise CoordError or
+        MalformedNode if the node cannot be read."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)

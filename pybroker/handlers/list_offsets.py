@@ -6,8 +6,8 @@ largest timestamp. Any other timestamp (ms) asks for the first record whose time
 later. Special timestamps of later versions are not supported.
 
 The high watermark of a new leader may be lower than that of the previous leader. Until it reaches
-the start of the new leader epoch, the new leader returns no end; otherwise consumers would see
-offsets go backwards (KIP-207).
+the start of the new leader epoch, the new leader returns OFFSET_NOT_AVAILABLE for the end:
+otherwise consumers would see the end go backwards (KIP-207).
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper, in one request, which partitions this broker still leads, and return those.
-    Ask only about partitions whose end may not be returned without the confirmation. Partitions in
-    `but` are left out."""
+    """Ask ZooKeeper in one request which of the requested partitions this broker still leads, and
+    return those. Ask only about partitions whose end must not be returned without this
+    confirmation. Partitions in `but` are left out."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -183,9 +183,9 @@ async def _search(
 ) -> _Found | None:
     """Search the log for `timestamp` in a thread, since the index and a part of the log may not be
     in memory. `end_of` returns the end of the offsets that the client may see. Return None if no
-    record below this end matches; this answer needs the authority `for_the_end`. If this broker's
-    replica is closed or loses the leadership during the search, raise BrokerError
-    NOT_LEADER_OR_FOLLOWER instead of the error of the failed read."""
+    record below this end matches; only a replica with the authority `for_the_end` may give this
+    answer. If this broker's replica is closed or loses the leadership during the search, raise
+    BrokerError NOT_LEADER_OR_FOLLOWER, not the error of the failed read."""
     end = end_of(partition)
 
     def search() -> _Found | None:

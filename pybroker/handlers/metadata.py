@@ -90,7 +90,7 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Return the response to a DescribeCluster request that asks for another type of endpoint than
+    """Return the error response to a DescribeCluster request for endpoints that are not those of
     brokers. Only KRaft has endpoints of controllers (KIP-919)."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
@@ -222,8 +222,8 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
 
 
 def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Return the topics without repetitions, as Kafka does. A name has a few bytes, but the
-    description of a topic has thousands, so repetitions would make the response very large."""
+    """Return the topics without repetitions, as Kafka does. The description of a topic is much
+    longer than its name, so a request with repetitions could cause a very large response."""
     return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 

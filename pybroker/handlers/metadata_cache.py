@@ -1,8 +1,8 @@
 """A cache of encoded Metadata responses. Many clients send the same request, and describing
 thousands of partitions takes longer than any other work on the event loop.
 
-A cached response is valid for one version of the MetadataView and one controller. If a request
-creates topics, its response is not cached.
+A cached response is valid until the version of the MetadataView or the controller changes. If a
+request creates topics, its response is not cached.
 """
 
 from __future__ import annotations

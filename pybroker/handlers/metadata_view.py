@@ -86,8 +86,8 @@ class MetadataView:
         return self._names.get(topic_id)
 
     def apply(self, command: UpdateMetadata) -> None:
-        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if its
-        controller has been replaced: a command of a later controller has been applied already."""
+        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if a command of
+        a later controller has already been applied."""
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -119,11 +119,11 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Apply the leader of a partition that another broker's Metadata response states, if its
-        leader epoch is later than the known one and `leader` is a known broker. If `leader` is not
-        a known broker, keep the previous leader: clients that ask it learn the new one. Return
-        False if this broker does not know the partition, or knows it with another topic id than
-        `topic_id`; else True."""
+        """Apply the leader of a partition from another broker's Metadata response, if the leader
+        epoch is later than the known one and `leader` is a known broker. If `leader` is not a known
+        broker, keep the previous leader: a client that asks that leader learns of the new one.
+        Return False if this broker does not know the partition, or knows it with another topic id
+        than `topic_id`; else True."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -135,8 +135,7 @@ class MetadataView:
         return True
 
     def apply_discovered_controller(self, broker_id: int) -> None:
-        """Apply the controller that another broker's Metadata response states, if it is a known
-        broker."""
+        """Apply the controller from another broker's Metadata response, if it is a known broker."""
         if broker_id in self._brokers and broker_id != self.discovered_controller:
             self.discovered_controller = broker_id
             self._has_changed()

@@ -1,4 +1,5 @@
-"""Counts the requests of each API and measures how long they take. It stands before the dispatcher.
+"""Counts the requests of each API, and measures how long they take. Requests pass through this
+module before they reach the dispatcher.
 
 Measuring a request costs about as much as handling a small one. So of the Produce and Fetch
 requests that are answered without a wait, only one in `_SAMPLE` is measured, and its time counts
@@ -35,12 +36,12 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 
 class Metering:
-    """Passes requests on to `answering`, and counts and measures them. A request is not counted if
-    its connection is closed instead of a response, since its API key may be garbage."""
+    """Passes requests on to `answering`, and counts and measures them. A request that gets no
+    response because its connection is closed is not counted: its API key may be garbage."""
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
-        """`meters` has 256 meters. A request is counted by the meter at the index of the low byte
-        of its API key."""
+        """`meters` has 256 meters. The low byte of a request's API key is the index of its
+        meter."""
         self.answering = answering
         """The function that answers requests. Its arguments are the frame, the listener and the
         peer's host. The owner may replace it at any time."""
@@ -81,7 +82,7 @@ class Metering:
 
     async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
         """Await the response and measure the time since `began` (monotonic s). Every request that
-        waits is measured: compared with the wait, measuring costs little."""
+        waits is measured: a measurement costs little in comparison with the wait."""
         try:
             return await answer
         finally:

@@ -180,9 +180,10 @@ async def handle_offset_fetch(
 def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
-    """Return group id -> the topics that the request asks for (None: all topics with offsets). If
-    the request names a group several times, its topics are merged, and the group gets one result: a
-    name has a few bytes, but the offsets of a group may have megabytes."""
+    """Return, for each group id, the topics that the request asks for (None: all topics with
+    offsets). If the request names a group several times, its topics are merged, and the group gets
+    one result: the offsets of a group may be megabytes, so repetitions could cause a very large
+    response."""
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -286,8 +287,9 @@ async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
     """Return the results for the partitions in `wanted`, or for all partitions in `found` if
-    `wanted` is None. If the request names a partition several times, it gets one result, as in
-    Kafka: a partition number has 4 bytes, but the metadata of an offset may have thousands."""
+    `wanted` is None. If the request names a partition several times, the partition gets one result,
+    as in Kafka: the metadata of an offset may have thousands of bytes, so repetitions could cause a
+    very large response."""
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
         for key in sorted(found):
@@ -366,9 +368,9 @@ def _deletion_fault(
 
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
-    """Return a function that says whether a member of the group is subscribed to a topic; then the
-    topic's offsets must not be deleted. Raise BrokerError GROUP_ID_NOT_FOUND if there is no such
-    group, NON_EMPTY_GROUP if its members are not consumers."""
+    """Return a function that says whether a member of the group is subscribed to a topic. The
+    offsets of such a topic must not be deleted. Raise BrokerError GROUP_ID_NOT_FOUND if there is no
+    such group, NON_EMPTY_GROUP if its members are not consumers."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.has_offsets(group_id):

@@ -1,6 +1,6 @@
 """CreatePartitions: the broker that is the controller writes the larger assignment of a topic to
 ZooKeeper, and the controller then opens the new partitions. The response waits for their leaders,
-up to the client's time limit.
+at most for the time limit in the request.
 
 The response has one result for each topic of the request, in the order of the request. If one topic
 fails, the others are still expanded.

@@ -61,8 +61,8 @@ class _Progress:
     def leave(
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
     ) -> None:
-        """Add a batch of the partition `key` to those that a thread checks. `result` is its part of
-        the response."""
+        """Add a batch of the partition `key` to the batches that a thread has to check. `result` is
+        the batch's part of the response."""
         self.unchecked.append((key, data, result))
         self.held_up.add(key)
 
@@ -70,9 +70,9 @@ class _Progress:
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append the batches of the request. Return the response, or None for acks=0. If a thread has
-    to work for a batch, if a transaction coordinator has to confirm one, or if `acks` is not
-    satisfied yet, return an awaitable of the response."""
+    """Append the batches of the request. Return the response, or None for acks=0. Return an
+    awaitable of the response if a thread has to check a batch or write a file, if a transaction
+    coordinator has to confirm a batch, or if a batch must not be acknowledged yet."""
     guards = begin_guards(services, message)
     if guards.unconfirmed or _new_epochs(services, message):
         return _prepare_and_append(services, request, message, guards)
@@ -82,9 +82,9 @@ def handle_produce(
 async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
-    """Let transaction coordinators confirm transactions. Let threads write the leader epoch files:
-    an append that writes such a file would make the event loop wait for the disk. Then append the
-    batches."""
+    """Let transaction coordinators confirm the transactions, and let threads write the leader epoch
+    files. Then append the batches. If the append itself wrote a leader epoch file, the event loop
+    would wait for the disk."""
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)
     await persist_epochs(services.blocking, _new_epochs(services, message))
@@ -247,8 +247,9 @@ async def _check_and_finish(
     response: ProduceResponse,
     progress: _Progress,
 ) -> ProduceResponse | None:
-    """Check the unchecked batches in a thread, and append them. The connection keeps the frame of
-    the request until then, and handles no other request. Return the response, or None for acks=0.
+    """Check the unchecked batches in a thread, and append them. Until this is done, the connection
+    keeps the frame of the request and handles no other request. Return the response, or None for
+    acks=0.
     """
     for key, data, result in progress.unchecked:
         try:

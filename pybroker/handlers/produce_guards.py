@@ -1,7 +1,7 @@
 """The guards of the transactional batches in a Produce request. Before the first batch of a
 transaction is appended to a partition, the transaction coordinator confirms that the partition is
-in the transaction (KIP-890). The batch's guard (`Verification`) is no longer current if a marker is
-appended meanwhile; then the confirmation does not count."""
+in the transaction (KIP-890). If a marker is appended before the confirmation arrives, the batch's
+guard (`Verification`) is outdated, and the confirmation does not count."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:
     """Return the error of each batch for the producer. Old producers do not retry after some of the
-    coordinator's retriable codes. So the producer gets NOT_ENOUGH_REPLICAS in place of a retriable
-    code: all producers then retry, without a refresh of their metadata."""
+    coordinator's retriable codes. So each retriable code is replaced by NOT_ENOUGH_REPLICAS: after
+    this code all producers retry, without a refresh of their metadata."""
     errors = {}
     for key, code in found.items():
         detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"

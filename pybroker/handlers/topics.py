@@ -1,6 +1,6 @@
 """CreateTopics and DeleteTopics: the broker that is the controller writes the change to ZooKeeper,
-and the controller then carries it out. The response waits for the result, up to the client's time
-limit.
+and the controller then carries it out. The response waits for the result, at most for the time
+limit in the request.
 
 The response has one result for each topic of the request, in the order of the request. If one topic
 fails, the others are still created or deleted.

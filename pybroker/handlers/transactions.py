@@ -1,8 +1,8 @@
 """AddPartitionsToTxn, AddOffsetsToTxn and EndTxn: turns the requests of transactional producers
-into calls of the transaction coordinator, and the results into responses. `producer_ids.py` has
-InitProducerId.
+into calls of the transaction coordinator, and the results of the calls into responses.
+`producer_ids.py` has InitProducerId.
 
-Version 4 of AddPartitionsToTxn is for brokers only: the leader of a partition checks with it that
+Version 4 of AddPartitionsToTxn is for brokers only. With it, the leader of a partition asks whether
 the partition is in a transaction (KIP-890).
 """
 
@@ -67,8 +67,8 @@ async def handle_add_partitions_to_txn(
 async def _codes(
     services: Services, request: Request, transaction: AddPartitionsToTxnTransaction
 ) -> Codes:
-    """Add the partitions to the transaction, or only verify them. Return the code of each. If a
-    partition cannot be in a transaction, none is added, as in Kafka."""
+    """Add the partitions to the transaction, or only verify that they are in it. Return the error
+    code of each. If one partition cannot be added, none is added, as in Kafka."""
     keys = [
         TopicPartition(topic.name, number)
         for topic in transaction.topics
@@ -121,8 +121,8 @@ def _results(
 async def handle_add_offsets_to_txn(
     services: Services, request: Request, message: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition of `__consumer_offsets` to which the group maps. The first request that
-    needs this topic creates it: a producer may commit the offsets of a group that has no member."""
+    """Add the partition of `__consumer_offsets` to which the group maps. If this topic is missing,
+    create it: a producer may commit the offsets of a group that never had a member."""
     producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
     topic = services.group_topic
     try:

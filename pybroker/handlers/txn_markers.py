@@ -1,5 +1,5 @@
-"""WriteTxnMarkers: the leader appends the control batches that end transactions. Transaction
-coordinators send the request, and Admin clients that abort a hanging transaction (KIP-664).
+"""WriteTxnMarkers: the leader appends the control batches that end transactions. The senders of the
+request are transaction coordinators, and Admin clients that abort a hanging transaction (KIP-664).
 
 The response has one result for each partition of each marker. A marker is acknowledged like a batch
 with acks=all.
@@ -71,21 +71,20 @@ async def handle_write_txn_markers(
 
 
 def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Log]:
-    """Return those of the partitions' logs to which the next append writes the leader epoch
-    file."""
+    """Return those of the partitions' logs whose next append also writes the leader epoch file."""
     found = (services.replicas.partitions.get(key) for key in keys)
     return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
 
 
 def _require_authorized(services: Services, request: Request, marker: WritableTxnMarker) -> None:
-    """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED for a commit from another listener than that
-    of the brokers: only a coordinator decides to commit. Admin clients only abort."""
+    """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED for a commit marker that did not arrive on the
+    inter-broker listener. Only a coordinator decides to commit; Admin clients only abort."""
     if marker.transaction_result and request.listener != services.config.inter_broker_listener:
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             "WriteTxnMarkers may commit a transaction only on the inter-broker "
-            f"listener {services.config.inter_broker_listener}, and the request came "
-            f"on {request.listener}",
+            f"listener {services.config.inter_broker_listener}, but the request "
+            f"arrived on the listener {request.listener}",
         )
 
 

@@ -1,8 +1,8 @@
 """Answers requests of the APIs that the broker advertises but does not implement.
 
-Each response has the error that Kafka returns in a comparable case, in the form of that API's
-response, so that clients handle it correctly. The error says that there is no coordinator yet, no
-authorizer, no SASL on this listener, or no SCRAM credential, or that the API is not supported.
+Each response is a valid response of its API, with an error that Kafka returns in a comparable case,
+so clients handle it correctly. The errors say that there is no coordinator yet, no authorizer, no
+SASL on this listener, or no SCRAM credential, or that the API is not supported.
 """
 
 from __future__ import annotations
