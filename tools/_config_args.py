@@ -108,7 +108,7 @@ def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
 
 
 def _given(table: Mapping[str, str], flags: Mapping[str, Any]) -> list[str]:
-    """Return the entity types of the short options on the command line."""
+    """Return the entity types whose short options (such as --topic) are on the command line."""
     return [kind for flag, kind in table.items() if flags[flag] not in (None, False)]
 
 

@@ -208,8 +208,8 @@ class _Positions:
         self._base = base
 
     def floor(self, offset: int) -> int:
-        """Return the log position of the last index entry whose offset is at most `offset`; 0
-        without such an entry."""
+        """Return the log position of the last index entry whose offset is at most `offset`; 0 if
+        there is no such entry."""
         if offset < self._asked:
             self.__init__(self._path, self._base)  # type: ignore[misc]
         self._asked = offset
@@ -229,9 +229,9 @@ def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
 def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Yield the complete entries of an index file, up to its last entry. A running broker
-    preallocates its index files, so zeros follow the last entry. `offset_first`: the offset is the
-    entry's first number, not the second."""
+    """Yield the complete entries of an index file, up to the last one in use. A running broker
+    preallocates its index files, so zeros follow that entry. `offset_first` says that the offset is
+    the first number of an entry, not the second."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):
@@ -291,8 +291,8 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """Return the last offset of the batch at `position` in the log. Raises Failure if no batch
-    begins there that is complete within `limit` bytes."""
+    """Return the last offset of the batch at `position` in the log. Raises Failure if there is no
+    batch at this position, or if the batch does not end within `limit` bytes."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"

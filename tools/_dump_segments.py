@@ -127,7 +127,7 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Yield consecutive batches. The first batch begins at `position`, and each batch ends at
+        """Yield consecutive batches, from the batch that begins at `position`. Each batch ends at
         most `limit` bytes after `position`. An incomplete last batch is left out. Raises Failure if
         a batch's length field is too small."""
         end = min(self.size, position + limit)

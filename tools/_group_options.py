@@ -175,8 +175,8 @@ def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def check_types(text: str) -> None:
-    """Raise Failure for a filter by group type: it needs version 5 of ListGroups, and the brokers
-    support version 4. Raises click.UsageError for an unknown type."""
+    """Raise Failure for a filter by group type. The filter needs version 5 of ListGroups, and the
+    brokers support only version 4. Raises click.UsageError for an unknown type."""
     if parse_names(text, TYPES, "types"):
         raise Failure(
             "The broker only supports ListGroups v4, but we need v5 or newer to request groups by"

@@ -39,9 +39,9 @@ NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one of the fields that
-    choose the new offsets is set; the others of them are None or False. `topics` contains arguments
-    of --topic such as "orders" and "orders:0,1"."""
+    """The parsed flags of `consumer-groups --reset-offsets`. Of the fields that choose the new
+    offsets exactly one is set; the others are None or False. `topics` contains arguments of --topic
+    such as "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -159,8 +159,8 @@ def _between(key: TopicPartition, offset: int, start: int, end: int) -> int:
 
 
 def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
-    """Parse arguments of --topic such as "orders" and "orders:0,1". Return topic -> partitions, or
-    topic -> None for all partitions. Raises click.UsageError with Kafka's messages."""
+    """Parse arguments of --topic such as "orders" and "orders:0,1". Return the partitions of each
+    topic; None means all partitions. Raises click.UsageError with Kafka's messages."""
     found: dict[str, list[int] | None] = {}
     for word in words:
         if ":" not in word:
@@ -229,8 +229,9 @@ def parse_duration(text: str) -> int:
 
 
 def parse_plans(path: str, groups: tuple[str, ...]) -> dict[str, Plan]:
-    """Return group -> the new offsets in a CSV file. Each line is "group,topic,partition,offset",
-    or for a single group "topic,partition,offset". Raises Failure."""
+    """Return the new offsets of each group in a CSV file. Each line is
+    "group,topic,partition,offset", or for a single group "topic,partition,offset". Raises
+    Failure."""
     plans: dict[str, Plan] = {}
     lines = read_file(path).rstrip("\n").split("\n")
     row_of: Callable[[list[str]], tuple[str, TopicPartition, int] | None] = _row_with_group

@@ -135,8 +135,8 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the lines of the table that `consumer-groups --describe --members` prints. `verbose`
-    adds the column ASSIGNMENT. `shown`: whether the members determine the widths of the columns
-    (False: Kafka's default widths). Raises MalformedInput."""
+    adds the column ASSIGNMENT. If `shown` is True, the members determine the widths of the columns;
+    otherwise the columns have Kafka's default widths. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()
@@ -182,8 +182,8 @@ def state_lines(group: GroupDescription) -> list[str]:
 
 
 def active_member_lines(group: GroupDescription) -> list[str]:
-    """Return one line for each member of the group, to explain an error: the coordinator does not
-    delete a group that has members, or change offsets that they may use."""
+    """Return one line for each member of the group, to explain an error. The coordinator does not
+    delete a group that has members, and does not change offsets that its members may use."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")

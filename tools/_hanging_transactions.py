@@ -1,5 +1,6 @@
-"""The search of `transactions find-hanging`: a transaction is hanging if it is open in a partition,
-but its coordinator does not know that it includes the partition. No marker will end it."""
+"""The search of `transactions find-hanging`. A transaction is hanging if it is open in a partition,
+but its coordinator does not know that the transaction includes the partition. So the coordinator
+will not send the marker that ends it there."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ def hanging(
 ) -> list[OpenProducer]:
     """Return those of the `suspected` transactions that no coordinator will end, sorted by
     partition. `names` maps producer ids to transactional ids, `descriptions` maps transactional ids
-    to their states. A coordinator will end a transaction in the partitions that the description of
-    its transactional id lists."""
+    to their states. A coordinator will end a transaction in those partitions that it lists in the
+    description of the transactional id."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))

@@ -92,8 +92,9 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the shell. `options` are its option letters in getopt's form. At least `least`
-    words must follow the options. `most` is the number of words in the present form of the command
-    (None: any number). One further word is the deprecated form of a watch or a version."""
+    words must follow the options. `most` is the largest number of words in the present form of the
+    command (None: any number). In the deprecated form of a command, one further word stands for a
+    watch or a version."""
 
     usage: str
     run: Callable[[Session, Call], None]

@@ -33,6 +33,6 @@ async def cluster_nodes(connect: str) -> AsyncIterator[KazooCoord]:
             )
         yield coord
     except CoordError as error:
-        raise Failure(f"ZooKeeper at {connect} failed: {error!r}") from error
+        raise Failure(f"ZooKeeper at {connect} failed: {type(error).__name__}: {error}") from error
     finally:
         await coord.close()

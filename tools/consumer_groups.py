@@ -410,8 +410,9 @@ class Groups:
         return found
 
     async def _print_active_members(self, names: Iterable[str]) -> None:
-        """Print the members of these groups on standard error, to explain an error: the coordinator
-        does not delete a group that has members, or change offsets that they may use."""
+        """Print the members of these groups on standard error, to explain an error. The coordinator
+        does not delete a group that has members, and does not change offsets that its members may
+        use."""
         chosen = list(names)
         if not chosen:
             return

@@ -149,8 +149,8 @@ def _execute(words: Sequence[str]) -> NoReturn:
 def check_health(environment: Mapping[str, str]) -> None:
     """Raise Failure unless the broker that these variables configure answers a request.
 
-    The check does not use the advertised listeners: a start script may set them only in the
-    environment of the broker.
+    The check does not use the advertised listeners, because a start script may set them in the
+    broker's environment only, which the process of the check does not have.
     """
     settings = _settings(environment)
     properties = dict(settings.properties)

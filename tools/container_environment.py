@@ -1,7 +1,7 @@
 """The environment variables of a container, converted to Kafka's options.
 
-The variables have the names of the existing Kafka images: `KAFKA_` and the option's name in
-capitals, with `_` for `.`, `__` for `_` and `___` for `-` (Apache, Confluent); the same after
+The variables have the names that other Kafka images use: `KAFKA_` and the option's name in
+capitals, with `_` for `.`, `__` for `_` and `___` for `-` (Apache, Confluent); the same name after
 `KAFKA_CFG_` (Bitnami); and `KAFKA_CREATE_TOPICS` (wurstmeister). This module reads no files; the
 caller passes a function that reads secrets. `BrokerConfig` checks the values, and
 `Settings.name_source` adds the variable's name to its messages.
@@ -289,7 +289,8 @@ def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
 
 
 def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the container's defaults of options that neither the variables nor the file set."""
+    """Return the container's own defaults for those options that neither a variable nor the file
+    sets."""
     named = given.keys() | (file or {}).keys()
     defaults = {}
     if not named & {"log.dir", "log.dirs"}:

@@ -69,8 +69,8 @@ async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> No
 
 
 async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
-    """Request all topics in `left` once. Remove each topic from `left` that was created or cannot
-    be created. Raises ClientError."""
+    """Ask the broker once to create all topics in `left`. Remove from `left` the topics that were
+    created and those that cannot be created; the others may be tried again. Raises ClientError."""
     connection = await Connection.open(
         listener.host, listener.port, client_id="create-topics", timeout_s=_ANSWER_SECONDS_MAX
     )

@@ -96,7 +96,7 @@ def result_document(key: TopicPartition, result: DeletedRecords) -> dict[str, ob
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """Return partition -> offset, in the order of the JSON text. Raises Failure."""
+    """Return the offset of each partition, in the order of the JSON text. Raises Failure."""
     try:
         document = json_object(json.loads(text))
     except (ValueError, RecursionError):

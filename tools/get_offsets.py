@@ -163,8 +163,8 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that the filter `wanted` accepts, sorted; those of internal topics only
-    with `with_internal`. Raises Failure if there are no such partitions."""
+    """Return the partitions that the filter `wanted` accepts, sorted. Partitions of internal topics
+    are included only if `with_internal` is True. Raises Failure if there are no such partitions."""
     found = sorted(
         partition.topic_partition
         for topic in topics

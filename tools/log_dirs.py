@@ -92,8 +92,8 @@ async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
 
 
 def document(answers: Iterable[BrokerLogDirs], topics: set[str]) -> Mapping[str, object]:
-    """Return the JSON document that Kafka's tool prints. If `topics` is empty, the document
-    contains all topics."""
+    """Return the JSON document that Kafka's tool prints. It contains the topics in `topics`, or all
+    topics if `topics` is empty."""
     brokers = [
         {"broker": answer.broker, "logDirs": [directory_row(row, topics) for row in answer.dirs]}
         for answer in answers

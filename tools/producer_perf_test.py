@@ -313,8 +313,8 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """Return for each share the sample below which this share of the samples lies (0.5: the
-    median); 0 if there are no samples."""
+    """Return for each of `shares` (0 to 1) the sample at that percentile (0.5: the median); 0 if
+    there are no samples."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 

@@ -315,7 +315,7 @@ def new_topic(args: Args) -> NewTopic:
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """Return partition -> broker ids for a text such as `1:2,2:1`, here {0: [1, 2], 1: [2, 1]}.
+    """Return the broker ids of each partition in a text: {0: [1, 2], 1: [2, 1]} for `1:2,2:1`.
     Raises Failure."""
     found: dict[int, list[int]] = {}
     for partition, part in enumerate(text.split(",")):

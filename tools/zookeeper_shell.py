@@ -116,8 +116,8 @@ def parse_args(words: Sequence[str]) -> Args:
 
 
 class TimedSession:
-    """A session with kazoo's methods. Each call waits at most `limit_s` seconds; kazoo's own calls
-    wait for a lost connection without limit."""
+    """A session with kazoo's methods. Each call waits at most `limit_s` seconds. If the connection
+    is lost, kazoo's own calls would wait without a limit."""
 
     def __init__(self, client: Session, limit_s: float) -> None:
         self.client = client

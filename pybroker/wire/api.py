@@ -3,9 +3,9 @@ dispatch of requests and the codec use it.
 
 The versions are those of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker
 from all versions together. There are two exceptions. DescribeCluster has version 1, because
-kafka-python cannot decode the response of version 0. Produce starts at version 0, although brokers
-reject the message formats 0 and 1, because older librdkafka disables compression if the lowest
-version is above 0 (KAFKA-18659).
+kafka-python cannot decode the response of version 0. Produce starts at version 0, because older
+librdkafka disables compression if the lowest version is above 0 (KAFKA-18659). The broker still
+rejects the message formats 0 and 1 of the lowest versions.
 """
 
 from __future__ import annotations

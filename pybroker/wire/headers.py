@@ -103,5 +103,5 @@ def parse_response_header(frame: memoryview, header_version: int) -> tuple[int, 
 
 def _has_tagged_fields(header_version: int, *, first: int) -> bool:
     if header_version not in (first - 1, first):
-        raise ValueError(f"header version is {header_version}, expected {first - 1} or {first}")
+        raise ValueError(f"the header version is {header_version}, expected {first - 1} or {first}")
     return header_version == first

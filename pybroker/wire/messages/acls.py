@@ -119,7 +119,7 @@ class CreateAclsResponse(Message):
 
 @message
 class DeleteAclsFilter(Message):
-    """A filter; the ACLs that match it are deleted: an element of `DeleteAclsRequest.filters`."""
+    """A filter for the ACLs to delete: an element of `DeleteAclsRequest.filters`."""
 
     resource_type_filter: int = int8("The resource type; 1 for any type.")
     resource_name_filter: str | None = string(

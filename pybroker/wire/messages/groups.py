@@ -2,14 +2,13 @@
 Heartbeat (12), versions 0-4, LeaveGroup (13), versions 0-4, SyncGroup (14), versions 0-5.
 
 FindCoordinator, changes in version 1: transactions, error messages. 2: throttling by the client
-(KIP-219). 3: flexible. 4: several keys (KIP-699).
-JoinGroup, changes in version 1: rebalance timeout. 2: throttle time. 3: throttling by the client.
-4: error 79 (MEMBER_ID_REQUIRED, KIP-394). 5: static members. 6: flexible. 7: protocol type in the
-response. 8: reason (KIP-800). 9: a leader that skips the assignment (KIP-814).
-Heartbeat and SyncGroup, changes in version 1: throttle time. 2: throttling by the client. 3: static
-members. 4: flexible. SyncGroup 5: protocol type and name.
-LeaveGroup, changes in version 1: throttle time. 2: throttling by the client. 3: several members.
-4: flexible.
+(KIP-219). 3: flexible. 4: several keys (KIP-699). JoinGroup, changes in version 1: rebalance
+timeout. 2: throttle time. 3: throttling by the client. 4: error 79 (MEMBER_ID_REQUIRED, KIP-394).
+5: static members. 6: flexible. 7: protocol type in the response. 8: reason (KIP-800). 9: a flag
+that tells the group's leader not to compute the assignment (KIP-814). Heartbeat and SyncGroup,
+changes in version 1: throttle time. 2: throttling by the client. 3: static members. 4: flexible.
+SyncGroup 5: protocol type and name. LeaveGroup, changes in version 1: throttle time. 2: throttling
+by the client. 3: several members. 4: flexible.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class DescribeClientQuotasRequest(Message):
 
 @message
 class EntityData(Message):
-    """A part of the name of an entity: its type and its name: an element of
+    """The type and the name of one part of an entity: an element of
     `DescribedQuotaEntry.entity`."""
 
     entity_type: str = string("The entity type: user, client-id or ip.")
