@@ -1,6 +1,6 @@
-"""The times of periodic work: whole seconds, so that several timers are due at the same time. Each
-wake-up costs an idle process some 0.1 ms, because its code and data are no longer in the
-processor's caches. So its processor time depends on the number of wake-ups."""
+"""Moves the times of periodic work to whole seconds. Several timers are then due at the same time,
+and an idle process wakes up less often. Each wake-up costs some 0.1 ms of processor time, because
+the code and data of the process are no longer in the processor's caches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EARLY_S: Final = 0.002
 
 
 def aligned_due(now_s: float, wait_s: float) -> float:
-    """Return when a timer is due that waits for `wait_s` from `now_s` (both in seconds of the event
-    loop). A wait of at least TICK_S ends at a multiple of TICK_S, so it may be shorter by up to
-    TICK_S, and longer by EARLY_S."""
+    """Return the time at which a timer is due if it starts at `now_s` and waits for `wait_s` (both
+    in seconds of the event loop). If the wait is at least TICK_S, it ends at a multiple of TICK_S:
+    up to TICK_S earlier than requested, or up to EARLY_S later."""
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

@@ -124,7 +124,7 @@ def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]],
 
 class TaskOwner:
     """Owns tasks from their start to their end. If a task fails, `on_failure` receives the
-    exception: then the owner can answer the callers that wait for the task's result."""
+    exception, for example to fail the callers that wait for the task's result."""
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._on_failure = on_failure
@@ -161,8 +161,8 @@ def _log_failure(task: asyncio.Task[None]) -> BaseException | None:
 
 
 def _others(tasks: Iterable[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    """Return the tasks that run, without the caller's own task: a task that waits for itself would
-    wait forever."""
+    """Return those of `tasks` that have not ended, without the caller's own task: a task that waits
+    for itself would wait forever."""
     own = asyncio.current_task()
     return [task for task in tasks if task is not own and not task.done()]
 

@@ -21,8 +21,8 @@ Key = TypeVar("Key", bound=Sortable)
 
 class DueQueue(Generic[Key]):
     """Keys with the times (ms since 1970) at which they are due. A key is in the queue at most
-    once. If its time is moved later, the queue does not change: `take_due` yields the key too
-    early, and the caller puts it in again."""
+    once. The queue does not move a key to a later time: `take_due` yields the key at the earlier
+    time, and the caller puts it in again."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Key]] = []

@@ -1,9 +1,10 @@
-"""The errors of the project, sorted by what the code that receives an error should do.
+"""The errors of the project. There is one class for each reaction that an error requires.
 
 - `ErrorCode`: Kafka's errors in the protocol, each with its name, its number, whether a client may
   retry, and a sentence.
-- `BrokerError`: a request fails with one of these codes. Only the dispatcher turns it into bytes.
-- `MalformedInput`: the peer sent bytes that are no message. The connection is closed.
+- `BrokerError`: a request fails with one of these codes. Only the dispatcher encodes it into a
+  response.
+- `MalformedInput`: the peer sent bytes that are not a valid message. The connection is closed.
 - `CorruptionError`: stored bytes differ from those that were written.
 - `StartupError`: the broker cannot start. The process ends with one line for the operator.
 
@@ -168,8 +169,8 @@ class BrokerError(PybrokerError):
 
 
 class MalformedInput(PybrokerError):
-    """The peer sent bytes that are not a message of the protocol. Its connection is closed, and
-    nothing else changes."""
+    """The peer sent bytes that are not a valid message of the protocol. Its connection is closed,
+    and nothing else changes."""
 
 
 class CloseConnection(PybrokerError):

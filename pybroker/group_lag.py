@@ -1,9 +1,9 @@
 """Computes the lag of a consumer group in a partition, for the client and for the broker's metrics.
 
 The caller reads the committed offsets first and the log end offsets afterwards. A group commits
-only offsets that it has read. So the lag may be too large by the records that were appended between
-the two reads, but it is never negative. If a committed offset is beyond the log end nevertheless
-(records were lost, or an operator set the offset), the lag is 0.
+only offsets that it has read. So the lag may include records that were appended between the two
+reads, but it is never negative. If a committed offset is beyond the log end nevertheless (records
+were lost, or an operator set the offset), the lag is 0.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _row(family: Family, make: Callable[[], T]) -> T:
 
 
 def families_of(table: type[Any]) -> dict[str, Family]:
-    """Return attribute -> declaration, for the fields of `table` that are shown, in the order of
+    """Return the declaration of each shown field of `table` by the field's name, in the order of
     the table."""
     return {
         item.name: item.metadata["family"] for item in fields(table) if "family" in item.metadata
@@ -114,8 +114,8 @@ class FetchSessionCounters:
 class TimeMeter:
     """A set of durations: their number, their sum, and their distribution over buckets.
 
-    `buckets` is the number of a bucket -> the number of durations in it. The functions `bucket_of`
-    and `bucket_end_s` say which durations belong to a bucket.
+    `buckets` maps the number of a bucket to the number of durations in it. The functions
+    `bucket_of` and `bucket_end_s` define which durations belong to a bucket.
     """
 
     __slots__ = ("buckets", "count", "total_s")
@@ -127,7 +127,7 @@ class TimeMeter:
 
     def add(self, seconds: float, weight: int = 1) -> None:
         """Count a duration (s) `weight` times. If only one of N durations is measured, its weight
-        is N, so that it also counts for those that are not measured."""
+        is N: it then stands for the durations that are not measured, too."""
         self.count += weight
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)
@@ -168,7 +168,7 @@ def bucket_of(seconds: float) -> int:
 
 
 def bucket_end_s(bucket: int) -> float:
-    """Return the duration (s) below which all durations of this bucket are."""
+    """Return the upper end (s) of a bucket: all its durations are shorter."""
     if bucket == _NOTHING:
         return 0.0
     exponent, part = divmod(bucket, SUB_BUCKETS)
@@ -176,8 +176,8 @@ def bucket_end_s(bucket: int) -> float:
 
 
 def quantile_s(buckets: Mapping[int, int], share: float) -> float:
-    """Return the duration (s) that the given share (0 to 1) of the counted durations does not
-    exceed. `buckets` is that of a TimeMeter. Return 0 if no duration was counted."""
+    """Return the quantile `share` (0 to 1) of durations, in seconds. `buckets` are the buckets of a
+    TimeMeter. Return 0 if no duration was counted."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -261,16 +261,17 @@ class Metrics:
     # fmt: on
 
     def topic(self, name: str) -> TopicCounters:
-        """Return the counters of a topic that has a replica on this broker. If the topic has none
-        yet, create them."""
+        """Return the counters of a topic that has a replica on this broker. The first call for a
+        topic creates them."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = TopicCounters()
         return found
 
     def counters(self, name: str) -> TopicCounters:
-        """Return the counters of the topic that a client's request names. If this broker does not
-        have the topic, return `gone`, so that clients cannot fill the memory with topic names."""
+        """Return the counters of the topic that a client's request names. If this broker has no
+        replica of the topic, return the shared counters `gone`: clients must not be able to fill
+        the memory with topic names."""
         return self.topics.get(name, self.gone)
 
     def forget_topic(self, name: str) -> None:

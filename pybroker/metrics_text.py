@@ -1,7 +1,7 @@
 """Prometheus' text format (version 0.0.4), as far as the broker's metric families need it.
 
-prometheus-client creates an object for each line, which takes ten times as long for metrics with a
-line for each partition. This module defines no metrics.
+This module is used in place of prometheus-client, which creates an object for each line: for
+metrics with a line for each partition that takes ten times as long. This module defines no metrics.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ value."""
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The values of a summary of durations for one set of labels: `recent` has the number of recent
-    durations in each bucket, `count` and `total_s` the number and the sum in seconds since the
-    start of the broker."""
+    """The values of a summary of durations for one set of labels. `recent` has the number of recent
+    durations in each bucket. `count` and `total_s` are the number and the sum (s) of all durations
+    since the start of the broker."""
 
     labels: Mapping[str, str]
     recent: Mapping[int, int]
@@ -70,8 +70,8 @@ def family(of: Family, lines: Iterable[Line]) -> str:
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:
     """Return a metric family of durations as text: quantiles, sum and count for each set of labels.
-    `unit` is the number of shown units per second (1000 for ms). Without recent durations a
-    quantile is NaN."""
+    `unit` is the number of shown units in a second (1000 for ms). If there are no recent durations,
+    the quantiles are NaN."""
     name, parts = of.name, [header(of)]
     for item in times:
         for share in QUANTILES:

@@ -155,8 +155,8 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
     """The command to lead or to follow these partitions. If `extent` says that the command names
-    all partitions that have a replica on the broker, any other log on the broker's disks belongs to
-    no partition any more."""
+    all partitions that have a replica on the broker, any other log on the broker's disks is left
+    over from a partition that the broker no longer has."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     extent: Extent = Extent.SOME
@@ -164,10 +164,10 @@ class LeaderAndIsr(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """The command to return these brokers and partitions to clients that ask for metadata.
-    `brokers` are all live brokers. `partitions` are those that have changed or, if `extent` says
-    so, all partitions; in that case the broker removes every other partition from its metadata. A
-    partition with the leader LEADER_DURING_DELETION is removed, too."""
+    """The command to answer Metadata requests with these brokers and partitions. `brokers` are all
+    live brokers. `partitions` are those that have changed or, if `extent` says so, all partitions;
+    in that case the broker removes every other partition from its metadata. A partition with the
+    leader LEADER_DURING_DELETION is removed, too."""
 
     partitions: tuple[PartitionFacts, ...] = ()
     brokers: tuple[Broker, ...] = ()
@@ -202,8 +202,8 @@ class Everything:
     def after(self, command: LeaderAndIsr | UpdateMetadata) -> set[TopicPartition] | None:
         """Add the partitions of a command; the caller passes all commands in the order in which
         they were carried out. If the command is the last one of a series, return all partitions of
-        the series. Otherwise return None, also if the first command of the series was never
-        passed."""
+        the series. Otherwise return None. Also return None at the end of a series whose first
+        command was not passed."""
         extent = command.extent
         if extent is Extent.SOME:
             return None
@@ -220,8 +220,8 @@ class Everything:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """The content of a topic's node in ZooKeeper: partition -> the broker ids of its replicas, the
-    preferred leader first."""
+    """The content of a topic's node in ZooKeeper: for each partition the broker ids of its
+    replicas, the preferred leader first."""
 
     name: str
     topic_id: uuid.UUID
@@ -256,8 +256,8 @@ def encode_uuid(value: uuid.UUID) -> str:
 
 
 def decode_uuid(text: str) -> uuid.UUID:
-    """Return the UUID from which `encode_uuid` makes `text`. Raise ValueError if `text` is not 22
-    characters of base64url."""
+    """Return the UUID that `text` encodes in Kafka's form (see `encode_uuid`). Raise ValueError if
+    `text` is not 22 characters of base64url."""
     if len(text) != 22:
         raise ValueError(
             f"{text!r} is not a base64url UUID: it has {len(text)} characters, expected 22"

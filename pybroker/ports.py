@@ -1,7 +1,7 @@
 """The protocols (Python's interfaces) of the clock, the disk, ZooKeeper and other brokers. Code
-that makes decisions receives the objects that it works with as these protocols. Each protocol has
-one real implementation (`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`,
-`broker/app.py`); tests use simulated ones.
+that makes decisions depends only on these protocols. Each protocol has one real implementation
+(`clock.py`, `storage/files.py`, `coordinator/zookeeper/session.py`, `broker/app.py`); tests use
+simulated ones.
 
 Timers are asyncio's own (`loop.call_later`, `asyncio.sleep`), because a simulation brings an event
 loop with simulated time. Only *reading* a clock uses `Clock`.
@@ -41,8 +41,8 @@ class Clock(Protocol):
         """Return the seconds since some fixed instant in the past. The value never decreases."""
 
     def boottime(self) -> float:
-        """Return seconds as `monotonic` does, but with the time in which the machine was
-        suspended."""
+        """Return the seconds since some fixed instant in the past. Unlike `monotonic`, this
+        includes the time in which the machine was suspended."""
 
 
 class Rng(Protocol):
@@ -87,13 +87,13 @@ class File(Protocol):
         file to its old length and raise StorageError."""
 
     def pread(self, position: int, length: int) -> bytes:
-        """Return `length` bytes of the file from `position` on, fewer only if the file ends before.
-        The call may wait for the disk."""
+        """Return `length` bytes of the file from `position` on, fewer only if the file ends
+        earlier. The call may wait for the disk."""
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
         """Return the bytes as `pread` does if all of them are in the page cache, else None. The
-        call never waits for the disk. The memory of a long result is used for another read when
-        nothing refers to the result any more."""
+        call never waits for the disk. A later read may use the memory of a long result, once
+        nothing refers to that result any more."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -267,9 +267,9 @@ class Coord(Protocol):
         session."""
 
     def silence(self) -> float:
-        """Return for how long (s, boottime) it has been uncertain whether the service still
-        receives this session's requests: the time since the service certainly received one. An
-        answer of a server that may be cut off from the quorum does not count."""
+        """Return the time (s, boottime) since this session sent the latest request that ZooKeeper
+        has certainly received. Only an answer that the quorum has confirmed proves that: a server
+        that is cut off from the quorum still answers reads."""
 
     def add_listener(self, listener: SessionListener) -> None: ...
 
@@ -294,8 +294,8 @@ class Coord(Protocol):
         operation that failed."""
 
     async def sync(self, path: str = "/") -> None:
-        """Wait until the server to which this session is connected has all changes that were
-        committed before this call."""
+        """Wait until the server to which this session is connected has all changes that ZooKeeper
+        had committed before this call."""
 
 
 class BrokerChannel(Protocol):
@@ -323,14 +323,14 @@ class MarkerChannel(Protocol):
         self, markers: Sequence[TransactionMarker]
     ) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
         """Ask the other broker to append the markers to its partitions. Return for each marker a
-        mapping from partition to error code: NONE if the marker is committed there. No two
-        markers may have the same producer id. Raise PybrokerError, OSError or TimeoutError if it is
-        unknown whether the markers were written."""
+        mapping from partition to error code: NONE if the partition's in-sync replicas have the
+        marker. No two markers may have the same producer id. Raise PybrokerError, OSError or
+        TimeoutError if it is unknown whether the markers were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """How far a follower has copied a partition. The follower's next fetch sends this to the
+    """How far a follower has copied a partition: the position that its next fetch states to the
     leader."""
 
     fetch_offset: int
@@ -386,9 +386,9 @@ class LeaderChannel(Protocol):
         changed: Iterable[TopicPartition] | None = None,
     ) -> Sequence[FetchedPartition]:
         """Fetch `positions` from the leader, and return its results. In a fetch session, only
-        changed positions are sent (KIP-227). `changed` names the partitions whose position may
-        differ from that in the last call; None means that any may. If nothing has changed in a
-        partition, its result may be missing."""
+        changed positions are sent (KIP-227). `changed` names the partitions whose position may have
+        changed since the last call; None means that any position may have. If nothing has changed
+        in a partition, its result may be missing."""
 
     async def earliest_offset(self, topic_partition: TopicPartition, leader_epoch: int) -> int:
         """Return the leader's log start offset of a partition. Raise BrokerError if the leader does
@@ -444,8 +444,8 @@ class PartitionLog(Protocol):
 
     @property
     def is_surely_led(self) -> bool:
-        """Whether it is certain that no other broker leads the partition at this moment, judged by
-        the time since ZooKeeper last answered. Never raises."""
+        """Whether it is certain that no other broker leads the partition at this moment, because
+        ZooKeeper has answered this broker recently enough. Never raises."""
 
     async def is_led_now(self) -> bool:
         """Whether it is certain that this broker leads the partition at this moment:
@@ -455,44 +455,46 @@ class PartitionLog(Protocol):
 
     @property
     def is_certainly_led(self) -> bool:
-        """The result that `is_led_now` would return, or False if it would have to ask ZooKeeper.
-        Never raises."""
+        """The result of `is_led_now`, if that can be known without a request to ZooKeeper;
+        otherwise False. Never raises."""
 
     async def followed(self) -> None:
-        """Wait until every in-sync replica has fetched from this leader in its current leader
-        epoch. A replica that has done so no longer acts as a leader itself. If an in-sync replica
+        """Wait until every in-sync replica has fetched from this leader in the current leader
+        epoch. After such a fetch a replica no longer acts as a leader itself. If an in-sync replica
         does not fetch, wait until it leaves the ISR. Raise BrokerError NOT_LEADER_OR_FOLLOWER if
-        another broker leads by then."""
+        another broker leads in the meantime."""
 
     @property
     def has_other_copies(self) -> bool:
-        """Whether the partition has replicas on other brokers. Even one that is not in sync may
-        have records that this replica lacks, and it may become the leader later. Never raises."""
+        """Whether the partition has replicas on other brokers. Even a replica that is not in sync
+        may have records that this replica lacks, and may become the leader later. Never raises."""
 
     def suspect(self, offset: int) -> None:
         """Report that the bytes read at `offset` are not those that were written. The log is then
         checked."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches, committed or not, from the batch that contains `offset` on: about
-        `bytes_max` bytes and at least one batch. Return nothing only at the log end. Each buffer
-        has one or more batches. Also raise BrokerError OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if
-        the first batch is damaged."""
+        """Return whole batches, also those above the high watermark, from the batch that contains
+        `offset` on: about `bytes_max` bytes and at least one batch. Return nothing only at the log
+        end. Each buffer has one or more batches. Also raise BrokerError OFFSET_OUT_OF_RANGE, and
+        CORRUPT_MESSAGE if the first batch is damaged."""
 
     def append(
         self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
     ) -> int:
         """Append the records, at least one, as one batch with acks=all, and return the offset that
-        follows the last record. This method never yields to the event loop and does not wait until
-        the batch is committed. All records get the timestamp `timestamp_ms` (since 1970). With a
-        `producer` (a result of `verified`), the batch is part of the producer's transaction. Also
-        raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE if the batch is too large, and
-        INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not append."""
+        follows the last record. This method never yields to the event loop, and does not wait until
+        the in-sync replicas have the batch. All records get the timestamp `timestamp_ms` (since
+        1970). With a `producer` (a result of `verified`), the batch is part of the producer's
+        transaction. Also raise BrokerError NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE if the batch is
+        too large, and INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE if the producer may not
+        append."""
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with the proof that this partition is in its transaction: it is open
-        here already, or the transaction coordinator confirms it (KIP-890). Also raise BrokerError
-        with the coordinator's code, for example INVALID_TXN_STATE."""
+        """Return the producer with the proof that this partition is in its transaction. The
+        transaction is open in this partition already, or the transaction coordinator confirms it
+        (KIP-890). Also raise BrokerError with the coordinator's code, for example
+        INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
-        """Wait until all records below `offset` are committed. There is no time limit."""
+        """Wait, without a time limit, until the high watermark is at least `offset`."""
