@@ -154,11 +154,8 @@ async def start_broker(
             "ids", settle, clock=around.clock, limit_s=limit_s
         )
     except (CoordError, MalformedNode) as error:
-        text = (
-            f"reading the cluster id and the broker id in ZooKeeper at {where} failed: "
-            f"{type(error).__name__}: {error}"
-        )
-        raise StartupError(text) from error
+        text = f"reading the cluster id and the broker id in ZooKeeper at {where} failed"
+        raise StartupError(f"{text}: {type(error).__name__}: {error}") from error
     around.report_phase(Phase.RECOVERING, None)
     start = partial(logs.start, broker_id, cluster, configs, expects_data=expects_data)
     await blocking.run(start)
