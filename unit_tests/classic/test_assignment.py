@@ -109,7 +109,7 @@ def test_roundrobin_mixes_topics() -> None:
 def test_roundrobin_requires_the_same_subscription_of_all_members(
     streams: dict[str, dict[str, int]],
 ) -> None:
-    with pytest.raises(NoRoundRobin, match="but those of t and u differ"):
+    with pytest.raises(NoRoundRobin, match="different numbers for the topics t and u"):
         assign_roundrobin(streams, {"t": [0], "u": [0]})
 
 
