@@ -81,9 +81,10 @@ def authority(
     """Return the authority of a replica. `granted` is the authority that the controller's last
     command gives (`Partition.granted`). `lease` is the level of the broker's lease from ZooKeeper.
     If no other broker can lead the partition (not `is_replicated`), any lease above NOTHING
-    suffices. `has_heard`: within replica.lag.time.max.ms each electable replica has fetched from
-    this replica, or ZooKeeper has confirmed that this replica leads. `has_asked`: this broker has
-    asked the controller for another leader, and that leader would not wait for this broker."""
+    suffices. `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has
+    fetched from this one, or ZooKeeper has confirmed that this replica leads. `has_asked`: this
+    broker has asked the controller for another leader, and that leader would not wait for this
+    broker."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

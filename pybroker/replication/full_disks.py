@@ -1,5 +1,6 @@
-"""Full log directories. Their replicas serve reads but cannot append records, so they yield
-leadership. Once the directory has free space, they may lead and follow again, without a restart.
+"""Full log directories. Their replicas serve reads but cannot append records. So they yield
+leadership: this broker asks the controller for other leaders. Once the directory has free space,
+the replicas may lead and follow again, without a restart.
 
 A directory counts as full from the first write that fails for lack of space. It no longer counts as
 full once no write has failed for `QUIET_S`, and at least `FREE_BYTES_MIN` bytes are free.

@@ -31,7 +31,7 @@ it."""
 _LOOK_FOR_FOLLOWERS_S: Final = 0.05
 
 Verify = Callable[[Partition, str, Producer], Awaitable[object]]
-"""Returns the guard for a producer's append to a partition, as `PartitionLog.verified`."""
+"""Returns the guard for a producer's append to a partition; see `PartitionLog.verified`."""
 
 
 async def unverified(partition: Partition, transactional_id: str, producer: Producer) -> object:

@@ -2,7 +2,8 @@
 KIP-279, KIP-320, KIP-497 and KIP-966. The model checker of the tests calls these functions too.
 
 The high watermark is the smallest log end offset among the replicas that are in the ISR, or may be
-in it by a change under way. Each electable replica stores every record below the high watermark.
+in it by a change under way. Each in-sync or eligible replica stores every record below the high
+watermark.
 """
 
 from __future__ import annotations

@@ -174,8 +174,9 @@ class IsrChanges:
             await self._store(change, data)
 
     async def _verify(self, change: IsrChange) -> None:
-        """Check by a multi that the partition's state node is unchanged, as `change` requests. A
-        plain read would not suffice: a lagging ZooKeeper server could answer it."""
+        """Carry out a `change` that is only a check (`only_looks`): send a multi that fails if the
+        partition's state node has changed. A plain read would not suffice: a lagging ZooKeeper
+        server could answer it."""
         check = CheckOp(paths.partition_state(change.topic_partition), change.expected_version)
         try:
             await self._multi(_topic(change), [check])

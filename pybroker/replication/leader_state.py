@@ -215,9 +215,9 @@ class LeaderState:
     @property
     def led_s(self) -> float:
         """The latest time (monotonic seconds) at which certainly no other replica led. At that time
-        each electable replica followed this leader, or the state node was unchanged. The stored ISR
-        contains this replica. So a later leader commits nothing without this replica during the
-        first replica.lag.time.max.ms after the election."""
+        each in-sync or eligible replica followed this leader, or the state node was unchanged. The
+        stored ISR contains this replica. So a later leader commits nothing without this replica
+        during the first replica.lag.time.max.ms after the election."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))

@@ -1,5 +1,6 @@
-"""The replicas of this broker that yield leadership, for example because their disk is full. They
-stay leaders until the controller elects another in-sync replica.
+"""The replicas of this broker that yield leadership: this broker asks the controller to elect
+another in-sync replica, for example because the disk is full. Until then the replica remains the
+leader.
 
 The broker informs the controller in the same way as after a failed log directory: by a
 notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. It executes this LeaderAndIsr

@@ -148,7 +148,8 @@ class ReplicaMover:
         current = self._logs.log(partition)
         if current is not None and current.failure is not None:
             raise BrokerError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {partition} is offline"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{partition} cannot be moved: its log directory is offline",
             )
         if current is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -177,7 +177,7 @@ class Partition(Watched):
     def told_again(self, facts: PartitionFacts) -> int:
         """Adopt a later version of the state node from a command that repeats the current leader
         epoch. The leader still knows what its followers have fetched. Return the bytes that became
-        readable, as `settle` does."""
+        readable (see `settle`)."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -252,21 +252,21 @@ class Partition(Watched):
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
         """Record that the pending change is stored, and that the state node now has this version.
-        Return the bytes that became readable, as `settle` does."""
+        Return the bytes that became readable (see `settle`)."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
         """Adopt the partition state that another process has written in this leader epoch, with the
-        version of the state node. Return the bytes that became readable, as `settle` does."""
+        version of the state node. Return the bytes that became readable (see `settle`)."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
         """Record that ZooKeeper can never accept the pending change. Return the bytes that became
-        readable, as `settle` does."""
+        readable (see `settle`)."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
@@ -307,7 +307,7 @@ class Partition(Watched):
 
     def _settled(self) -> int:
         """Copy the changed facts from the leader state, and advance the high watermark. Return the
-        bytes that became readable, as `settle` does."""
+        bytes that became readable (see `settle`)."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -408,7 +408,7 @@ class Partition(Watched):
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
         """As the leader, note a follower's fetch that arrived at `now` (monotonic seconds). Return
-        the bytes that became readable, as `settle` does. Raises BrokerError UNKNOWN_LEADER_EPOCH if
+        the bytes that became readable (see `settle`). Raises BrokerError UNKNOWN_LEADER_EPOCH if
         the follower's broker has no replica of the partition."""
         leader = self._leader
         assert leader is not None

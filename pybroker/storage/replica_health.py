@@ -39,7 +39,8 @@ class Health(enum.Enum):
     """The log was lost, and the broker copies a new one from the leader. The copy is incomplete:
     the replica may not lead."""
     RESIGNED = "Resigned"
-    """As COPYING, and the replica has left the ISR once when no other replica was electable."""
+    """As COPYING, and the replica has left the ISR once when no other replica was in sync or
+    eligible."""
     ELECTABLE = "Electable"
     """As RESIGNED, but the controller elected the replica again: no live replica has more records.
     It may lead after the next election."""

@@ -3,16 +3,16 @@ the ISR and the eligible replicas of their partitions.
 
 Otherwise the controller could elect a damaged replica, which lacks committed records. After the
 removal the broker discards the damaged log and copies all records from the new leader. A damaged
-replica stays in the ISR if it is the only electable one: the broker serves its intact records, and
-no replica truncates its log. At the start of the broker, recovery finds corrupt ranges
+replica stays in the ISR if no other replica is in sync or eligible: the broker serves its intact
+records, and no replica truncates its log. At the start of the broker, recovery finds corrupt ranges
 (`storage/recovery.py`). While the log is in use, the scrubber finds them (`scrubber.py`).
 
 An incomplete replica may not lead. It can be in the ISR nevertheless: after an unclean election
 while no other replica was live, or shortly before its catch-up is complete. If other replicas are
 in sync or eligible, the incomplete replica leaves the ISR at once. Otherwise the controller could
-elect it again and again. If it is the only electable replica, it leaves when another assigned
-replica is on a live broker. The partition is then orphaned: each replica reports its log end
-(`log_end_reports.py`), or an unclean election chooses another replica.
+elect it again and again. If no other replica is in sync or eligible, it leaves as soon as another
+assigned replica is on a live broker. The partition is then orphaned: each replica reports its log
+end (`log_end_reports.py`), or an unclean election chooses another replica.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from pybroker.storage.replica_health import Event
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 2.0
-"""The interval between two attempts to remove a replica that was the only electable one of its
-partition."""
+"""The interval between two attempts to remove a replica from the ISR while no other replica of the
+partition was in sync or eligible."""
 
 
 def stepped_aside(
