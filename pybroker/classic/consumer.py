@@ -249,7 +249,10 @@ class ClassicConsumer:
 
     async def _join(self, subscription: Subscription, streams: StreamSet) -> None:
         if self._rebalancer is not None:
-            raise ClientError("the consumer has already subscribed, and may subscribe only once")
+            raise ClientError(
+                "the consumer has already subscribed, and may subscribe only once: create another"
+                " consumer"
+            )
         if self._closed:
             raise Closed("the consumer is closed")
         options = self.options

@@ -20,8 +20,8 @@ def check_partition(topic: TopicInfo, partition: int) -> None:
     """Raises TopicUnavailable if the topic has no such partition."""
     if partition not in topic.partitions:
         raise TopicUnavailable(
-            f"topic {topic.name} has no partition {partition},"
-            f" it has {len(topic.partitions)} of them"
+            f"topic {topic.name} has no partition {partition}, expected 0 to"
+            f" {len(topic.partitions) - 1}"
         )
 
 

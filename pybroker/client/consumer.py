@@ -150,7 +150,10 @@ class Consumer:
         callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
         if listener is not None:
             if callbacks != RebalanceCallbacks():
-                raise ValueError("either a listener or callbacks may be given, not both")
+                raise ValueError(
+                    "subscribe() has both a listener and callbacks, expected one of them: pass"
+                    " either listener, or on_assigned, on_revoked and on_lost"
+                )
             callbacks = RebalanceCallbacks(
                 listener.on_assigned, listener.on_revoked, listener.on_lost
             )
@@ -160,10 +163,16 @@ class Consumer:
             not self.options.exclude_internal_topics,
         )
         if bool(choice.topics) == (pattern is not None):
-            raise ValueError("either topics or a pattern must be given")
+            given = "neither topics nor" if pattern is None else "both topics and"
+            raise ValueError(
+                f"subscribe() has {given} a pattern, expected one of them: pass topics or pattern"
+            )
         group = self._need_group("subscribe")
         if group.session.choice is None and self._fetcher.readers:
-            raise SubscriptionConflict("partitions are assigned manually: call unsubscribe() first")
+            raise SubscriptionConflict(
+                f"subscribe() is not possible while {len(self._fetcher.readers)} partitions are"
+                " assigned by assign(): await unsubscribe() first"
+            )
         group.session.subscribe(choice, callbacks)
 
     async def unsubscribe(self) -> None:
@@ -185,7 +194,10 @@ class Consumer:
         SubscriptionConflict."""
         chosen = [TopicPartition(*item) for item in partitions]
         if self._is_subscribed:
-            raise SubscriptionConflict("topics are subscribed: await unsubscribe() first")
+            raise SubscriptionConflict(
+                "assign() is not possible while the consumer is subscribed to topics: await"
+                " unsubscribe() first"
+            )
         if self._group is not None:
             self._group.committer.commit_now()
         self._cluster.watch({item.topic for item in chosen})
@@ -199,7 +211,9 @@ class Consumer:
         """Set the position of a partition to `offset`. Raises NotAssigned, and ValueError for a
         negative offset."""
         if offset < 0:
-            raise ValueError(f"offset is {offset}, expected 0 or more")
+            raise ValueError(
+                f"the offset to seek to in {partition} is {offset}, expected 0 or more"
+            )
         self._fetcher.jump([partition], offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:

@@ -130,7 +130,9 @@ class Delivery:
         batch, _ = self._batch.at(self._index)
         outcome = batch.outcome
         if outcome is None:
-            raise asyncio.InvalidStateError("the outcome of the record is not known yet")
+            raise asyncio.InvalidStateError(
+                "the outcome of the record is not known yet: await the delivery first"
+            )
         if isinstance(outcome, Stored):
             return None
         error = DeliveryFailed(batch.topic_partition, outcome.reason, definite=outcome.definite)

@@ -283,7 +283,8 @@ class Fetcher:
                 if response.error_code:
                     raise ResponseError(error_code(response.error_code))
                 raise ConnectionLost(
-                    "the Fetch response has partitions that are not in the fetch session"
+                    f"broker {node} returned partitions in its Fetch response that are not in the"
+                    " fetch session"
                 )
         except ClientError as error:
             log.debug("fetch failed node=%d reason=%s", node, error)

@@ -132,7 +132,10 @@ class Reading:
         tasks run whenever `decode` returns False."""
         self.check_running()
         if not self._has_choice():
-            raise SubscriptionConflict("there is nothing to read: call subscribe() or assign()")
+            raise SubscriptionConflict(
+                "the consumer has neither subscribed topics nor assigned partitions: call"
+                " subscribe() or assign() before you read"
+            )
         deadline = Deadline(self._clock, timeout_ms)
         self.in_hand = {}
         with self._no_poll_limit():

@@ -123,7 +123,10 @@ class Sender:
         """Log the number of lost records if the program ends without `close`."""
         lost = sum(batch.count for batch in self._accumulator.batches())
         if task.cancelled() and not self._closed and lost:
-            log.warning("records not delivered records=%d reason=producer was not closed", lost)
+            log.warning(
+                "records not delivered records=%d reason=producer was not closed: call close()",
+                lost,
+            )
 
     async def _run(self) -> None:
         while self._broken is None:
@@ -169,7 +172,7 @@ class Sender:
             else:
                 self._break(error)
         except ClientError as error:
-            log.warning("no producer id obtained, the producer asks again reason=%s", error)
+            log.warning("producer id not received, asking again reason=%s", error)
             await asyncio.sleep(self._cluster.pause_s(1))
         finally:
             self._identifying = None
@@ -395,7 +398,7 @@ class Sender:
                 batch.forget_sequence()
             sequences.start(identity.producer_id, identity.producer_epoch)
             log.info(
-                "sequence numbers start again at 0 partition=%s producer_id=%d epoch=%d",
+                "sequence numbers begin again at 0 partition=%s producer_id=%d producer_epoch=%d",
                 queue.topic_partition, identity.producer_id, identity.producer_epoch,
             )  # fmt: skip
 
@@ -431,5 +434,5 @@ class Sender:
         if self._broken is None:
             self._broken = error
             self.on_break()
-            log.error("producer failed, it sends no more records reason=%s", error)
+            log.error("producer failed, it sends no further record reason=%s", error)
             self._outcomes.fail_all(error)

@@ -34,7 +34,9 @@ class Blocks:
         self._read(at, min(SCRUB_BYTES, rest))
         size = read_header(self.data).size if rest >= HEADER_SIZE else HEADER_SIZE
         if size > rest:
-            raise StorageError(f"{self._segment.path}: the segment was changed during its cleaning")
+            raise StorageError(
+                f"{self._segment.path}: the segment was truncated while the cleaner read it"
+            )
         if size > len(self.data):
             self._read(at, size)
         return True

@@ -172,7 +172,10 @@ class LogCleaner:
         write = self._logs.checkpoints.write_cleaned_to
         if not await self._in_thread(write, chosen.log, chosen.generation, done.cleaned_to):
             # Without this pause the cleaner would clean the same part again and again.
-            self._rest(key, StorageError("cleaner-offset-checkpoint cannot be written"))
+            self._rest(
+                key,
+                StorageError("the file cleaner-offset-checkpoint cannot be written"),
+            )
             return
         self.set_aside.pop(key, None)
         seconds = self._clock.monotonic() - began_s
@@ -209,7 +212,7 @@ class LogCleaner:
         self.set_aside[key] = SetAside(str(error), rest_s, until_s)
         self._counters.uncleanable = len(self.set_aside)
         log.error(
-            "log cannot be cleaned, trying again partition=%s seconds=%.0f error=%s",
+            "log cannot be cleaned, trying again partition=%s pause_s=%.0f error=%s",
             key,
             rest_s,
             error,

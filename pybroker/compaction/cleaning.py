@@ -32,7 +32,7 @@ _OFFSETS_MAX: Final = 2**31 - 1
 
 
 class CannotClean(Exception):
-    """The log cannot be cleaned with the present options. The message says why, and which option to
+    """The options do not allow to clean the log. The message says why, and which option to
     change."""
 
 
@@ -138,9 +138,9 @@ class _Pass:
             has_room = yield from self.keys.put(payload, header)
             if not has_room and self.keys.end == first_dirty:
                 raise CannotClean(
-                    f"the batch at offset {header.base_offset} has {header.record_count}"
-                    " records, more keys than log.cleaner.dedupe.buffer.size has room for:"
-                    " raise that option"
+                    f"the keys of the batch at offset {header.base_offset} with"
+                    f" {header.record_count} records need more memory than"
+                    " log.cleaner.dedupe.buffer.size allows: raise this option"
                 )
             if not has_room:
                 return False
@@ -193,8 +193,8 @@ class _Pass:
         return batch.header.size
 
     def _fate(self, batch: Batch, seen: SeenTransactions) -> Fate:
-        """Return the decision about a batch that follows from its transaction and its producer, as
-        in Kafka's `Cleaner.cleanInto`."""
+        """Decide about a batch by its transaction and its producer, as Kafka's `Cleaner.cleanInto`
+        does."""
         header = batch.header
         keeps_header = header.has_producer and self._is_last_of_producer(header)
         if not header.is_control:

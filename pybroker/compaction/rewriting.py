@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """The decision about a batch, made before its records are read.
+    """The decision about a batch. The cleaner makes it before it reads the records.
 
     - `drops_records`: remove all records of the batch, because their transaction was aborted or
       because the batch is a marker that is no longer needed.
@@ -109,8 +109,8 @@ def _with(header: BatchHeader, kept: Kept, horizon: int, level: int | None) -> B
         latest = header.base_timestamp + kept.latest_delta
         if not _INT64_MIN <= latest <= _INT64_MAX:
             raise CorruptionError(
-                f"timestamp {header.base_timestamp} + {kept.latest_delta} in the batch at offset"
-                f" {header.base_offset} exceeds 64 bits"
+                f"batch at offset {header.base_offset}: timestamp {header.base_timestamp} +"
+                f" {kept.latest_delta} exceeds 64 bits"
             )
         header = header._replace(max_timestamp=latest)
     records = kept.records
@@ -118,8 +118,8 @@ def _with(header: BatchHeader, kept: Kept, horizon: int, level: int | None) -> B
         shift = header.base_timestamp - horizon
         if not _INT64_MIN <= shift <= _INT64_MAX:
             raise CorruptionError(
-                f"timestamp {header.base_timestamp} of the batch at offset {header.base_offset} is"
-                f" too far from the delete horizon {horizon}"
+                f"batch at offset {header.base_offset}: its base timestamp {header.base_timestamp}"
+                f" differs by 2^63 ms or more from the delete horizon {horizon}"
             )
         records = shift_times(records, kept.number, shift)
         header = header._replace(

@@ -139,7 +139,9 @@ def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerEr
         return BrokerError(ErrorCode.INVALID_CONFIG, f"the configuration is too large: {error}")
     if isinstance(error, MalformedNode):
         return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-    return BrokerError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time")
+    return BrokerError(
+        ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time: repeat the request"
+    )
 
 
 async def _entries(services: Services, resource: DescribeConfigsResource) -> Sequence[ConfigEntry]:

@@ -91,7 +91,8 @@ def _delete_records(partition: Partition, before: int) -> int:
     if log.failure is not None or log.damage is not None:
         raise BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"the log of {partition.topic_partition} is damaged or offline",
+            f"records of {partition.topic_partition} cannot be deleted: its log has a corrupt range"
+            " or has failed",
         )
     offset = high_watermark if before == NO_OFFSET else before
     if not 0 <= offset <= high_watermark:

@@ -70,14 +70,14 @@ async def _create(
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                "a request with an explicit replica assignment must have -1 as the "
-                "number of partitions and as the replication factor",
+                f"the request has a replica assignment, {topic.num_partitions} partitions and"
+                f" replication factor {topic.replication_factor}, expected -1 for both numbers",
             )
         assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
         if len(assignment) != len(topic.assignments):
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "the replica assignment in the request lists a partition more than once",
+                f"the replica assignment of topic {topic.name} lists a partition more than once",
             )
     configs = {}
     for config in topic.configs:
@@ -189,7 +189,8 @@ async def _delete(
     if topic.topic_id != NO_TOPIC_ID:
         if name is not None:
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, "the request gives both the name and the id of a topic"
+                ErrorCode.INVALID_REQUEST,
+                "the request has both the name and the id of a topic, expected one of them",
             )
         topic_id = topic.topic_id
         name = services.metadata.name_of(topic_id)
@@ -199,7 +200,8 @@ async def _delete(
             )
     if name is None:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, "the request has neither the name nor the id of the topic"
+            ErrorCode.INVALID_REQUEST,
+            "the request has neither the name nor the id of the topic, expected one of them",
         )
     result.name = name
     known = services.metadata.topic(name)
@@ -230,4 +232,6 @@ def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerEr
         return error
     if isinstance(error, MalformedNode):
         return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-    return BrokerError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time")
+    return BrokerError(
+        ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time: repeat the request"
+    )

@@ -218,7 +218,7 @@ class FollowerLeaderChannel:
                     return part.offset
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"the leader's ListOffsets response has no result for {key}",
+            f"the leader's ListOffsets response has no result for {key}, expected one",
         )
 
     async def close(self) -> None:
@@ -237,7 +237,8 @@ class FollowerLeaderChannel:
         endpoint = self._find()
         if endpoint is None:
             raise BrokerError(
-                ErrorCode.BROKER_NOT_AVAILABLE, "the inter-broker endpoint of the leader is unknown"
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                "the leader's broker has no known inter-broker endpoint: check that it runs",
             )
         self._connection = await Connection.open(
             endpoint.host,

@@ -274,7 +274,8 @@ class RemoteCoordinator:
         if endpoint is None:
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "the inter-broker endpoint of the transaction coordinator's broker is unknown",
+                "the transaction coordinator's broker has no known inter-broker endpoint: check"
+                " that it runs",
             )
         self._connection = await Connection.open(
             endpoint.host, endpoint.port, client_id=self._client_id, timeout_s=self._timeout_s

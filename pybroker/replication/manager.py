@@ -358,12 +358,12 @@ class ReplicaManager:
         if controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch is {controller_epoch}, expected >= {self._controller_epoch}",
+                f"controller epoch {controller_epoch}, expected {self._controller_epoch} or more",
             )
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             raise BrokerError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch is {broker_epoch}, expected >= {self.broker_epoch}",
+                f"broker epoch {broker_epoch}, expected {self.broker_epoch} or more",
             )
         self._controller_epoch = controller_epoch
 

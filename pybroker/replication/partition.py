@@ -170,8 +170,8 @@ class Partition(Watched):
             return False  # the ISR may differ: this leader may have changed it since
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
-            f"{self.topic_partition}: LeaderAndIsr has leader epoch {told.leader_epoch} and leader"
-            f" {told.leader}, this replica has {self.leader_epoch} and {known and known.leader}",
+            f"{self.topic_partition}: LeaderAndIsr names leader {told.leader}, epoch"
+            f" {told.leader_epoch}; known: {known and known.leader}, epoch {self.leader_epoch}",
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
@@ -331,14 +331,14 @@ class Partition(Watched):
     # requests of clients and followers
 
     def require_epoch(self, current_leader_epoch: int) -> None:
-        """Check the leader epoch in a request (KIP-320); -1 is always accepted. Raise BrokerError
-        FENCED_LEADER_EPOCH if it is older than this replica's, UNKNOWN_LEADER_EPOCH if newer."""
+        """Check the leader epoch in a request (KIP-320); -1 is always accepted. Raises BrokerError:
+        FENCED_LEADER_EPOCH if this broker knows a higher one, UNKNOWN_LEADER_EPOCH if a lower."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             raise BrokerError(
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"{self.topic_partition}: the request has leader epoch {current_leader_epoch},"
-                f" but this broker knows leader epoch {self.leader_epoch}",
+                f" expected {self.leader_epoch}, which this broker knows: refresh the metadata",
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:

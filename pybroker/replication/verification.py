@@ -105,5 +105,9 @@ class TransactionVerification:
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:
             for code in (await self.confirm(transactional_id, producer, (key,))).values():
-                raise BrokerError(code, f"{key}: the coordinator did not confirm the transaction")
+                raise BrokerError(
+                    code,
+                    f"{key}: the coordinator of transactional id {transactional_id} did not confirm"
+                    " that the partition is in the transaction",
+                )
         return guard

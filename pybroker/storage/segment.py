@@ -96,7 +96,7 @@ class Segment:
     def file(self) -> File:
         if self._file is None:
             if self._is_retired:
-                raise StorageError(f"{self.path}: the segment was replaced")
+                raise StorageError(f"{self.path}: the segment was replaced or deleted")
             self._file = self._disk.open(self.path)
         return self._file
 

@@ -160,7 +160,9 @@ class Segments:
         with self._files:
             is_there = all(any(each is one for one in self._state) for each in old)
             if self._is_released or generation != self.generation or not is_there:
-                raise StorageError(f"{self._directory}: the log was changed during its cleaning")
+                raise StorageError(
+                    f"{self._directory}: the log was truncated or closed during its cleaning"
+                )
             base = new.base_offset
             decide(self._directory, base, self._disk)
             make = partial(Segment, self._directory, base, self._disk)

@@ -167,7 +167,10 @@ def test_a_program_that_does_not_close_its_client_is_warned(
 
     asyncio.run(main())
     assert "client was not closed client_id=pybroker remedy=use async with" in caplog.text
-    assert "records not delivered records=3 reason=producer was not closed" in caplog.text
+    assert (
+        "records not delivered records=3 reason=producer was not closed: call close()"
+        in caplog.text
+    )
 
 
 def test_a_program_that_closes_its_client_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:

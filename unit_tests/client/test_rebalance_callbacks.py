@@ -44,7 +44,7 @@ class Listener(RebalanceListener):
 async def test_a_listener_is_called_as_callbacks_are() -> None:
     listener = Listener()
     async with a_group(t=2) as group, member(group) as consumer:
-        with pytest.raises(ValueError, match="not both"):
+        with pytest.raises(ValueError, match="both a listener and callbacks"):
             consumer.subscribe(["t"], listener=listener, on_lost=lambda _: None)
         assert not consumer.subscription()
         consumer.subscribe(["t"], listener=listener)

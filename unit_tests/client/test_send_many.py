@@ -199,7 +199,7 @@ async def test_a_partition_that_is_gone_ends_the_call() -> None:
         await target.partitions_for("t")
         broker.topics["t"] = 1
         broker.will(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 100)
-        with pytest.raises(TopicUnavailable, match="topic t has no partition 2, it has 1 of"):
+        with pytest.raises(TopicUnavailable, match="topic t has no partition 2, expected 0 to 0"):
             await target.send_many("t", [b"x" * 100] * 50)
 
 

@@ -139,5 +139,5 @@ def test_timestamp_beyond_64_bits_is_reported(
     tombstone = changed(batch_of((2**40, b"k", None, ())), base_timestamp=-(2**63))
     other = Keyed(tmp_path / "other")
     other.bench.put(tombstone)
-    with pytest.raises(CorruptionError, match="too far from the delete horizon"):
+    with pytest.raises(CorruptionError, match="from the delete horizon"):
         other.clean_all()

@@ -117,15 +117,17 @@ def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientEr
             return InvalidSessionTimeout(
                 group_id,
                 code,
-                "session.timeout.ms is not between the broker's group.min.session.timeout.ms and"
+                "the coordinator refuses the session.timeout.ms of this consumer: set it to a value"
+                " from the broker's group.min.session.timeout.ms to its"
                 " group.max.session.timeout.ms",
             )
         case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             return JoinRefused(
                 group_id,
                 code,
-                "no assignor in partition.assignment.strategy is supported by all other "
-                "members of the group, or these members are not consumers",
+                "no assignor in partition.assignment.strategy of this consumer is supported by all"
+                " other members of the group, or these members are not consumers: use an assignor"
+                " that all members have, or another group.id",
             )
         case ErrorCode.GROUP_MAX_SIZE_REACHED | ErrorCode.INVALID_GROUP_ID:
             return JoinRefused(group_id, code, code.text)
