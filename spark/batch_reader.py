@@ -1,4 +1,4 @@
-"""Reads one range of a partition as Arrow batches of a suitable size for Spark."""
+"""Reads one offset range of a partition as Arrow batches, of a size that suits Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Counts the records of a snapshot, so that a later reader detects records removed by compaction.
+"""Counts the records of a snapshot. With the counts, a later reader detects whether compaction has
+removed records.
 
 Counting reads every batch once. A batch is decoded only if it has fewer records than offsets.
 
@@ -97,7 +98,7 @@ def count_range(
 ) -> tuple[Counted, ...]:
     """Count the records of a range that is not empty. Return its stretches: consecutive parts of
     the range, each with its number of records. `passed` is called after each batch with the next
-    offset to count. Raises what `RangeReader.batches` raises."""
+    offset to count. Raises the errors of `RangeReader.batches`."""
     stretches = Stretches(item.start, item.end)
     for header, batch in reader.batches(item):
         try:
@@ -137,8 +138,8 @@ class Stretches:
         """`_bytes` and `_tally` count the batches of the stretch that is not finished."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Count the records of a batch whose offset is at least `first_offset`. Raises what
-        `Tally.add` raises."""
+        """Count those records of a batch whose offset is at least `first_offset`. Raises the errors
+        of `Tally.add`."""
         self._bytes += header.size
         self._tally.add(header, batch, max(first_offset, self._start), self._end)
         if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:
@@ -165,8 +166,8 @@ class Stretches:
 
 
 def thinned(stretches: list[Counted]) -> list[Counted]:
-    """Return the stretches with neighbors joined in pairs. If their number is odd, the last stretch
-    is not joined."""
+    """Return half as many stretches: each two neighbors become one. If the number of stretches is
+    odd, the last one stays as it is."""
     found = []
     for first, second in zip(stretches[::2], stretches[1::2], strict=False):
         digest = (first.digest + second.digest) % DIGEST_END
@@ -176,7 +177,7 @@ def thinned(stretches: list[Counted]) -> list[Counted]:
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
-    """Return those of the topics that are compacted or whose cleanup.policy cannot be read."""
+    """Return the topics that are compacted, and the topics whose cleanup.policy cannot be read."""
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch(topics)

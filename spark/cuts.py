@@ -13,7 +13,7 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class SnapshotError(PybrokerError):
-    """A snapshot cannot be taken, read or used. The message is one line and names the input to
+    """A snapshot cannot be taken, read or used. The message is one line, and says which input to
     change."""
 
 
@@ -79,8 +79,9 @@ def compare(
     before: tuple[str, PartitionCut] | None,
     after: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
-    """Return the change of one partition between two snapshots. `before` and `after` are (topic id,
-    range); at least one of them is not None."""
+    """Return the change of one partition between two snapshots. `before` and `after` are the topic
+    id and the range in each snapshot, or None if the snapshot lacks the partition. At least one is
+    not None."""
     old, new = before and before[1], after and after[1]
     if before is None or old is None:
         assert new is not None

@@ -56,7 +56,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def without_stack(error: PybrokerError) -> PybrokerError:
-    """Return the error that ends this worker, after hiding its stack trace."""
+    """Hide the stack trace of `error`, the error that ends this worker, and return it."""
     os.environ[_HIDE] = "1"
     return error
 

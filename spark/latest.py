@@ -60,8 +60,8 @@ def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
 def _completed(
     batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return the batch with exactly the columns `names`. The columns topic and partition, which the
-    batch lacks, are added: they have one value in all rows."""
+    """Return the batch with exactly the columns `names`. The batch lacks the columns topic and
+    partition. They are added here, since their value is the same in all rows."""
     same: dict[str, Any] = {
         "topic": pa.scalar(wanted.topic, pa.string()),
         "partition": pa.scalar(wanted.partition, pa.int32()),

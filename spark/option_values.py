@@ -73,7 +73,7 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """Return the bytes of a size of at most 1 GiB. Larger amounts of rows cannot be compared at
+    """Return the bytes of a size of at most 1 GiB. The rows of more bytes cannot be compared at
     once, because Arrow counts bytes in 32 bits."""
     number = size(text)
     if number > 2**30:
@@ -101,7 +101,7 @@ def pattern(text: str) -> str:
 
 
 def partitions(text: str) -> dict[str, tuple[int, ...]]:
-    """Parse a JSON text such as {"orders": [0, 1]}. Return topic -> partition numbers."""
+    """Parse a JSON text such as {"orders": [0, 1]}. Return the partition numbers of each topic."""
     found: dict[str, tuple[int, ...]] = {}
     for topic, numbers in _object(text, _PARTITIONS_EXAMPLE).items():
         if not isinstance(numbers, list) or not all(_is_number(each, 0) for each in numbers):
@@ -117,18 +117,18 @@ def partitions(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def timestamps(text: str) -> dict[TopicPartition, int]:
-    """Parse a JSON text such as {"orders": {"0": 1700000000000}}. Return partition -> ms since
-    1970."""
+    """Parse a JSON text such as {"orders": {"0": 1700000000000}}. Return a timestamp (ms since
+    1970) for each partition."""
     return _by_partition(text, _TIMESTAMPS_EXAMPLE, 0)
 
 
 def starting_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """Return "earliest", or the offsets in a JSON text, none of which may be the latest offset."""
+    """Return "earliest", or the offsets in a JSON text, in which -1 (latest) is an error."""
     return _edge_or_offsets(text, "earliest", "latest", LATEST)
 
 
 def ending_offsets(text: str) -> str | dict[TopicPartition, int]:
-    """Return "latest", or the offsets in a JSON text, none of which may be the earliest offset."""
+    """Return "latest", or the offsets in a JSON text, in which -2 (earliest) is an error."""
     return _edge_or_offsets(text, "latest", "earliest", EARLIEST)
 
 

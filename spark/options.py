@@ -4,8 +4,8 @@ Names, defaults and precedence are those of Spark's own Kafka source, so that a 
 job's format without changing its options. A few options are additional. Option names are
 case-insensitive, as in Spark.
 
-Each option is used, or accepted with a notice that says why it has no effect, or refused; none is
-ignored silently. This module sends no requests.
+No option is ignored silently: each one is used, or accepted with a notice that says why it has no
+effect, or refused. This module sends no requests.
 """
 
 from __future__ import annotations
@@ -281,8 +281,8 @@ def has_effect(name: str) -> bool:
 def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the client's options and this source's options, with names in lower case. Other
-    options are added to the faults or notices."""
+    """Return the client's options and this source's options, with names in lower case. Any other
+    option adds a sentence to the faults or to the notices."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}

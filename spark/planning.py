@@ -55,7 +55,8 @@ FAULTS_SHOWN: Final = 5
 @dataclass(frozen=True, slots=True)
 class AtTime:
     """The first record whose timestamp is `timestamp_ms` (since 1970) or later. If there is no such
-    record: with `or_latest` the bound is the log end offset, without it the spec has a fault."""
+    record, the bound is the log end offset if `or_latest` is True; otherwise the spec has a
+    fault."""
 
     timestamp_ms: int
     or_latest: bool = True
@@ -73,8 +74,8 @@ class SnapshotSpec:
     `topics` lists topic names, `pattern` is a regular expression that matches a part of a topic's
     name, and `partitions` maps topics to partitions.
 
-    With `since`, each partition starts where that snapshot ends, and `starts` is ignored. A
-    partition that `since` does not contain starts at its log start offset.
+    If `since` is a snapshot, each partition starts where that snapshot ends, and `starts` is
+    ignored. A partition that is not in `since` starts at its log start offset.
     """
 
     topics: Sequence[str] = ()
@@ -272,7 +273,7 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 class _Responses:
     """The brokers' responses for each partition. `first` is the log start offset and `last` the log
     end offset. `at_start` and `at_end` are the offsets for AtTime bounds. `epoch_ends` is the
-    present end offset of the leader epoch in the earlier snapshot."""
+    present end offset of the leader epoch that the earlier snapshot recorded."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]

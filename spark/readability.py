@@ -1,10 +1,10 @@
 """Checks whether the ranges of a snapshot can still be read with the same records.
 
-The brokers' responses show a log start offset after the start of a range, a recreated topic, a
-missing partition, and a log truncated after an unclean election. They do not show compaction, which
-may have removed a record of the snapshot after a later record with the same key. The topic's
-options show whether compaction is possible. If the records were counted, reading the range shows
-whether records are missing.
+The brokers' responses show whether the log start offset is now after the start of a range, whether
+a topic was recreated, whether a partition is missing, and whether a log was truncated after an
+unclean election. They do not show whether compaction has removed a record of the snapshot because a
+later record has the same key. The topic's options show whether compaction is possible. If the
+records were counted, reading the range shows whether records are missing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The result of a check. It is true if no record is known to be missing. `problems` are the
-    errors that a read would raise, and the partitions that could not be checked. `warnings` name
-    topics from which compaction may have removed records. Each entry is one line."""
+    """The result of a check. It is true (as a condition) if `problems` is empty: no record is known
+    to be missing. `problems` are the errors that a read would raise, and the partitions that could
+    not be checked. `warnings` name topics from which compaction may have removed records. Each
+    entry is one line."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -52,9 +53,9 @@ async def readability(
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Readability:
-    """Return whether the ranges can be read, by the responses of all leaders. `cluster_id` and
-    `created_at_ms` are those of the snapshot. With `will_recount`, counted topics give no warning.
-    Raises ClientError if no broker answers."""
+    """Return whether the ranges can be read, according to the responses of all leaders.
+    `cluster_id` and `created_at_ms` are those of the snapshot. With `will_recount`, counted topics
+    give no warning. Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -130,8 +131,8 @@ class Compaction(NamedTuple):
 async def compactions(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, Compaction | ClientError]:
-    """Return the compaction options of each topic. A topic whose options cannot be read has the
-    error in their place. Raises ClientError."""
+    """Return the compaction options of each topic. If the options of a topic cannot be read, the
+    result has the error in their place. Raises ClientError."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(

@@ -109,15 +109,15 @@ class FrozenReader(DataSourceReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the snapshot's ranges. Each task receives its own range
-        separately, and a snapshot with record counts of many partitions takes megabytes."""
+        """Return the state without the snapshot's ranges. A snapshot with the record counts of many
+        partitions takes megabytes, and each task receives its own range separately."""
         without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
         """Return a range for each task. Spark calls this method at each planning, in a separate
-        process. The method asks the brokers for sizes and batch boundaries only, never for the ends
-        of the ranges."""
+        process. The method asks the brokers only for sizes and batch boundaries. It never asks for
+        the ends of the ranges, which are fixed."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 

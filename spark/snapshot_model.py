@@ -107,16 +107,17 @@ class Snapshot:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Return topic -> number of offsets. This is an upper bound of the number of rows:
-        compacted records, transaction markers and aborted records have offsets, too."""
+        """Return the number of offsets in the ranges of each topic. This is an upper bound of the
+        number of rows: compacted records, transaction markers and aborted records have offsets,
+        too."""
         return {
             topic: sum(cut.end - cut.start for cut in found.partitions.values())
             for topic, found in self.topics.items()
         }
 
     def records(self) -> dict[str, int | None]:
-        """Return topic -> number of records at the time of the snapshot; None if not every
-        partition of the topic was counted."""
+        """Return the number of records of each topic at the time of the snapshot; None if some
+        partition of the topic was not counted."""
         found: dict[str, int | None] = {}
         for topic, cut in self.topics.items():
             numbers = [part.records for part in cut.partitions.values()]
@@ -137,8 +138,8 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Return whether the whole snapshot can still be read, after asking the brokers. The result
-        is true, or false with `problems`. Its `warnings` name topics from which compaction may have
+        """Ask the brokers whether the whole snapshot can still be read. The result is true, or it
+        is false and has `problems`. Its `warnings` name topics from which compaction may have
         removed records.
 
         With `recount`, and if there are no other problems, counted records are counted again, and

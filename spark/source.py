@@ -58,8 +58,8 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """Refuses a stream at its first call, because Spark hides errors that are raised before it has
-    a stream reader."""
+    """A stream reader that refuses the stream at the first call. Spark would hide an error that is
+    raised before it has a stream reader."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

@@ -61,9 +61,8 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """Return whether Spark's workers find this package. A worker searches folders for the package,
-    but not the folders that this process has added to its path. An editable installation is in none
-    of the folders that a worker searches."""
+    """Return whether Spark's workers find this package. A worker does not search the folders that
+    this process has added to its path, and does not find an editable installation."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))

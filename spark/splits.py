@@ -1,9 +1,9 @@
 """Splits the ranges of a snapshot into pieces, one piece for each task.
 
-The size of a range determines the number of its pieces. Each split is then moved to the start of a
-batch, so that no batch is fetched and decoded twice. If the records were counted, the split is
-moved to the end of a counted stretch, so that each task can compare its count. The pieces of a
-range cover exactly the range.
+The size of a range determines the number of its pieces. The first offset of each piece is then
+moved to the start of a batch, so that no batch is fetched and decoded twice. If the records were
+counted, it is moved to the end of a counted stretch instead, so that each task can compare its
+count. The pieces of a range cover exactly the range.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ is not moved."""
 
 SIZES_LIMIT_MS: Final = 10_000
 """The time limit for a broker's response with the sizes of its logs, in ms. The metadata may name a
-dead broker as the leader for some seconds. Its response is not needed, because the new leaders have
-the same logs."""
+dead broker as the leader for some seconds. The sizes do not depend on its response: the other
+replicas have the same logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,11 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the pieces with their first offsets moved. `starts` maps the first offset of a piece
-    to its new first offset: the base offset of a batch, or the end of a counted stretch. A piece
-    that is not in `starts` keeps its first offset. A piece ends where the next piece of the
-    partition begins. A piece that would become empty is joined with the piece before it."""
+    """Return the pieces with their first offsets moved. `starts` maps a partition and the first
+    offset of a piece to the new first offset: the base offset of a batch, or the end of a counted
+    stretch. A piece that is not in `starts` keeps its first offset. A piece ends where the next
+    piece of the partition begins. A piece that would become empty is joined with the piece before
+    it."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -96,9 +97,9 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """Return the pieces of ranges, after asking the brokers for sizes and batch boundaries. Raises
-    SnapshotError if the cluster's id is not `cluster_id` ("": unknown): topics without ids could
-    not be distinguished from those of the snapshot. Raises ClientError if the cluster does not
+    """Ask the brokers for sizes and batch boundaries, and return the pieces of the ranges. Raises
+    SnapshotError if the cluster's id is not `cluster_id` ("": unknown), since a topic without an id
+    may then be another topic of the same name. Raises ClientError if the cluster does not
     answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
@@ -131,8 +132,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """For each piece of a counted range, return (partition, first offset of the piece) -> the end
-    of the last counted stretch that ends at this offset or before it."""
+    """For each piece of a counted range, find the last counted stretch that ends at or before the
+    first offset of the piece. Return the ends of these stretches by partition and first offset."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges

@@ -123,9 +123,9 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. The class is a KeyboardInterrupt, because this is the only
-    exception after which Py4J closes the connection that it waits on. After any other exception,
-    the next call would receive the late response to the interrupted call."""
+    """The process received SIGTERM. The base class is KeyboardInterrupt, because only after this
+    exception Py4J closes the connection on which it waits. After any other exception, the next call
+    would receive the late response to the interrupted call."""
 
 
 @contextmanager
@@ -198,9 +198,9 @@ def status(path: str, *, as_json: bool, last: int, out: TextIO | None = None) ->
 def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
-    """Remove the files of crashed attempts to which nothing was written for `older_than_s` seconds;
-    with `superseded`, also the results that a later commit has replaced. With `dry_run`, only print
-    the files. Raises PybrokerError."""
+    """Remove the files of crashed attempts that wrote nothing in the last `older_than_s` seconds.
+    With `superseded`, also remove the results that a later commit has replaced. With `dry_run`,
+    only print the files. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}

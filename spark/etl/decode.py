@@ -2,8 +2,8 @@
 reason instead of values. This module maps data frames to data frames and does no I/O.
 
 The input has the columns of Spark's Kafka source. In the result, `key` and `value` have the types
-in the schema, and there are two more columns: ERROR, which is null if the record was decoded, and
-RAW, which contains the bytes of a record with an error.
+that the schema declares. There are two more columns: ERROR is null if the record was decoded, and
+RAW has the bytes of a record with an error.
 
 A null value (a tombstone) and a null key are no errors.
 """
@@ -151,8 +151,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Return a column with the names of fields that have a wrong type: fields that are in the JSON
-    text but null in the result."""
+    """Return a column with the names of the fields that have a wrong type. Such a field is in the
+    JSON text, but null in the result."""
     wrong = F.array_compact(
         F.array(
             *(

@@ -1,16 +1,16 @@
-"""A run gives its result exactly once, by a plan, an attempt and a commit. This module imports
-neither Spark nor a client; callbacks propose the ranges to read and write the files.
+"""Gives each run's result exactly once, by a plan, an attempt and a commit. This module imports
+neither Spark nor a client: the caller passes functions that propose the ranges and write the files.
 
 1. The plan contains the offsets to read. A process stores a plan only if the run has no plan yet,
    so that a repeated run, or a second process, reads the same offsets. An empty plan is never
    stored, because it would block its run number forever.
 2. An attempt writes into its own folders. No file is overwritten.
-3. The attempt's files are synced. The process then stores a commit that names them, only if the run
-   has no commit yet. Offsets and output become visible in this one step. If another process has
-   stored a commit of the run first, the process removes its own files.
+3. The attempt's files are synced. The process then stores a commit that names them, unless the run
+   already has a commit. Offsets and output become visible in this one step. If another process was
+   first, this process removes its own files.
 
-The commit contains the offsets that were read, and the next plan begins at their end. A plan only
-makes a repeated run read the same offsets; the commit says which offsets were read.
+The commit contains the offsets that were read, and the next plan begins at their end. The plan is
+not proof that its offsets were read: it only makes a repeated run read the same offsets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Lost = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of a job's output in which each attempt to write a run puts its files."""
+    """The folders of a job's output in which an attempt puts its files."""
 
     output: Path
     dead_letters: str = layout.DEAD_LETTERS
@@ -182,8 +182,8 @@ class Runner:
     def _sealed(
         self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
     ) -> Commit:
-        """Sync the files of the attempt, and return a commit that names them. `started`: the
-        attempt's start, in seconds of the monotonic clock."""
+        """Sync the files of the attempt, and return a commit that names them. `started` is the time
+        at which the attempt started, in seconds of the monotonic clock."""
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )

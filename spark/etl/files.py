@@ -1,5 +1,6 @@
 """The file operations for the output of a job. A process may die after any of them. The guarantees
-of `store` depend on these operations; its tests replace them with a faulty implementation.
+of `store` depend on these operations; the tests of `store` replace them with a faulty
+implementation.
 
 The output must be in a local or mounted file system that supports hard links.
 """

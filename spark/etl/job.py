@@ -80,9 +80,9 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until all records that exist at the start are committed, or with `until_ms`
-        those before the first record with this timestamp (ms since 1970) or later. Yield the result
-        of each run, at least one."""
+        """Execute runs until the output has all records that exist at the start. With `until_ms`,
+        only the records before the first one with this timestamp (ms since 1970) or later are read.
+        Yield the result of each run, at least one."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -109,8 +109,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if the result of a replay (`written`) lacks records that the run had
-        read for its present commit (`old`)."""
+        """Raise OutputError if a replay (`written`) did not read all records that were read for the
+        run's present commit (`old`)."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -191,7 +191,7 @@ class Job:
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
-        """Raise a one-line OutputError in place of an OSError of the block."""
+        """During the block, turn an OSError into an OutputError with a message of one line."""
         try:
             yield
         except OSError as error:

@@ -111,8 +111,8 @@ def _sentence(file: Path, fault: Fault) -> str:
 
 
 class _Reader:
-    """Reads the values of one job file. It collects faults, and returns a valid value in place of
-    each faulty one."""
+    """Reads the values of one job file. It collects the faults. In place of a faulty value it
+    returns a valid one, so that it can read on."""
 
     def __init__(self, tree: Tree, file: Path) -> None:
         self._tree = tree
@@ -319,8 +319,8 @@ class _Reader:
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Return whether no fault is known yet for the key, for a key above it, or for a
-        misspelling of it. Only then is a further fault of the value reported."""
+        """Return True if no fault is known yet for the key, for a key above it, or for a
+        misspelling of it. Only in this case a fault of the value is reported."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 
@@ -417,7 +417,7 @@ class _Reader:
         return size
 
     def _strings(self, at: Key, names: Collection[str]) -> dict[str, str]:
-        """Return the keys with their plain values as strings, as Spark expects them."""
+        """Return the mapping at the key `at`. Its values are strings, as Spark expects them."""
         self._section(at)
         self._known(at, names)
         found = {}

@@ -9,8 +9,8 @@
       data/pybroker_seq=000000000012/pybroker_attempt=<attempt>/[column=value/...]part-*.parquet
       dead_letters/pybroker_seq=000000000012/pybroker_attempt=<attempt>/part-*.parquet
 
-`dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output. Of
-the commits of one run, the one with the highest revision counts.
+`dead_letters` may be a folder elsewhere. Only files that a commit names belong to the output. If a
+run has several commits, the one with the highest revision applies.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def parse_attempt(name: str) -> AttemptName | None:
 
 
 def parse_folders(seq: str, attempt: str) -> AttemptName | None:
-    """Return the attempt that wrote the folder `seq`/`attempt`; None if the names are of another
-    form."""
+    """Return the attempt that wrote the folder `seq`/`attempt`; None if the names do not have the
+    form of such folders."""
     of_seq, of_attempt = _SEQ_FOLDER.fullmatch(seq), _ATTEMPT_FOLDER.fullmatch(attempt)
     return AttemptName(int(of_seq[1]), of_attempt[1]) if of_seq and of_attempt else None

@@ -20,8 +20,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Owner:
-    """The job that owns an output, with its mode and its partition columns. If one of the three
-    differs, a job cannot write to the output."""
+    """The job that owns an output, with the mode and the partition columns. A job can write to the
+    output only if it has the same name, mode and partition columns."""
 
     job: str
     mode: Mode
@@ -41,8 +41,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class AttemptWriter:
-    """The process that writes an attempt, for the output of `etl status`. The lock on the attempt's
-    file says whether the process is alive."""
+    """The process that writes an attempt, as `etl status` prints it. While the process is alive, it
+    holds a lock on the attempt's file."""
 
     job: str
     seq: int

@@ -50,7 +50,7 @@ def read_output(
 
     `with_seq` adds the column `pybroker_seq` with the number of the run.
 
-    Raises OutputError as `output_commits` does, and if no run is committed yet.
+    Raises the errors of `output_commits`, and OutputError if no run is committed yet.
     """
     commits = output_commits(path, since_seq)
     if not commits:
@@ -65,7 +65,7 @@ def read_dead_letters(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
     """Return the records that could not be decoded, with the reason in the column `error`.
-    `since_seq` and `with_seq` as in `read_output`.
+    `since_seq` and `with_seq` mean the same as in `read_output`.
 
     Raises OutputError as `output_commits` does.
     """

@@ -114,8 +114,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the ranges of the snapshot's offsets that are no longer in the log. A run that has
-    just read the snapshot has missed at most the records in these ranges."""
+    """Return those parts of the snapshot's ranges that are no longer in the log. If a run has just
+    read the snapshot, it has missed at most the records in these parts."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
@@ -129,9 +129,9 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
-    """Return the first `bytes_max` bytes of a snapshot. Each partition is shortened to the same
-    share, so that all partitions advance equally. `sizes` are bytes per offset. At least one offset
-    remains."""
+    """Return the snapshot, cut to about `bytes_max` bytes. The same share of each partition
+    remains, so that all partitions advance equally. `sizes` are bytes per offset. At least one
+    offset remains."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
         return snapshot
@@ -171,8 +171,8 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
 
 
 def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
-    """Return the end offset of each partition, at least the end of the last run: `until_ms` may be
-    earlier, and the partition then has no new records."""
+    """Return the end offset of each partition, but at least the end of the last run. A partition
+    whose `ends` are before that has no new records."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in before.ranges()}

@@ -195,8 +195,8 @@ class Run:
         return int(row[0]), int(row[1])
 
     def _check_dead_letters(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
-        """Return reason -> number of records that cannot be decoded. Raises RunFailed if the job
-        does not allow this number of dead letters."""
+        """Return the number of records that cannot be decoded, for each reason. Raises RunFailed if
+        the job does not allow this number of dead letters."""
         if not failed:
             return {}
         letters = self.job.dead_letters
@@ -242,8 +242,8 @@ def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Raise a one-line RunFailed in place of a Spark error, which has pages of query plans and
-    stack traces."""
+    """During the block, turn a Spark error, which has pages of query plans and stack traces, into a
+    RunFailed with a message of one line."""
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:

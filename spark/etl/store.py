@@ -1,7 +1,7 @@
 """Plans, attempts and commits of a job in its output. The guarantees:
 
-- A document is stored under its name completely and durably, or not at all. If several are stored
-  under one name, the first wins, and every process reads that one.
+- A document is stored under its name completely and durably, or not at all. If several processes
+  store a document under the same name, the first one wins, and every process reads its document.
 - A crash between any two steps leaves only files that no process reads.
 - A run number is committed once. The revisions of a run (its replays) follow one another.
 
@@ -156,8 +156,8 @@ class Store:
         return there
 
     def put_commit(self, commit: Commit) -> bool:
-        """Store a commit. Return False if another process has stored a commit with this name
-        first."""
+        """Store a commit. Return False if another process has already stored a commit with the same
+        name."""
         if commit.seq and self.commit_names()[-1].seq < commit.seq - 1:
             raise OutputError(
                 f"run {commit.seq} cannot be committed: run {commit.seq - 1} is not committed yet"
@@ -231,8 +231,8 @@ class Store:
         return OutputError(f"{path} is missing, although {there} exists: restore it")
 
     def _make_folders(self) -> None:
-        """Create the folders of the output. Their names become durable when the owner is stored, at
-        the latest."""
+        """Create the folders of the output. Their names are durable at the latest when the owner
+        document is stored."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)

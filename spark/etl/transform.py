@@ -97,8 +97,8 @@ def apply(
 
 
 def _module(name: str, folder: Path | None) -> Any:
-    """Import a module from the job file's folder, or an installed module. Workers cannot import
-    modules from the folder, so their functions are pickled by value."""
+    """Import a module from the job file's folder, or an installed module. Spark's workers cannot
+    import modules from that folder, so functions of these modules are pickled by value."""
     file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
     if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)

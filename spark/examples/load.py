@@ -22,7 +22,7 @@ from pybroker.client import Admin, NewTopic, Producer
 from pybroker.errors import ErrorCode, PybrokerError
 
 Row: TypeAlias = tuple[str, Mapping[str, object]]
-"""The key and the value of a record, in bytes."""
+"""The key of a record, and its value, which is sent as JSON."""
 
 PARTITIONS: Final = 3
 
