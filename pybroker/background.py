@@ -39,7 +39,7 @@ class BackgroundTask:
         self._name = name
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        """Whether this task has been cancelled. Then it is not cancelled again: that would
+        """Whether this task has been cancelled. It is not cancelled a second time, which would
         interrupt its clean-up."""
 
     @property

@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 T = TypeVar("T")
 
 SUB_BUCKETS: Final = 8
-"""Into how many buckets the durations between a duration and its double are divided. So a quantile
-is exact to one eighth."""
+"""The number of buckets for the durations from some duration to twice that duration. So the error
+of a quantile is at most one eighth."""
 _FINEST: Final = 2 * SUB_BUCKETS
 _NOTHING: Final = -1024
 API_KEYS: Final = 256
-"""The number of request meters: one for each value of the low byte of an API key, whether or not an
-API has it."""
+"""The number of request meters: one for each value of the low byte of an API key, even for values
+that no API has."""
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -242,7 +242,7 @@ class Metrics:
     )
     """The request meters; the index is the low byte of the API key."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
-    """Broker id of a leader -> what this broker has fetched from it."""
+    """By the leader's broker id: what this broker has fetched from the leader."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
     cleaner: CleanerCounters = field(default_factory=CleanerCounters)

@@ -334,15 +334,15 @@ class FetchPosition:
     leader."""
 
     fetch_offset: int
-    """The follower's log end offset. The follower has every record below it. If its log is
-    configured to sync, these records are on disk."""
+    """The follower's log end offset. If flush.messages is set, all records below it are on the
+    follower's disk."""
     log_start_offset: int
     leader_epoch: int
     """The leader epoch that the follower knows. A leader that is in another epoch rejects the fetch
     (KIP-320)."""
     last_epoch: int = NO_EPOCH
-    """The leader epoch of the last batch in the follower's log. With it, the leader finds where the
-    follower's log differs from its own (KIP-595)."""
+    """The leader epoch of the last batch in the follower's log. From this epoch the leader finds
+    where the follower's log differs from the leader's log (KIP-595)."""
 
 
 @dataclass(frozen=True, slots=True)

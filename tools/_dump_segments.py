@@ -54,7 +54,8 @@ _CONTROL_NAMES: Final = {
 
 Decoder = Callable[[bytes], str]
 RecordText = Callable[[Record], tuple[str | None, str | None]]
-"""A function from a record to the texts of its key and value; a text of None is not printed."""
+"""A function that returns the texts of a record's key and value. A text that is None is not
+printed."""
 
 
 class StoredBatch(NamedTuple):

@@ -36,8 +36,8 @@ from pybroker.tools._group_reset import Plan, Reset, Resetter, csv_text, parse_t
 
 FAILED = "Error: Executing consumer group command failed due to "
 NOTHING_LEFT = 2**63 - 1
-"""The offset in the lag request of a partition without a committed offset. It gives a lag of 0 and
-the log end offset."""
+"""Stands for the committed offset of a partition that has none when the tool asks for the lag. The
+result then has the lag 0, and the log end offset."""
 RESET_FORMAT = "{:<30} {:<30} {:<10} {:<15}"
 DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 

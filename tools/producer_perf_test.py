@@ -35,7 +35,7 @@ SLEEP_MIN_S: Final = 0.002
 _LETTERS: Final = bytes(65 + octet % 26 for octet in range(256))
 
 Payloads = Callable[[int], bytes]
-"""A function from a record's number to the record's value."""
+"""A function that returns the value of the record with the given number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ CONNECTIONS_MAX: Final = 32
 """The maximum number of connections. The server answers an additional connection with status
 503."""
 CONNECTION_S_MAX: Final = 20.0
-"""The maximum time from the accepted connection to the end of the response. After it the server
-closes the connection."""
+"""The maximum time (s) from the accepted connection to the end of the response. After this time the
+server closes the connection."""
 LINE_BYTES_MAX: Final = 4_096
 """The maximum size of the request line. All headers together may have twice this size."""
 JOURNAL_LIMIT: Final = 100

@@ -21,8 +21,8 @@ from pybroker.storage.log_parts import Damage
 from pybroker.storage.replica_health import Event, Health
 
 _NAMED_MAX: Final = 5
-"""The maximum number of partitions that a reason names. If there are more, it also has the number
-of the others."""
+"""The maximum number of partitions that a reason names. If there are more, the reason also says how
+many."""
 _AT_A_TIME: Final = 1_000
 """The number of partitions that the broker checks before it yields to the event loop."""
 

@@ -72,7 +72,8 @@ class TransactionNumbers:
     """Markers that are not written yet. This includes `markers_without_leader`."""
     markers_without_leader: int
     completions_to_append: int
-    """Transactions with all their markers whose completion could not be appended yet."""
+    """Transactions whose markers are all written, but whose completion could not be appended to
+    `__transaction_state` yet."""
 
 
 @dataclass(slots=True)

@@ -31,8 +31,8 @@ PATIENCE_S: Final = 2.0
 TIMEOUT_MS: Final = 5_000
 """The time limit (ms) of each request to a leader."""
 GROUPS_AT_ONCE: Final = 50
-"""The number of groups whose offsets are read at the same time. A read from ZooKeeper of one group
-after the other waits for several answers each."""
+"""The number of groups whose offsets are read at the same time. A group whose offsets are in
+ZooKeeper needs several answers, so reading one group after the other would be slow."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
 """If the groups have more committed partitions than this, a report has the lag in records only. For
 the lag in seconds, this broker would have to fetch a batch of each partition that has a lag."""

@@ -49,8 +49,8 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-"""EMBEDDED_DIRECTORY, SESSION_FILE and OFFSETS_SESSION_FILE are the names of a directory and of two
-files in the first log directory."""
+"""EMBEDDED_DIRECTORY is a directory in the first log directory, SESSION_FILE and
+OFFSETS_SESSION_FILE are files in it."""
 FOREIGN_NAMES: Final = (
     EMBEDDED_DIRECTORY,
     SESSION_FILE,

@@ -36,7 +36,8 @@ from pybroker.wire.schema import Message
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 _COMMIT_LOOK_S: Final = 30.0
-"""How long (s) a shard waits for the commit of a record before it logs that it still waits."""
+"""How long (s) a shard waits until a record is replicated to the in-sync replicas before it logs
+that it still waits."""
 
 
 class TransactionCoordination:

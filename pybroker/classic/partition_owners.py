@@ -39,8 +39,8 @@ class OwnedPartition:
     is_open: bool = True
     """Whether the stream may still get records of this partition."""
     released: bool = False
-    """Whether the partition's owner node may be deleted already: this member stores no offset of
-    the partition any more."""
+    """Whether the partition's owner node may be deleted, because this member will store no more
+    offsets of the partition."""
     searching: bool = False
     """Whether the partition's start position is being looked up."""
     problem: ClientError | None = None

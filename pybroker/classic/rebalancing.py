@@ -101,8 +101,8 @@ class Rebalancer:
         """The owned partitions to release: first the offset is stored, then the owner node is
         removed."""
         self._uncertain: dict[TopicPartition, None] = {}
-        """The partitions that may have an owner node of this member, although a reply was lost or
-        the attempt failed: these nodes are to be removed."""
+        """The partitions that may have an unwanted owner node of this member, because a reply was
+        lost or an attempt failed. These nodes are to be removed."""
         self._is_member = False
         """Whether this member has completed at least one rebalance."""
         self._lost: list[TopicPartition] = []
@@ -176,9 +176,9 @@ class Rebalancer:
             try:
                 obstacle = await self._try()
             except GroupIsCoordinated as error:
-                # Brokers create a placeholder node first, and then look for classic consumers. So a
-                # classic member remains in the group until the brokers had time to refuse the
-                # coordinated member.
+                # When a JoinGroup member arrives, the broker first creates a placeholder node, and
+                # then looks for members that coordinate through ZooKeeper. So such a member stays
+                # in the group until the broker had time to refuse the JoinGroup member.
                 if not self._is_member or deadline.passed:
                     await self.withdraw()
                     raise

@@ -1,5 +1,6 @@
 """Waits until appended batches may be acknowledged. With acks=all a batch is acknowledged when the
-high watermark has reached its end, with acks=1 when it is on the leader's disk."""
+high watermark has reached its end, with acks=1 when the batch is as durable on the leader as
+flush.messages requires."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ class Waiting(NamedTuple, Generic[R]):
 
     partition: Partition
     leading_since: int
-    """`Partition.leading_since` when the batch was appended: the leader epoch in which this broker
-    became the leader. If the value has changed, another broker has led meanwhile, and the batch may
-    have been truncated."""
+    """`Partition.leading_since` at the time of the append: the leader epoch in which this broker
+    became the leader. If the value has changed, another broker has led since then, and the batch
+    may have been truncated."""
     end_offset: int
     acks: int
     result: R

@@ -45,8 +45,8 @@ from pybroker.wire.messages.fetch import (
 _READ_COMMITTED = 1
 _DONE: Final = object()
 _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""While all responses in memory that peers have not read yet have at least this size together
-(bytes), each Fetch response has only one batch."""
+"""If the responses in memory that peers have not read yet have this size (bytes) or more in total,
+a new Fetch response has only one batch."""
 
 
 def handle_fetch(

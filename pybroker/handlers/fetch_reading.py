@@ -42,8 +42,8 @@ _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer after UpdateMetadata named a
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The limit of one partition's read on the event loop. A copy of more than half of it would block
-the event loop for too long, so a thread reads a partition that has more."""
+"""The limit (bytes) of a read of one partition on the event loop. A copy of more than half of this
+would block the event loop for too long, so a thread reads a partition that has more."""
 _TURN_BYTES_MAX: Final = 2 * 1024 * 1024
 """After reading this many bytes, or TURN_PARTITIONS_MAX partitions, a pass yields to the event
 loop."""
@@ -85,8 +85,8 @@ class Reading:
     position: int = 0
     """The index of the partition that is read next."""
     noted: int = 0
-    """The follower's fetch offsets have been recorded at the leader for the partitions before this
-    index."""
+    """For the partitions before this index, the follower's fetch offsets have been recorded at the
+    leader."""
     cached_only: bool = True
     total_bytes: int = 0
     must_answer: bool = False

@@ -265,8 +265,8 @@ class FetchSessionCache:
         self._refusals: dict[bool, tuple[float, tuple[bool, int] | None]] = {}
         """Remembers unsuccessful searches for a session to evict. The key is whether the client of
         the new session was a follower. The value is the time before which the search is not
-        repeated, and the least worth among the sessions that the search considered (None: it
-        considered none). A session's worth is whether a follower uses it, and its size."""
+        repeated, and the least worth among the sessions that could be evicted by age (None: there
+        were none). A session's worth is whether a follower uses it, and its size."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
         """Return a new session with room for `size` partitions, which the caller adds. Return None

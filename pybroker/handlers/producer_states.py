@@ -18,8 +18,8 @@ from pybroker.wire.messages.transaction_admin import (
 )
 
 _PRODUCERS_MAX: Final = 100_000
-"""The maximum number of producers in a response. When it is reached, further partitions get an
-error: a request may name a partition any number of times, and the response must not fill the
+"""The maximum number of producers in a response. Once it is reached, further partitions get an
+error. A request may name a partition any number of times, and the response must not fill the
 memory."""
 _PRODUCERS_A_TURN: Final = 5000
 """After returning this many producers, a request yields to the event loop."""

@@ -18,8 +18,8 @@ from typing import Final
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""If a broker has served for this time (s) before it ends, the pause before its next start is the
-shortest one again."""
+"""If a broker has served for at least this time (s) when it ends, the pause before its next start
+is the shortest pause again."""
 STOP_MAX_S: Final = 60.0
 """How long (s) a broker may take to stop after SIGTERM. Then it is killed."""
 EXIT_REFUSED: Final = 1

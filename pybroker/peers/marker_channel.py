@@ -22,8 +22,8 @@ from pybroker.wire.messages.transactions import (
 from pybroker.wire.schema import Message
 
 _ANSWER_S: Final = 5.0
-"""The leader waits a limited time until the markers are committed. The coordinator waits this many
-seconds longer for the leader's response."""
+"""How much longer (s) the coordinator waits for the leader's response than the leader waits for the
+in-sync replicas."""
 
 Results = Sequence[Mapping[TopicPartition, ErrorCode]]
 

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
 _REST_S_MAX = 3 * _REAPER_INTERVAL_S
-"""A connection may begin to rest only if it has been idle for at most this time (s). So if it began
+"""The longest time (s) for which a connection has been idle when it begins to rest. So if it began
 to rest at a time T, it became idle at T minus this time, or later."""
 _KEPT_DESCRIPTORS_MAX = 4096
 _SYSTEMS_CHOICE = -1
-"""The value of a buffer size option that lets the operating system choose and adapt the size."""
+"""With this value of a buffer size option, the operating system chooses and adapts the size."""
 
 
 @dataclass(frozen=True, slots=True)
