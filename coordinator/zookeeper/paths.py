@@ -196,12 +196,13 @@ def topic_id(topic_id: uuid.UUID) -> str:
 
 
 def losses(name: str) -> str:
-    """Return the path of the parent node of a topic's loss receipts."""
+    """Return the path of the parent node of a topic's loss receipts (`loss_receipts.py`)."""
     return f"{LOSSES}/{encode_name(name)}"
 
 
 def loss(topic_partition: TopicPartition) -> str:
-    """Return the path of a partition's loss receipts."""
+    """Return the path of the node with a partition's loss receipts: one for each event that may
+    have lost committed records."""
     return f"{losses(topic_partition.topic)}/{topic_partition.partition}"
 
 

@@ -150,7 +150,7 @@ class Cluster:
         """Return the process id of a running broker."""
         child = self._broker(broker).child
         if child is None or child.poll() is not None:
-            raise ClusterError(f"broker {broker} does not run")
+            raise ClusterError(f"broker {broker} does not run; start it with restart({broker})")
         return child.pid
 
     def log_dir(self, broker: int) -> Path:
@@ -471,9 +471,14 @@ class Cluster:
 
     def _signal_zookeeper(self, number: signal.Signals) -> None:
         if self._embedded is None:
-            raise ClusterError("the cluster has no ZooKeeper of its own")
+            raise ClusterError(
+                "this cluster does not run its ZooKeeper: it was created with an address in"
+                " `zookeeper`"
+            )
         pid = self._embedded.pid
         if not pid:  # os.kill(0) would signal all processes of the test
-            raise ClusterError("the cluster's ZooKeeper does not run at the moment")
+            raise ClusterError(
+                "the cluster's ZooKeeper does not run now; wait until it has restarted"
+            )
         with suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,7 +1,7 @@
 """The network links of a test's cluster. Proxies that can be cut (`relay.py`) stand between each
 broker and ZooKeeper, and in front of each broker for clients and other brokers.
 
-A relay finds out which broker connects by the process that owns the other end of the connection.
+A relay identifies the connected broker by the process that owns the other end of the connection.
 All relays run in one event loop.
 """
 

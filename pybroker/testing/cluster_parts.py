@@ -163,5 +163,7 @@ def _placed(place: Place, command: Sequence[str]) -> list[str]:
     program, *rest = place.prefix
     found = shutil.which(program)
     if found is None:
-        raise ClusterError(f"the program {program}, which must start the broker, is missing")
+        raise ClusterError(
+            f"the program {program}, which must start the broker (Place.prefix), is not in PATH"
+        )
     return [found, *rest, *command]

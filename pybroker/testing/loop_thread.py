@@ -1,7 +1,7 @@
 """An event loop in its own thread, so that blocking code such as a test can use asynchronous code.
 
-The thread runs until `close`. Child processes that end together with their starting thread are
-therefore started in this thread, whichever thread calls.
+The thread runs until `close`. A child process that must end with the thread that started it is
+started in this thread, whichever thread asks for it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Relay:
         self.reset()
 
     def heal(self, peer: str = ANYBODY) -> None:
-        """End the faults that name this peer, or all faults without an argument."""
+        """End the faults that name this peer. Without an argument, end all faults."""
         if peer == ANYBODY:
             for silent in self._silent.values():
                 silent.clear()

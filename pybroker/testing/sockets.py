@@ -30,7 +30,9 @@ def free_ports(count: int) -> list[int]:
             socket.create_server(("127.0.0.1", port)).close()
             found.append(port)
     if len(found) < count:
-        raise OSError(f"no {count} free ports from {_LOWEST_PORT} on")
+        raise OSError(
+            f"there are no {count} free ports among the test ports, which begin at {_LOWEST_PORT}"
+        )
     return found
 
 
@@ -41,12 +43,15 @@ def free_row(count: int, host: str = "127.0.0.1") -> int:
             for port in range(first, first + count):
                 stack.enter_context(socket.create_server((host, port)))
             return first
-    raise OSError(f"no {count} free ports in a row from {_LOWEST_PORT} on")
+    raise OSError(
+        f"there are no {count} consecutive free ports among the test ports, which begin at"
+        f" {_LOWEST_PORT}"
+    )
 
 
 def _candidates() -> list[int]:
-    """Return random ports. A port is free until the server of a test binds it, so each worker of
-    pytest-xdist has ports of its own: otherwise two workers could choose the same port."""
+    """Return random ports. Each worker of pytest-xdist has ports of its own. Otherwise two workers
+    could choose the same port, which stays free until a test's server binds it."""
     highest = 32_767
     with suppress(OSError, ValueError):
         highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
@@ -59,8 +64,8 @@ def _candidates() -> list[int]:
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
-    """Return which process of `pids` has a TCP connection from this local port, None if no process
-    of `pids` has such a connection."""
+    """Return the process of `pids` that has a TCP connection from this local port; None if no
+    process of `pids` has one."""
     inodes = {
         columns[_INODE]
         for columns in map(str.split, _CONNECTIONS.read_text().splitlines()[1:])

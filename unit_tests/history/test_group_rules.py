@@ -398,5 +398,5 @@ def test_but_what_it_was_told_itself_it_knows() -> None:
 def test_an_end_of_a_commit_that_nobody_began_is_refused() -> None:
     script = GroupScript()
     script.told("one", 4)
-    with pytest.raises(ValueError, match="outcome without the begin"):
+    with pytest.raises(ValueError, match="no line of type invoke"):
         script.history()

@@ -43,7 +43,7 @@ def test_a_line_cut_off_by_a_kill_is_passed_over_and_a_damaged_one_is_not(tmp_pa
 def test_an_end_without_a_beginning_a_second_end_and_a_second_beginning_are_refused() -> None:
     script = Script()
     script.add("a", "send", "ok", v=value(0), off=0)
-    with pytest.raises(ValueError, match="outcome without the begin"):
+    with pytest.raises(ValueError, match="no line of type invoke"):
         script.history()
     script = Script()
     text = script.send(0, 0)

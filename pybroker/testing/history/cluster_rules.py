@@ -34,7 +34,7 @@ def monotone_watermarks(history: History) -> Iterator[Violation]:
 
 
 def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that the latest offsets which one client gets never decrease."""
+    """Check that the latest offsets that one client gets never decrease."""
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))

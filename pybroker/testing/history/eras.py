@@ -1,5 +1,6 @@
-"""The eras of a partition: times between which the guarantees for its records are interrupted. An
-era ends when the topic is recreated or a loss receipt is written.
+"""The eras of a partition: the periods in which the guarantees for its records hold without
+interruption. An era ends when the topic is recreated, or when the controller writes a loss receipt
+(an entry in ZooKeeper that committed records may be lost).
 
 `split` gives every partition a name for each era. The last era keeps the plain name. The names of
 earlier eras end with PAST and a number, so that the rules check each era separately. A client

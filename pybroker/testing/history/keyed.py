@@ -45,8 +45,9 @@ class KeyedRecord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedRead:
     """The committed records that one reader found from the offset `start` up to, not including,
-    `end`. The read lasted from `begun` to `ended` (ns). `is_final`: nothing was written any more.
-    `source` names the client or the files; `broker` has the files, UNKNOWN for a client."""
+    `end`. The read lasted from `begun` to `ended` (ns). `is_final`: no client wrote any more.
+    `source` names the client or the files; `broker` is the id of the files' broker, UNKNOWN for a
+    client."""
 
     partition: TopicPartition
     source: str

@@ -72,8 +72,8 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
 
 
 def tombstones_kept(history: History) -> Iterator[Violation]:
-    """Check that a tombstone that is the last record of its key is in every replica for
-    delete.retention.ms after it was sent, since its answer may be late."""
+    """Check that every replica keeps a tombstone that is the last record of its key for
+    delete.retention.ms. The time counts from the send, because the answer may be late."""
     for read in _judged(history):
         found = _last(read.records)
         for (partition, key), asked in _by_key(history).items():
@@ -160,10 +160,11 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether the read cannot have missed the tombstone. A reader must have been faster than
-    delete.retention.ms, with one leader, because each replica has its own delete horizons. The
-    replica must have been in sync when the tombstone was committed, and have lost no data: a
-    follower that is behind for longer than delete.retention.ms never gets the tombstone."""
+    """Return whether the read cannot have missed the tombstone. A client must have read the
+    partition within delete.retention.ms and from one leader, because each replica has its own
+    delete horizons. The replica must have lost no data, and must have been in sync when the
+    tombstone was committed: a follower that is behind for longer than delete.retention.ms never
+    gets the tombstone."""
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)
     if replicas & history.keyed.doubted:

@@ -80,16 +80,16 @@ def _send(history: History, op: Op) -> None:
     value = op["v"]
     if op["type"] == "invoke":
         if value in history.sends:
-            raise ValueError(f"value {value} is sent a second time by the operation {op}")
+            raise ValueError(f"value {value} is sent a second time: {op}")
         partition = _partition(op)
         identity = read_value(value, partition)
         history.sends[value] = Send(identity, partition, value, op["t"])
         return
     send = history.sends.get(value)
     if send is None:
-        raise ValueError(f"an outcome without the begin of its operation: {op}")
+        raise ValueError(f"no line of type invoke precedes this outcome: {op}")
     if send.ended:
-        raise ValueError(f"a second outcome of {send}: {op}")
+        raise ValueError(f"a second outcome of value {value}; the first is {send.outcome}: {op}")
     send.outcome, send.ended = op["type"], op["t"]
     send.offset, send.error = op.get("off", -1), op.get("err", "")
 
@@ -163,7 +163,7 @@ def _topic(history: History, op: Op) -> None:
         return
     life = next((each for each in reversed(history.lives) if each.topic == name), None)
     if life is None or life.doomed:
-        raise ValueError(f"a change of topic {op['name']!r}, which does not exist: {op}")
+        raise ValueError(f"topic {name} does not exist, but this operation changes it: {op}")
     if kind == "info":
         life.replicas = _replicas(op)
     else:
@@ -223,7 +223,7 @@ def _commit(history: History, op: Op) -> None:
             each.outcome, each.ended, each.error = op["type"], op["t"], op.get("err", "")
             each.generation = op.get("generation", each.generation)
             return
-    raise ValueError(f"an outcome without the begin of its operation: {op}")
+    raise ValueError(f"no line of type invoke precedes this outcome: {op}")
 
 
 def _committed(history: History, op: Op) -> None:

@@ -98,7 +98,7 @@ class LostPosition:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A client's request of the log end offset (ListOffsets with the timestamp LATEST), and the
+    """A client's request for the log end offset (ListOffsets with the timestamp LATEST), and the
     answer."""
 
     client: str
@@ -205,8 +205,9 @@ class TopicLife:
 
 @dataclass(slots=True)
 class Loss:
-    """A loss receipt: the partition may have lost records. `given_up` has the offset ranges that
-    replicas have truncated since, each as its first offset and the offset after its last one."""
+    """A loss receipt: ZooKeeper says that the partition may have lost committed records. `given_up`
+    has the offset ranges that replicas have truncated since, each as its first offset and the
+    offset after its last one."""
 
     partition: TopicPartition
     at: int
@@ -236,8 +237,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """The expiry of a broker's ZooKeeper session that a fault caused at `begin`, before the session
-    timeout. ZooKeeper itself never does this. The broker was notified at `end`."""
+    """The expiry of a broker's ZooKeeper session before the session timeout. A fault caused it at
+    `begin`. ZooKeeper itself never does this. The broker was notified at `end`."""
 
     broker: int
     begin: int
@@ -302,7 +303,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A client's request of a group's committed offset (OffsetFetch), and the answer. `offset` is
+    """A client's request for a group's committed offset (OffsetFetch), and the answer. `offset` is
     UNKNOWN if the group has committed nothing."""
 
     group: str

@@ -105,5 +105,7 @@ def read_ops(path: Path) -> Iterator[Op]:
             except ValueError:
                 if not line.endswith("\n"):
                     return
-                raise ValueError(f"{path}:{number}: {line[:80]!r} is not an operation") from None
+                raise ValueError(
+                    f"{path}:{number}: expected a JSON object, found {line[:80]!r}"
+                ) from None
             yield op

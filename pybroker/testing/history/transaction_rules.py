@@ -1,7 +1,7 @@
 """The rules for transactions. Each function takes a history and yields violations.
 
-As for groups, only topics that were never recreated and lost no records are checked. If a producer
-got no answer to its request to commit, the transaction may be committed or aborted.
+As in `group_rules`, only topics that were never recreated and lost no records are checked. If a
+producer got no answer to its request to commit, the transaction may be committed or aborted.
 `Transactions.reads` has the reads of `read_committed` consumers. The rules of `client_rules` for
 reads are applied to them as well (`_READ_RULES`).
 """
@@ -142,7 +142,7 @@ def offsets_match_output(history: History) -> Iterator[Violation]:
 
 
 def fenced_writes_nothing(history: History) -> Iterator[Violation]:
-    """Check that no record is stored that a producer sent after the next producer of the same
+    """Check that no stored record was sent by a producer after the next producer of the same
     transactional id had got its epoch."""
     stored: dict[TopicPartition, set[str]] = {
         partition: {record.value for record in read.records}

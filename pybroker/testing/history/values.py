@@ -37,9 +37,7 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
     head, _, given = value.rpartition(":")
     words = head.split(":")
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
-        raise ValueError(
-            f"{value!r} is not a value of a workload: name:incarnation:counter:checksum"
-        )
+        raise ValueError(f"the value is {value!r}, expected name:incarnation:counter:checksum")
     if given != f"{_checksum(head, partition):08x}":
         raise ValueError("wrong checksum: the value is damaged, or belongs to another partition")
     return Identity(words[0], int(words[1]), int(words[2]))

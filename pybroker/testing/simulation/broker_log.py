@@ -1,5 +1,5 @@
-"""The error lines that the brokers of a run log. An error line that no fault of the run explains is
-a violation."""
+"""The error lines that brokers write to their logs during a run. An error line that no fault of the
+run explains is a violation."""
 
 from __future__ import annotations
 

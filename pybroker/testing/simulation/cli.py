@@ -109,7 +109,9 @@ def _the_one(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
     if args.planted:
         schedule = schedule.with_options(planted=args.planted)
     if schedule.options.planted not in ("", *bugs):
-        raise click.ClickException(f"unknown mutant {schedule.options.planted}")
+        raise click.ClickException(
+            f"unknown mutant {schedule.options.planted}; the schedule names it in `option planted`"
+        )
     return schedule
 
 

@@ -102,7 +102,7 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions of `alive` that are neither of an internal nor of the compacted
+        """Return the partitions of `alive`, without those of internal topics and of the compacted
         topic. All their records are values of the simulation's producers."""
         return [
             each

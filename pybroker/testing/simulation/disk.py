@@ -90,8 +90,8 @@ class SimDisk:
         self.environment.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
 
     def delay_s(self) -> float:
-        """Return the duration in seconds of the next call that waits for the disk, as
-        `LoopBlocking.delay_s` needs it."""
+        """Return the duration in seconds of the next call that waits for the disk. The result is
+        meant for `LoopBlocking.delay_s`."""
         return self._rng.random() * (0.001 + self.slow_s)
 
     # faults

@@ -420,8 +420,8 @@ def _check_rename(
     there: FileNode | DirectoryNode | None,
     directory: DirectoryNode,
 ) -> None:
-    """Raise OSError if `node` must not be renamed to the name of `there` in `directory`. `there` is
-    None if no file has this name."""
+    """Raise OSError if `node` must not be renamed to a certain name in `directory`. `there` is the
+    file or directory that has this name already, None if the name is free."""
     if isinstance(node, DirectoryNode) and (node is directory or directory in node.nodes()):
         raise os_error(errno.EINVAL)
     if there is None or there is node:

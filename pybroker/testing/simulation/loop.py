@@ -338,8 +338,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Let a coroutine of a dead process end. It may await several times while it exits. The task of
-    an awaitable that is no coroutine runs a generator of asyncio."""
+    """Let a coroutine of a dead process end. It may await several times while it exits. For an
+    awaitable that is no coroutine, asyncio gives its task a generator instead."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):

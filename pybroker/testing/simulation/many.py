@@ -51,9 +51,9 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run all schedules in `processes` worker processes, or as many as start within `minutes`.
-    `tell` gets the report of each failure, and a line about the progress every few seconds even if
-    no run has ended."""
+    """Run the schedules in `processes` worker processes. After `minutes`, start no further
+    schedule. `tell` gets the report of each failure, and a line about the progress every few
+    seconds even if no run has ended."""
     tally = Tally()
     begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes

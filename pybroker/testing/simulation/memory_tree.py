@@ -245,4 +245,4 @@ def check_path(path: str) -> str:
 
 def _expect_version(path: str, node: _Node, version: int) -> None:
     if version not in (-1, node.version):
-        raise BadVersion(f"{path} has version {node.version}, not {version}")
+        raise BadVersion(f"{path} has version {node.version}, expected {version}")

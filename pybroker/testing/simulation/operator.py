@@ -1,8 +1,8 @@
-"""The operator of a simulated cluster, a person in a real one. The operator restarts brokers that
-have ended by themselves, or that found a full disk at their start. The operator also accepts the
-loss of data that cannot come back: the content of a lost disk, or the part of a log after a corrupt
-range. Until the operator has accepted the loss, a partition that may need the data must have no
-leader."""
+"""The operator of a simulated cluster. In a real cluster the operator is a person. The operator
+restarts brokers that have ended by themselves, or that found a full disk at their start. The
+operator also accepts the loss of data that cannot come back: the content of a lost disk, or the
+part of a log after a corrupt range. Until the operator has accepted the loss, a partition that may
+need the data must have no leader."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
     """Return, by broker id, the names of the losses that the operator must accept: log directories
     and partitions. These are the losses in partitions whose in-sync and eligible replicas have all
-    lost data, so that no replica can lead, or followers cannot copy the leader."""
+    lost data. In such a partition no replica can lead, or the followers cannot copy the leader."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -72,10 +72,10 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names of a broker's losses in the partition: the names of lost log directories, or
-    of the partition. Return no names if the broker has its replica, or if the broker does not serve
-    now and may have the replica later. A replica whose copying is incomplete counts as lost, and a
-    leader with a corrupt range does not."""
+    """Return the names of a broker's losses in the partition: those of its lost log directories, or
+    the name of the partition. Return no names if the broker has its replica, or if the broker does
+    not serve now and may have the replica later. A replica whose copying is incomplete counts as
+    lost. A leader with a corrupt range does not."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

@@ -69,7 +69,7 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return all records but markers from `start` up to, not including, `end` in the replica's
+    """Return all records except markers from `start` up to, not including, `end` in the replica's
     files, like a consumer's read from the replica. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
@@ -145,11 +145,13 @@ def _batches(
         for position, header in iter_headers(data):
             end = position + header.size
             if not crc_matches(data, position, header.size):
-                raise DamagedFile(f"{path}: the batch at position {position} is damaged")
+                raise DamagedFile(f"{path}: the batch at position {position} has a wrong checksum")
             yield header, data[position:end]
         if end != len(data):
             rest = len(data) - end
-            raise DamagedFile(f"{path}: {rest} bytes after position {end} are not a batch")
+            raise DamagedFile(
+                f"{path}: the last {rest} bytes, from position {end} on, are not a batch"
+            )
 
 
 def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
@@ -159,7 +161,9 @@ def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:
         rows = [line.split() for line in disk.read(path).decode().splitlines()[2:]]
         return tuple((int(epoch), int(offset)) for epoch, offset in rows)
     except ValueError as error:
-        raise DamagedFile(f"{path}: {error}") from error
+        raise DamagedFile(
+            f"{path}: expected a leader epoch and an offset in each line: {error}"
+        ) from error
 
 
 def _producer_text(entry: ProducerEntry, start: int) -> str:

@@ -81,7 +81,7 @@ def nothing_planted(bug: str) -> Iterator[None]:
     """Return a context manager that changes nothing: this package has no bugs to plant. Raises
     ScheduleError for any name but ""."""
     if bug:
-        raise ScheduleError(f"unknown mutant {bug}")
+        raise ScheduleError(f"unknown mutant {bug}: this package has no bugs to plant")
     yield
 
 
@@ -93,8 +93,8 @@ def simulate(
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
     """Run the schedule in this process, and return the result. The same schedule always gives the
-    same result. During the run logging and garbage collection are changed, and `planted` returns a
-    context manager that puts the schedule's bug into the broker's code.
+    same result. During the run, this process has other settings for logging and garbage collection.
+    `planted` returns a context manager that puts the schedule's bug into the broker's code.
 
     With `stop_early` the run ends at the first violated invariant, and the history is not checked.
     """

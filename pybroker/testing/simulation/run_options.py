@@ -1,5 +1,5 @@
-"""The configuration of the brokers and the options of the workload that a schedule's options
-mean."""
+"""Turns the options of a schedule into the configuration of the brokers and the options of the
+workload."""
 
 from __future__ import annotations
 

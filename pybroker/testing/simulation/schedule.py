@@ -1,9 +1,9 @@
 """The schedule of one run: its options and faults, as plain data with a text form.
 
 A schedule has everything that a seed decides in advance: the options of the cluster and the times
-of the faults. A schedule can be printed, edited and parsed again. All other randomness (delays,
-turns, fates of pending disk writes) depends on the seed only, so that a schedule with fewer events
-runs with the same random streams.
+of the faults. A schedule can be printed, edited and parsed again. All other random choices (delays,
+the order in which processes run, the pending disk writes that survive a power loss) depend on the
+seed only. So a schedule with fewer events runs with the same random streams.
 """
 
 from __future__ import annotations

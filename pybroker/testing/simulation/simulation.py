@@ -255,8 +255,8 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Drop all packets from the machine `one` to the machines `others` silently, and with
-        `both` those in the other direction, too. Brokers are named by their id, applications by
+        """Silently drop all packets from the machine `one` to the machines `others`. With `both`,
+        drop those in the other direction as well. Brokers are named by their id, applications by
         their name, ZooKeeper by `ZOOKEEPER`. `others` None means all other machines."""
         source = self._names(one)
         targets = (

@@ -1,8 +1,8 @@
 """Generates the schedule of a seed: options, and random faults.
 
-Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs never show under
-all kinds together, because one fault undoes what another needs, but show under a subset. Some
-seeds have a fault sequence as well (`fault_sequences.py`).
+Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs show only under a
+subset of the kinds: with all kinds together, one fault undoes what another needs. Some seeds have a
+fault sequence as well (`fault_sequences.py`).
 """
 
 from __future__ import annotations

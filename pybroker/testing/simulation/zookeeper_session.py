@@ -122,7 +122,9 @@ class ZooKeeperSession:
                 await self._first.wait()
         except TimeoutError:
             await self.close()
-            raise StartupError(f"no member answers {self.machine} in {timeout_s} s") from None
+            raise StartupError(
+                f"no ZooKeeper member answers {self.machine} within {timeout_s:g} s"
+            ) from None
 
     async def close_previous_session(self) -> None:
         """End the sessions whose keys are in the session store, because earlier processes have left

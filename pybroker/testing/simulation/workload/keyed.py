@@ -130,7 +130,7 @@ class PlainKeyedWriter(KeyedWriter):
 
 class TransactionalKeyedWriter(KeyedWriter):
     """A producer that writes keyed records in transactions, and aborts some of them. Its process
-    ends at an error; the next one fences its producer epoch."""
+    ends at an error; the next process fences the earlier producer epoch."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)

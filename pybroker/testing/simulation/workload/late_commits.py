@@ -54,7 +54,7 @@ class LateCommits:
 
     def sent(self, offsets: Offsets) -> None:
         """Note that the member commits these offsets. Perhaps send them twice, or send a commit of
-        the generation before."""
+        the previous generation."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:
