@@ -44,15 +44,15 @@ Item = PartitionFacts | StopReplicaPartition
 NEWER_IS_KNOWN: Final = frozenset(
     {ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.STALE_BROKER_EPOCH}
 )
-"""Error codes for one partition which mean that the broker has received newer commands than the one
-that it refuses. The refused command is not retried for this partition."""
+"""The error codes with which a broker refuses a command for one partition because it has received a
+newer command. The refused command is not retried for this partition."""
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 CLOSE_LIMIT_S: Final = 1.0
 """How long `close` waits for the task to end. The elections for a lost broker's partitions are
 delayed by this time."""
 _CLOSE_PARTS: Final = 20
-"""`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop then
-uses up one part, however long it lasts: the task had no chance to run during the pause."""
+"""`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop, in
+which the task could not run, then uses up only one part, however long it lasts."""
 
 
 @dataclass(frozen=True, slots=True)

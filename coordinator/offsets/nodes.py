@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COMMIT_TIME_TOLERANCE_MS: Final = 60_000
-"""A commit time that differs less than this from the present is not stored: the node's modification
-time is used instead."""
+"""A commit time that differs by less than this from the present time is not stored: the node's
+modification time is used instead."""
 READ_ATTEMPTS_MAX: Final = 3
 PARTITION_MAX: Final = 2**31 - 1
 UNLISTED_READS_MAX: Final = 8

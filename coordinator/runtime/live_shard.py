@@ -97,7 +97,8 @@ class LiveShard(Generic[C]):
         self._fence_version = -1
         self._is_open = False
         self._is_replayed = False
-        """Whether the coordinator has every record of the log, so that it gets each new one."""
+        """Whether the coordinator has every record of the log. From then on it gets each new
+        record."""
         self._timers: set[_Timer] = set()
         self._committing: set[asyncio.Timeout] = set()
         self._task = BackgroundTask(f"load {self._key}")

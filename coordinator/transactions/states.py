@@ -41,10 +41,11 @@ class TransactionState(enum.Enum):
     COMPLETE_ABORT = ("CompleteAbort", 5)
     """Every partition of the aborted transaction has its marker."""
     DEAD = ("Dead", 6)
-    """The transactional id has expired. The state is never stored: a tombstone is."""
+    """The transactional id has expired. This state is never stored; a tombstone is stored
+    instead."""
     PREPARE_EPOCH_FENCE = ("PrepareEpochFence", 7)
-    """The producer gets a higher epoch, and its open transaction is aborted. The state is never
-    stored: PrepareAbort with the higher epoch is."""
+    """The producer gets a higher epoch, and its open transaction is aborted. This state is never
+    stored; PrepareAbort with the higher epoch is stored instead."""
 
 
 LEGAL_MOVES: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(

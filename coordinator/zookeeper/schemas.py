@@ -32,8 +32,8 @@ from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid
 
 _BROKER_VERSION: Final = 4
 _BROKER_BYTES_MAX: Final = 2**15 - 1
-"""The longest registration, so that its texts fit into strings of the Kafka protocol: the
-controller sends them to all brokers."""
+"""The maximum size (bytes) of a registration. The controller sends its texts to all brokers, as
+strings of the Kafka protocol, which have this limit."""
 _TOPIC_VERSION: Final = 3
 _TOPIC_VERSION_WITHOUT_ID: Final = 2
 _STATE_KEYS: Final = frozenset(

@@ -149,9 +149,7 @@ def _batches(
             yield header, data[position:end]
         if end != len(data):
             rest = len(data) - end
-            raise DamagedFile(
-                f"{path}: the last {rest} bytes, from position {end} on, are not a batch"
-            )
+            raise DamagedFile(f"{path}: the {rest} bytes after position {end} are not a batch")
 
 
 def _epochs(disk: Disk, path: str) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ TRANSACTION_PARTITIONS: Final = 3
 _RETENTION_CHECK_MS: Final = 400
 _CLEANER_PAUSE_MS: Final = 200
 _IDLE_FLUSH_MS: Final = 300
-"""Only synced segments are cleaned."""
+"""Short, because the log cleaner cleans only synced segments."""
 _KEYED_SEGMENT_BYTES: Final = 1_024
 _OFFSETS_PARTITIONS: Final = 3
 _TIME_OUT_CHECK_MS: Final = 500

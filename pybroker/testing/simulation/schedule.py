@@ -49,7 +49,7 @@ class Options:
     session_s: float = 3.0
     lag_s: float = 2.0
     fetch_wait_ms: int = 500
-    """The maximum wait in ms for data, of a fetch by a follower or consumer."""
+    """How long a fetch by a follower or consumer waits for data at most, in ms."""
     fetch_bytes: int = 65_536
     """The maximum number of bytes that a fetch returns of one partition."""
     producers: int = 2
