@@ -199,8 +199,8 @@ class PartitionQueue:
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Return whether a batch before `batch` that has a sequence number waits or is in
-        flight."""
+        """Return whether the queue has an earlier batch than `batch` with a sequence number,
+        waiting or in flight."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
@@ -371,8 +371,8 @@ class Accumulator:
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch, records: Sequence[Record]) -> None:
         """Replace `batch`, which is in flight and too large for the broker, with two batches of
-        half its records. Both wait at its place in the queue, without sequence numbers. `records`
-        are the records of the batch, at least two."""
+        half its records. Both wait at the place of `batch` in the queue, without sequence numbers.
+        `records` are the records of the batch, at least two."""
         queue.in_flight.remove(batch)
         middle = len(records) // 2
         first, second = (

@@ -351,10 +351,11 @@ class Cluster:
 
     def _addresses(self) -> list[Address]:
         """Return the addresses of all brokers in the order in which to try them. Connected brokers
-        come first. Among them the broker with the oldest metadata request is the first, because a
-        broker that is isolated from the cluster may return outdated leaders. If the last requested
-        refresh did not change the metadata, a broker to which the client has not yet tried to
-        connect counts as connected. So the client sends the next request to such a broker."""
+        come first. Among them the broker that has got no metadata request for the longest time
+        comes first, because a broker that is isolated from the cluster may return outdated leaders.
+        If the last requested refresh did not change the metadata, a broker to which the client has
+        not yet tried to connect counts as connected. So the client sends the next request to such a
+        broker."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

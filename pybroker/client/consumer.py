@@ -225,9 +225,9 @@ class Consumer:
         self._fetcher.jump(partitions or [*self._fetcher.readers], None, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Seek to the first record with this timestamp (ms since 1970) or a later one, or to the
-        log end if there is no such record, in these or in all assigned partitions. Raises
-        NotAssigned, and the errors of `offsets_for_times`."""
+        """Seek these or all assigned partitions to the first record with this timestamp (ms since
+        1970) or a later one, or to the log end if there is no such record. Raises NotAssigned, and
+        the errors of `offsets_for_times`."""
         chosen = [TopicPartition(*item) for item in partitions] or [*self._fetcher.readers]
         self._fetcher.chosen(chosen)
         found = await self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))

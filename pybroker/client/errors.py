@@ -238,8 +238,8 @@ class NotAssigned(ClientError):
 
 
 class GroupError(ClientError):
-    """The base class of errors of a group's coordinator that are not retriable. It is never raised
-    itself."""
+    """The base class of the errors of a group's coordinator, except retriable ones. It is never
+    raised itself."""
 
     def __init__(self, group_id: str, text: str) -> None:
         super().__init__(f"group {group_id}: {text}")

@@ -50,9 +50,9 @@ warning. As keyword arguments they are errors, because the program relies on the
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """A kind of values. `read` converts a value that an application gave, and raises ValueError.
-    `annotation` is the type of these values for type checkers, and `alias` a name for this type
-    (see `docs.make_keywords`)."""
+    """A type of option values. `read` converts a value that an application gave, and raises
+    ValueError. `annotation` is the type of these values for type checkers, and `alias` a name for
+    this type (see `docs.make_keywords`)."""
 
     read: Callable[[object], T]
     annotation: str

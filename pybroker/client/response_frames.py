@@ -2,7 +2,7 @@
 
 The event loop passes each piece of bytes as it arrives, so no task has to wait for them. A frame
 that arrives whole in one piece, as most do, is not copied. The event loop receives a large frame
-directly into its memory, which the system provides page by page. To join its pieces at the end
+directly into its memory, which the system provides page by page. Joining its pieces at the end
 would hold up other tasks for tens of milliseconds.
 """
 

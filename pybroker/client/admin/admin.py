@@ -402,8 +402,9 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
-        """Return the same as `partition_lag` for pairs of partition and offset, in their order. A
-        partition may occur several times. Raises Closed before `start` and after `close`."""
+        """Return the lags that `partition_lag` returns, for pairs of partition and offset, in the
+        order of the pairs. A partition may occur several times. Raises Closed before `start` and
+        after `close`."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )

@@ -54,8 +54,9 @@ class Calls:
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the value that `ask` gets from any reachable broker. The client repeats a request
-        that a broker may have processed only if `repeatable` is true. Raises ClientError."""
+        """Return the value that `ask` gets from any reachable broker. If a broker may have
+        processed the request, the client repeats it only if `repeatable` is true. Raises
+        ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )

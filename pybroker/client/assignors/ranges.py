@@ -18,8 +18,8 @@ from pybroker.model import TopicPartition
 class RangeAssignor(Forgetful):
     """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
     members gets one partition more than the others. Topics with the same partition count are
-    assigned alike, so that one member gets the same partition number of each and can join them by
-    key."""
+    assigned alike. So one member gets the partitions of all these topics with the same number, and
+    can join them by key."""
 
     name: Final = "range"
     cooperative: Final = False

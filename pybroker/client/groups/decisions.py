@@ -104,8 +104,8 @@ def forgets_member_id(code: ErrorCode) -> bool:
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """Return the exception for an error code of any request to the coordinator, if the reaction to
-    the code is GIVE_UP."""
+    """Return the exception for an error code with the reaction GIVE_UP, in the response to any
+    request to the coordinator."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(

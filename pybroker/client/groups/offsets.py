@@ -161,7 +161,7 @@ class GroupOffsets:
         """Send one OffsetCommit request for the offsets in `rest`. Remove the committed partitions
         from `rest`; with `automatic`, move deleted partitions from `rest` to `gone`. Return a
         retriable error of the request or of a partition in `rest`, or None if `rest` is empty.
-        Raises the error of a partition that is not retriable."""
+        Raises the error of a partition if it is not retriable."""
         identity = self._identity(asker)
         try:
             response = await self._link.send(
@@ -208,7 +208,7 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
         """Return the offset that the group has committed in each partition, None if it has
-        committed nothing there. With `stable`, wait until no open transaction may commit offsets.
+        committed nothing there. With `stable`, wait while an open transaction may commit offsets.
         Raises DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0

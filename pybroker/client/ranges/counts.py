@@ -88,8 +88,8 @@ class Tally:
 
 
 class CountCheck:
-    """The comparison of a range's batches with the counts of its parts that were made when the
-    range was created. Counts and batches are in the order of offsets."""
+    """Compares the batches of a range with the counts that were made of its parts when the range
+    was created. Counts and batches are in the order of offsets."""
 
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
