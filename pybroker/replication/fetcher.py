@@ -2,10 +2,9 @@
 applies the answers for the partitions one after the other. The work of a fetch is proportional to
 the number of partitions that changed.
 
-After the failure of one partition, the next fetches do not include this partition during a pause.
-If the leader cannot be reached, the fetcher sends no fetch during a pause. The pause doubles after
-each failure in a row. A slow disk or a failed log of one partition does not delay other
-partitions.
+After a failure of one partition, the fetches omit this partition for a pause. If the leader cannot
+be reached, the fetcher sends no fetch for a pause. A pause doubles after each failure in a row. A
+slow disk or a failed log of one partition does not delay other partitions.
 """
 
 from __future__ import annotations
@@ -173,8 +172,8 @@ class Fetcher:
             self._removed.append(key)
 
     def synced(self) -> None:
-        """Record that the log of a copied partition was synced: end a wait of the fetcher, so that
-        the next fetch reports the new durable end to the leader."""
+        """Called when the log of a copied partition was synced. If the fetcher waits, it sends the
+        next fetch now, which reports the new durable end to the leader."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -322,8 +321,8 @@ class Fetcher:
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
         """Write to disk, in threads, the leader epochs that begin with these answers, before the
-        records are appended. After a change of leaders thousands of partitions begin a leader epoch
-        at the same time, and otherwise each append would wait for the disk."""
+        records are appended. Otherwise each append would wait for the disk, for thousands of
+        partitions after a change of leaders."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)

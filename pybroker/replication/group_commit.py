@@ -54,8 +54,7 @@ class GroupCommit:
         self._logs.sync_due = self._sync_due
 
     async def stop(self) -> None:
-        """Finish all requested syncs. From now on each log syncs itself in its append.
-        Idempotent."""
+        """Finish all requested syncs. Afterwards each append syncs its log itself. Idempotent."""
         self._logs.sync_due = lambda _: False
         while lanes := [lane for each in self._directories.values() for lane in each.lanes]:
             await asyncio.gather(*lanes, return_exceptions=True)

@@ -129,8 +129,8 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait until `work`, which runs in a thread, has ended. If the waiting task is cancelled, it
-    waits all the same, because a thread cannot be stopped, and raises CancelledError then."""
+    """Wait until `work`, which runs in a thread, has ended. A thread cannot be stopped. So if the
+    waiting task is cancelled, it still waits for that end, and then raises CancelledError."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

@@ -189,8 +189,8 @@ class IsrChanges:
 
     async def _look(self, change: IsrChange) -> bytes | None:
         """Return the content of the state node, which `change` would replace. Return None if the
-        change cannot be written now: the partition then learns the result, or the next round
-        repeats the change."""
+        change is not to be written now. In this case the partition has got the result of the
+        change, or the next round repeats the change."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)

@@ -1,11 +1,12 @@
 """The periodic review of the ISR: it finds the followers that lag, and the leaders that have no
 proof of their leadership.
 
-A review looks at the partitions that have changed since the last review, and at those that were not
-settled then (`LeaderState.is_settled`). A settled partition needs a new look in two cases only. In
-the first case an event changes the partition, and the event's code notes the partition. In the
-second case a follower's fetch session ends. Thousands of partitions share a few sessions, so the
-review looks at each session, and at the partitions of a session only if the session has ended.
+A review looks at the partitions that have changed since the last review, and at those that the last
+review did not find settled (`LeaderState.is_settled`). A settled partition has to be reviewed again
+in two cases only. In the first case the partition has changed: the code that changes it notes it.
+In the second case the fetch session of a follower has ended. Thousands of partitions share a few
+sessions. So the review looks at each session, and if it has ended, at the partitions of the
+session.
 """
 
 from __future__ import annotations

@@ -233,8 +233,8 @@ class LeaderState:
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
         """Return whether `propose` certainly has nothing to do. Every follower is at the leader's
-        log end and has fetched lately. No follower is about to join the ISR, and none may have left
-        the ISR without this leader's knowledge. Most partitions are settled, so the periodic review
+        log end and has fetched lately. No follower is about to join the ISR, and certainly none has
+        left it without this leader's knowledge. Most partitions are settled, so the periodic review
         of the ISR calls this before `propose`."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False

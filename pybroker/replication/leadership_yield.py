@@ -4,8 +4,8 @@ leader.
 
 The broker informs the controller in the same way as after a failed log directory: by a
 notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. It executes this LeaderAndIsr
-nevertheless. The controller sends it again and again, so it can elect a replica that joins the ISR
-later.
+nevertheless. The controller repeats LeaderAndIsr, so it also elects a replica that joins the ISR
+only later.
 """
 
 from __future__ import annotations

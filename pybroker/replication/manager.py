@@ -69,7 +69,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` copy from leaders. `exists`: whether the cluster has a partition."""
+        """`fetchers` copy from leaders. `exists` returns whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:

@@ -98,9 +98,9 @@ class LogOpener:
         error of opening it. Waits for the disk.
 
         A log of a deleted topic with the same name (and another topic id) is renamed to `*-stray`.
-        If the partition has other replicas, which have the missing records, a damaged log is not
-        opened. Once this replica is neither in sync nor eligible and another replica leads, the
-        damaged log is renamed to `*-stray`, and a new log is created."""
+        A damaged log is not opened if the partition has other replicas, because they have the
+        missing records. Once this replica is neither in sync nor eligible and another replica
+        leads, the damaged log is renamed to `*-stray`, and a new log is created."""
         facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)

@@ -342,9 +342,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica leads, and no later leader can have committed records: it has
-        proof of its leadership within the last `lag_max_s` seconds. `now`: monotonic seconds, at or
-        after the last fetch of a follower."""
+        """Return whether this replica leads, and no later leader can have committed records. The
+        reason is a proof of its leadership within the last `lag_max_s` seconds. `now`: monotonic
+        seconds, at or after the last fetch of a follower."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property

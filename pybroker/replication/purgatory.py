@@ -76,7 +76,8 @@ class Wait:
         """When the shared timer is due (s of the event loop)."""
 
     def added(self, key: TopicPartition) -> None:
-        """Wait also for a further partition. The wait ends at most `more_within_s` from now."""
+        """Let the request wait for one more partition. The wait then ends at most `more_within_s`
+        from now."""
         self.keys.append(key)
         self._purgatory._watch((key,), self)
         self._purgatory._shorten(self)
@@ -261,7 +262,7 @@ class Purgatory:
     def _watch_next(self, wait: Wait, start: int) -> None:
         """Watch `KEYS_PER_TURN_MAX` keys from index `start` on, and go on with the others after
         other callbacks of the event loop have run. If a key has changed before it is watched, the
-        wait is over, too."""
+        wait ends at once."""
         if wait.is_over:
             self._entering.pop(wait, None)
             return

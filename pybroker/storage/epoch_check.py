@@ -84,7 +84,7 @@ def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
 
 class Verdict(NamedTuple):
     """The leader epochs to use for a log. `corrupt_header` is the first batch whose leader epoch is
-    corrupt, or may be; the log counts as damaged from that batch on. None: no batch is
+    corrupt, or may be; the log counts as damaged from that batch on. It is None if no batch is
     suspected."""
 
     history: EpochHistory

@@ -1,5 +1,5 @@
 """A file of fixed-size entries that are sorted by their first field. The offset index and the time
-index are made of it.
+index are such files.
 
 New entries are collected in memory and written in groups. So a broker with many partitions avoids
 small writes, and does not keep whole indexes in memory. A crash may lose the entries in memory; the

@@ -253,9 +253,10 @@ class _Loader:
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Replace each segment file that is not entirely durable by a copy. After a failed sync the
-        kernel may treat bytes as written that never reached the disk. They can be read while they
-        are in memory, but another sync of the same file does not write them."""
+        """Copy each segment file that is not entirely durable, and use the copy instead of it.
+        After a failed sync the kernel may treat bytes as written that never reached the disk. They
+        can be read while they are in memory, but another sync of the same file does not write
+        them."""
         durable = self._known.recovery_point or 0
         # After a power loss the directory of a new log may exist without its files.
         for base, end in zip(self._bases, [*self._bases[1:], None], strict=False):
@@ -377,8 +378,9 @@ class _Loader:
 
     def _known_start(self) -> int:
         """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
-        The epoch file is written before the checkpoint. So if the checkpoint has the higher
-        log start, it is corrupt. With this log start, retention would delete valid records."""
+        The epoch file is written before the checkpoint. So if the checkpoint has the higher log
+        start, the checkpoint is corrupt. With the higher log start retention would delete valid
+        records."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start

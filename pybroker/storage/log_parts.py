@@ -22,9 +22,9 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class AppendResult(NamedTuple):
-    """The offsets of an appended batch. `duplicate`: a retry; the log already had the batch at
-    these offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic uses
-    LogAppendTime. `log_start_offset` is that of the log."""
+    """The offsets of an appended batch. `duplicate` is true for a retry: the log already had the
+    batch at these offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic
+    uses LogAppendTime. `log_start_offset` is that of the log."""
 
     first_offset: int
     last_offset: int

@@ -350,8 +350,8 @@ class ProducerState:
         return 0 if self.first_unstable is None else max(0, now_ms - self.unstable_since_ms)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the entry of the transaction index for `completed`, which the last marker has
-        aborted."""
+        """Return the transaction index entry of the transaction `completed`, which the last marker
+        has aborted."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,

@@ -218,7 +218,7 @@ class Segment:
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """Return a batch's position. All records before it are earlier than `timestamp_ms`."""
+        """Return the position of a batch before which all records are older than `timestamp_ms`."""
         self._check_indexes(False)
         entry = self.times.floor(timestamp_ms - 1)
         if entry is not None and not self._is_true(entry):

@@ -73,8 +73,8 @@ class SnapshotFiles:
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove the snapshots above `end_offset`. From the rest keep those at a segment's base
-        offset in `bases` and the newest two, and remove all others."""
+        """Remove the snapshots above `end_offset`. Of the others keep the newest two, and those at
+        a base offset of a segment (in `bases`). Remove all others."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}

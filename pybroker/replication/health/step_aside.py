@@ -44,7 +44,7 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
 
 
 class StepAside:
-    """Writes the state nodes of partitions from which replicas of one broker step aside."""
+    """Lets replicas of one broker step aside, by writes of the state nodes of their partitions."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self.coord = coord

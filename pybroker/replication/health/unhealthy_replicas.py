@@ -103,8 +103,8 @@ class UnhealthyReplicas:
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
-        """Partition -> the damage of this broker's replica, for each replica that has not stepped
-        aside, because no other replica can replace it now."""
+        """Partition -> the damage of this broker's replica, for each damaged replica that has not
+        stepped aside yet. Such a replica waits until another replica can replace it."""
         damage = self._logs.health.damage
         return {key: damage[key] for key in self._logs.health.allowing(Event.STEPPED_ASIDE)}
 
