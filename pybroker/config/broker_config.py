@@ -275,7 +275,7 @@ def _log_levels(text: str) -> dict[str, str]:
     for item in filter(None, map(str.strip, text.split(","))):
         logger, _, level = map(str.strip, item.partition("="))
         if not _LOGGER_NAME.fullmatch(logger):
-            raise ValueError(item)
+            raise ValueError(f"found {item}")
         parse_level(level)
         levels[logger] = level
     return levels
@@ -285,8 +285,8 @@ def _check_identity(config: BrokerConfig) -> Iterator[str]:
     highest = config.reserved_broker_max_id
     if config.broker_id_generation_enable and not -1 <= config.broker_id <= highest:
         yield (
-            f"broker.id={config.broker_id}: expected -1 (generated) or an integer up to "
-            f"reserved.broker.max.id={highest}"
+            f"broker.id={config.broker_id}: expected -1 (ZooKeeper generates the id) or "
+            f"an integer from 0 to reserved.broker.max.id={highest}"
         )
     elif not config.broker_id_generation_enable and config.broker_id < 0:
         yield (

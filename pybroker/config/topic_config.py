@@ -82,7 +82,7 @@ class TopicConfig:
     retention_ms: int = long("retention.ms", 604_800_000, "The age at which a segment is deleted; -1 means never.", minimum=-1, inherits=("log.retention.ms", "log.retention.minutes", "log.retention.hours"), inherited="retention_ms")
     segment_bytes: int = integer("segment.bytes", 1 << 30, "The size, in bytes, at which a segment is closed and the log begins a new one.", minimum=14, inherits=("log.segment.bytes",))
     segment_index_bytes: int = integer("segment.index.bytes", 10_485_760, "The maximum size, in bytes, of a segment's offset index, and of its time index.", minimum=4, inherits=("log.index.size.max.bytes",))
-    segment_jitter_ms: int = long("segment.jitter.ms", 0, "Each segment is closed earlier than at its maximum age, by a random time of up to this value. So many logs do not begin new segments at the same time.", minimum=0, inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"), inherited="roll_jitter_ms")
+    segment_jitter_ms: int = long("segment.jitter.ms", 0, "Each segment is closed earlier than at its maximum age, by a random time of up to this value. This keeps many logs from beginning new segments at the same time.", minimum=0, inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"), inherited="roll_jitter_ms")
     segment_ms: int = long("segment.ms", 604_800_000, "The age at which a segment is closed and the log begins a new one.", minimum=1, inherits=("log.roll.ms", "log.roll.hours"), inherited="roll_ms")
     unclean_leader_election_enable: bool = boolean("unclean.leader.election.enable", False, "Whether the controller may elect an out-of-sync replica as leader if no in-sync replica is alive. Such an election may lose committed records.", inherits=("unclean.leader.election.enable",))
     # fmt: on
