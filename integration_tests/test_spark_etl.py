@@ -435,7 +435,9 @@ def test_times_in_names_of_folders_mean_the_same_everywhere(numbers: Numbers) ->
 def test_bytes_cannot_be_names_of_folders(numbers: Numbers) -> None:
     numbers.send(1)
     table = "transform: {sql: 'SELECT offset, key FROM records'}"
-    with pytest.raises(PybrokerError, match=r"bytes cannot be names of folders: use string"):
+    with pytest.raises(
+        PybrokerError, match=r"has the type binary, which cannot be the name of a folder"
+    ):
         numbers.job(table, sink="  partition-by: key").run_once(numbers.spark)
     assert numbers.files() == []
 

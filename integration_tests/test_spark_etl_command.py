@@ -40,7 +40,7 @@ def test_the_command_runs_a_job_reports_it_and_cleans_up(
     assert command("run", file) == 0
     assert capsys.readouterr().out == f"{numbers.topic}: nothing new\n"
     assert command("replay", file, "7") == 1
-    assert "there is no committed run 7 to replay" in capsys.readouterr().err
+    assert "run 7 is not committed, so it cannot be replayed" in capsys.readouterr().err
     numbers.send(1)
     assert command("status", file, "--format", "json") == 0
     status = json.loads(capsys.readouterr().out)

@@ -156,7 +156,7 @@ class GroupCoordinator:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(
-                    BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
+                    BrokerError(ErrorCode.NOT_COORDINATOR, "the group has another coordinator now")
                 )
         self._waiting.clear()
         for task in self._tasks:
@@ -449,7 +449,7 @@ class GroupCoordinator:
 
     def _check_not_ended(self) -> None:
         if self._has_ended:
-            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the group has moved to another broker")
+            raise BrokerError(ErrorCode.NOT_COORDINATOR, "the group has another coordinator now")
 
     # time
 

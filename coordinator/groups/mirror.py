@@ -157,7 +157,8 @@ class GroupMirror:
                 del self._beginning[group_id]
         if asking.cancelled():
             raise BrokerError(
-                ErrorCode.NOT_COORDINATOR, f"the group {group_id} has moved to another broker"
+                ErrorCode.NOT_COORDINATOR,
+                f"the group {group_id} has another coordinator now",
             )
         return asking.result()
 

@@ -51,7 +51,7 @@ class Commits:
         for _, _, future in self._waiting:
             if not future.done():
                 future.set_exception(
-                    not_coordinator("the transactional id has moved to another broker")
+                    not_coordinator("this broker does not coordinate the transactional id any more")
                 )
         self._waiting.clear()
 

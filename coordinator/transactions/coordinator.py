@@ -179,7 +179,8 @@ class TransactionCoordinator:
         if isinstance(decision, Fence):
             await self._append_and_wait(decision.transaction, previous=None)
             raise BrokerError(
-                ErrorCode.CONCURRENT_TRANSACTIONS, "the open transaction is being aborted; retry"
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                "the earlier producer's open transaction is being aborted; retry",
             )
         await self._append_and_wait(decision.transaction, previous=decision.previous)
         log.debug("producer_initialized transaction=%s", decision.transaction)

@@ -85,7 +85,7 @@ class LateSession:
             return self._opened
         async with self._opening:
             if self._closed:
-                raise SessionExpired("the session was closed")
+                raise SessionExpired("this broker has closed the ZooKeeper session")
             if self._opened is None:
                 try:
                     opened = await self._connect()

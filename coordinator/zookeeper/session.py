@@ -281,7 +281,7 @@ class KazooCoord:
 
     def _usable_link(self) -> Link:
         if self._key is None or self._link is None:
-            raise SessionExpired("there is no ZooKeeper session")
+            raise SessionExpired("this broker has no ZooKeeper session at the moment")
         if self._suspended:
             raise ConnectionLoss("the connection to ZooKeeper is lost")
         return self._link

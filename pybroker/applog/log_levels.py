@@ -41,7 +41,7 @@ def parse_level(text: str) -> int:
     word = text.strip().upper()
     word = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(word, word)
     if word not in LEVELS:
-        raise ValueError(f"{text!r} is no log level; expected one of {', '.join(LEVELS)}")
+        raise ValueError(f"{text!r} is not a log level; expected one of {', '.join(LEVELS)}")
     return LEVELS[word]
 
 

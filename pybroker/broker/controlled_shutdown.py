@@ -176,7 +176,8 @@ async def ask_controller(
     if endpoint is None:
         raise BrokerError(
             ErrorCode.LISTENER_NOT_FOUND,
-            f"the controller, broker {controller.id}, has no listener {listener}",
+            f"the controller, broker {controller.id}, has no listener {listener}; set"
+            " inter.broker.listener.name to a listener that every broker has",
         )
     connection = await Connection.open(
         endpoint.host,

@@ -224,7 +224,9 @@ async def ask_neighbour(
     endpoint = neighbour.endpoint(listener)
     if endpoint is None:
         raise BrokerError(
-            ErrorCode.LISTENER_NOT_FOUND, f"broker {neighbour.id} has no listener {listener}"
+            ErrorCode.LISTENER_NOT_FOUND,
+            f"broker {neighbour.id} has no listener {listener}; set inter.broker.listener.name to a"
+            " listener that every broker has",
         )
     connection = await Connection.open(
         endpoint.host, endpoint.port, client_id=f"discovery-{broker_id}", timeout_s=timeout_s

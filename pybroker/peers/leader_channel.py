@@ -218,7 +218,7 @@ class FollowerLeaderChannel:
                     return part.offset
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"the leader's ListOffsets response has no result for {key}, expected one",
+            f"the leader's ListOffsets response has no result for {key}",
         )
 
     async def close(self) -> None:

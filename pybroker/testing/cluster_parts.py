@@ -128,7 +128,9 @@ class BrokerProcess:
         """Send a signal to the broker's process. Raises ClusterError if the process does not
         run."""
         if self.child is None or self.child.poll() is not None:
-            raise ClusterError(f"broker {self.id} does not run\n{self.last_lines()}")
+            raise ClusterError(
+                f"broker {self.id} does not run: start it first\n{self.last_lines()}"
+            )
         self.child.send_signal(number)
 
     async def wait(self, seconds: float) -> int:

@@ -139,7 +139,9 @@ class Runner:
         self.store.open(self.owner)
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
-            raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
+            raise OutputError(
+                f"{self.store.output}: run {seq} is not committed, so it cannot be replayed"
+            )
         if name.revision == layout.REVISION_MAX:
             raise OutputError(
                 f"{self.store.output}: run {seq} cannot be replayed: all its revision numbers"

@@ -135,7 +135,9 @@ class Job:
         """Return the newest commit of a run. Raises OutputError if the run is not committed."""
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
-            raise OutputError(f"{self.store.output}: there is no committed run {seq} to replay")
+            raise OutputError(
+                f"{self.store.output}: run {seq} is not committed, so it cannot be replayed"
+            )
         return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:

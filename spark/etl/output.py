@@ -54,7 +54,9 @@ def read_output(
     """
     commits = output_commits(path, since_seq)
     if not commits:
-        raise OutputError(f"{path}: no run with the number {since_seq} or above is committed")
+        raise OutputError(
+            f"{path}: no run with the number {since_seq} or above is committed; run the job first"
+        )
     schema = _columns(commits)
     files = [Path(path) / file.path for commit in commits for file in commit.files]
     frame = _read(spark, Path(path) / layout.DATA, files, schema)

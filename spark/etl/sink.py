@@ -38,7 +38,9 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
     lower = [name.lower() for name in names]
     twice = sorted({name for name in lower if lower.count(name) > 1})
     if twice:
-        raise SinkError(f"the table has {', '.join(twice)} more than once; rename one of them")
+        raise SinkError(
+            f"the table has the column {', '.join(twice)} more than once; rename one of them"
+        )
     ours = [name for name in names if name.lower().startswith(layout.RESERVED_PREFIX)]
     if ours:
         raise SinkError(
@@ -57,12 +59,14 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
         raise SinkError(
             f"the column {', '.join(untyped)} is always null and has no type: cast it to a type"
         )
-    if any(isinstance(schema[name].dataType, BinaryType) for name in sink.partition_by):
+    binary = [name for name in sink.partition_by if isinstance(schema[name].dataType, BinaryType)]
+    if binary:
         raise SinkError(
-            "sink.partition-by: bytes cannot be names of folders: use string(...) or hex(...)"
+            f"sink.partition-by: the column {', '.join(binary)} has the type binary, which cannot"
+            " be the name of a folder: convert it by string(...) or hex(...) in the transform"
         )
     if len(names) == len(sink.partition_by):
-        raise SinkError("sink.partition-by: names all columns of the table; leave out at least one")
+        raise SinkError("sink.partition-by names all columns of the table; leave out at least one")
     found = schema.toNullable()
     if last is None:
         return found

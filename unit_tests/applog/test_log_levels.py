@@ -38,7 +38,7 @@ def test_kafkas_words_are_read_and_written(word: str) -> None:
 @pytest.mark.parametrize(
     ("name", "level", "wrong"),
     [
-        (NAME, "LOUD", "no log level"),
+        (NAME, "LOUD", "not a log level"),
         ("pybroker.no_such", "INFO", "no logger"),
         ("requests", "INFO", "no logger"),
         (log_levels.ROOT, None, "root"),

@@ -221,7 +221,7 @@ def test_a_replay_replaces_the_run_in_one_step(tmp_path: Path) -> None:
 
 
 def test_a_replay_of_an_uncommitted_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="no committed run 3 to replay"):
+    with pytest.raises(OutputError, match="run 3 is not committed, so it cannot be replayed"):
         Job(tmp_path).runner.replay(3, Job(tmp_path).write)
 
 
