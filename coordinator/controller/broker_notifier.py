@@ -112,8 +112,8 @@ class BrokerNotifier:
         received anything from this controller yet.
 
         A partition that is not online is sent without a leader, so that a restarted broker does not
-        take the lead again. Its metadata is sent once more at the end of the round, after the
-        election.
+        take the lead again. The partition's metadata is sent once more at the end of the round,
+        after the election.
         """
         if not broker_ids:
             return
@@ -138,8 +138,8 @@ class BrokerNotifier:
                 self._senders[broker_id].work.lead_or_follow(self._context.facts(partition))
 
     def queue_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
-        """Queue the broker's roles (leader or follower) in these partitions. `send_round` does not
-        do this for a broker in controlled shutdown."""
+        """Queue the broker's roles (leader or follower) in these partitions. Unlike `send_round`,
+        do this also for a broker in controlled shutdown."""
         for key in keys:
             facts = self._context.facts(self._context.partitions[key])
             self._senders[broker_id].work.lead_or_follow(facts)

@@ -30,8 +30,9 @@ class Circumstances:
     in controlled shutdown. `stale` are the members of the ISR whose brokers have ended or restarted
     since the members were last known to be in sync. They have to leave the ISR, and may return when
     they have caught up. `required` is the smallest size of the ISR with which the high watermark
-    advances: min.insync.replicas, at most the number of replicas. `unclean` tells whether a replica
-    that may lack committed records may lead. `yielding` are the brokers that refused to lead.
+    advances: min.insync.replicas, at most the number of replicas. `unclean` tells whether the topic
+    allows a leader that possibly lacks committed records. `yielding` are the brokers that refused
+    to lead.
     """
 
     hosts: Collection[int]

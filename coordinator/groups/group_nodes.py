@@ -1,4 +1,5 @@
-"""The nodes of a group below `/consumers/<group>`: classic members, and the removal of nodes."""
+"""The nodes of a group below `/consumers/<group>`: the search for consumers of Kafka 0.8, and the
+removal of nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 async def classic_members(coord: Coord, group_id: str) -> list[str]:
-    """Return the names of the classic consumers in the group: the nodes under /consumers/GROUP/ids
-    that no coordinator wrote. Classic consumers, such as those of Kafka 0.8, register in ZooKeeper
+    """Return the names of the group's classic consumers: the nodes under /consumers/GROUP/ids that
+    no coordinator wrote. Classic consumers are those of Kafka 0.8. They register in ZooKeeper
     themselves, and their group has no coordinator. Raises CoordError."""
     root = paths.group_members(group_id)
     names = await children_of(coord, root)
@@ -50,8 +51,9 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """Remove each of these topics' parent nodes of offsets and details that has no children. Then
-    remove the empty nodes above them, up to the group's own node. Raises CoordError."""
+    """For each of these topics, remove the parent node of the group's offsets and that of the
+    offsets' details, if they have no children. Then remove the empty nodes above them, up to the
+    group's own node. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)

@@ -53,14 +53,15 @@ from pybroker.wire.consumer_protocol import decode_assignment, decode_subscripti
 log = logging.getLogger(__name__)
 
 PLACEHOLDER_ID: Final = "pybroker-coordinator"
-"""The member id of the placeholder node. This ephemeral node shows classic consumers that the first
-coordinated members of the group are joining."""
+"""The member id of the placeholder node. This ephemeral node shows consumers of Kafka 0.8 that the
+first coordinated members of the group are joining."""
 PLACEHOLDER_KEPT_S: Final = 600.0
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _CONSUMER: Final = "consumer"
 _THREAD: Final = "-0"
-"""The suffix of an owner: in classic nodes the owner of a partition is a thread of a consumer."""
+"""The suffix of an owner: in the nodes of Kafka 0.8 the owner of a partition is a thread of a
+consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class GroupMirror:
         self._placeholders: set[str] = set()
         """The groups with a placeholder node: their first members may be joining."""
         self._asking: dict[str, asyncio.Task[ErrorCode]] = {}
-        """Group -> the task that looks for classic consumers for `may_begin`."""
+        """Group -> the task that looks for consumers of Kafka 0.8 for `may_begin`."""
         self._beginning: Counter[str] = Counter()
         """Group -> the number of `may_begin` callers that wait for the task in `_asking`. A caller
         becomes a member in the same step of the event loop in which it gets the answer."""
@@ -139,11 +140,11 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Create the placeholder node of the group first, and then look for classic consumers. A
-        classic consumer also registers first, and then looks for coordinated members. So if both
+        """Create the placeholder node of the group first, and then look for consumers of Kafka 0.8.
+        Such a consumer also registers first, and then looks for coordinated members. So if both
         begin at the same time, at least one of them finds the other. All callers that join an empty
         group at the same time get the same answer: NONE, or INCONSISTENT_GROUP_PROTOCOL if a
-        classic consumer was found. Raises BrokerError."""
+        consumer of Kafka 0.8 was found. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -168,7 +169,7 @@ class GroupMirror:
             asking.exception()  # retrieved here, because all callers may be cancelled
 
     async def _ask(self, group_id: str) -> ErrorCode:
-        """Create the placeholder node, and look for classic consumers. Return
+        """Create the placeholder node, and look for consumers of Kafka 0.8. Return
         INCONSISTENT_GROUP_PROTOCOL if the group has any, else NONE. Raises BrokerError."""
         self._placeholders.add(group_id)
         try:
@@ -312,7 +313,7 @@ class GroupMirror:
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         """Return the changes of the owner nodes. The node of an owner that is not a member is
-        deleted: the group has no classic consumers, so no other process owns partitions."""
+        deleted: the group has no consumers of Kafka 0.8, so no other process owns partitions."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

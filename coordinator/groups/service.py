@@ -43,8 +43,9 @@ class GroupShards(Protocol):
 
 
 class GroupService:
-    """The groups of one broker. `partition_of` returns the shard of a group id, or raises
-    BrokerError COORDINATOR_NOT_AVAILABLE while it is unknown."""
+    """The groups of one broker. `partition_of` returns the `__consumer_offsets` partition of a
+    group id, or raises BrokerError COORDINATOR_NOT_AVAILABLE while the number of partitions is
+    unknown."""
 
     def __init__(self, shards: GroupShards, partition_of: Callable[[str], int]) -> None:
         self._shards = shards

@@ -164,8 +164,8 @@ class LoggedOffsets:
 
     async def prepare(self, group_id: str) -> None:
         """Import the group's offsets, if it has no record yet: a record is always newer than the
-        node of the same offset. Raises BrokerError UNKNOWN_MEMBER_ID if the group has classic
-        consumers."""
+        node of the same offset. Raises BrokerError UNKNOWN_MEMBER_ID if the group has consumers of
+        Kafka 0.8."""
         if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -287,7 +287,7 @@ class LoggedOffsets:
 
     async def _import_group(self, group_id: str) -> _Import:
         """Append a record for each of the group's offsets in ZooKeeper that has no record, unless
-        the group has classic consumers. Return the offsets that stay in the nodes. Raises
+        the group has consumers of Kafka 0.8. Return the offsets that stay in the nodes. Raises
         BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()

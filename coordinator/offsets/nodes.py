@@ -1,6 +1,6 @@
-"""Committed offsets as ZooKeeper nodes. An offset has two nodes: the classic node
-`/consumers/<group>/offsets/<topic>/<partition>`, which tools and classic consumers also read and
-write, and a node for its details (`zookeeper/offset_details.py`).
+"""Committed offsets as ZooKeeper nodes. An offset has two nodes:
+`/consumers/<group>/offsets/<topic>/<partition>`, which tools and consumers of Kafka 0.8 also read
+and write, and a node for its details (`zookeeper/offset_details.py`).
 
 This module reads offsets and turns commits into changes of nodes; `fenced_writes.py` writes them.
 """

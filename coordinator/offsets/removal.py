@@ -45,7 +45,7 @@ class Removable(Protocol):
     async def group_ids(self) -> Collection[str]: ...
 
     async def all_group_ids(self) -> Collection[str]:
-        """Return every group with offsets, including groups of classic consumers."""
+        """Return every group with offsets, including groups with consumers of Kafka 0.8."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions for which the group has a committed offset, by any client, or an

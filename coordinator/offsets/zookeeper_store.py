@@ -61,7 +61,7 @@ OFFSETS_OF_GROUP_MAX: Final = 10_000
 """The number of partitions that is assumed for the time limit of a fetch of all offsets."""
 SYNC_AGE_MAX_S: Final = 1.0
 """The maximum age of the last sync: a fetch syncs with ZooKeeper if the last sync is older, because
-tools and classic consumers write offsets to ZooKeeper directly."""
+tools and consumers of Kafka 0.8 write offsets to ZooKeeper directly."""
 COMMIT_TIMEOUT_S: Final = 5.0
 """offsets.commit.timeout.ms"""
 

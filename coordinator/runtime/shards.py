@@ -64,7 +64,7 @@ class Shards(Generic[C]):
         """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
         this broker leads, or raises BrokerError. `commit_timeout_s` returns how long a shard waits
         for the commit of a record, and `bytes_per_read` how much it reads at a time while it loads.
-        `is_fenced` returns whether the broker may not answer as a leader at the moment."""
+        `is_fenced` returns whether the broker must not answer as a leader at the moment."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log

@@ -1,9 +1,9 @@
 """The details of a committed offset: leader epoch, the client's metadata, commit and expiry times.
-The classic node may contain only a decimal number, so an offset with details has a second node
-below `/pybroker/offsets`.
+The offset's node below `/consumers` may contain only a decimal number, so an offset with details
+has a second node below `/pybroker/offsets`.
 
-The details contain the offset for which they are valid: if another client changes the offset in the
-classic node, the details are not valid any more.
+The details contain the offset for which they are valid: if another client changes the offset in its
+node, the details are not valid any more.
 """
 
 from __future__ import annotations

@@ -212,7 +212,8 @@ def suspects(name: str) -> str:
 
 
 def suspect(topic_partition: TopicPartition, replica: int) -> str:
-    """Return the path of a replica's log end report for an orphaned partition."""
+    """Return the path of a replica's log end report for an orphaned partition, which has no leader,
+    no in-sync and no eligible replica."""
     return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 

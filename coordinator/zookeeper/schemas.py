@@ -44,8 +44,8 @@ _TOPIC_KEYS: Final = frozenset(
 )
 
 COORDINATED_KEY: Final = "pybroker"
-"""The key that only the member nodes of coordinated groups have, and not those of classic
-consumers."""
+"""The key that only the member nodes of coordinated groups have, and not those of consumers of
+Kafka 0.8."""
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Partition -> broker ids, the preferred replica first."""
@@ -74,9 +74,9 @@ class ProducerIdBlock:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
-    """A classic consumer's subscription: topic or pattern -> number of streams. `pattern` is
-    static, white_list or black_list. `is_coordinated`: the node mirrors a member of a coordinated
-    group, and belongs to no classic consumer."""
+    """The subscription of a consumer of Kafka 0.8: topic or pattern -> number of streams. `pattern`
+    is static, white_list or black_list. `is_coordinated`: the node mirrors a member of a
+    coordinated group, and belongs to no consumer of Kafka 0.8."""
 
     subscription: Mapping[str, int]
     pattern: str
