@@ -31,7 +31,8 @@ def is_due(
 
     The age is the difference between the timestamps of this batch and of the segment's first batch.
     For records without timestamps it is `age_ms`, the time since the segment began. With
-    `jitter_ms` the log rolls that much earlier. So many partitions do not roll at the same time."""
+    `jitter_ms` the log rolls that much earlier, which keeps many partitions from rolling at the
+    same time."""
     size = active.size + pending_bytes
     if not size:
         return False
