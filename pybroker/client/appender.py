@@ -271,8 +271,8 @@ class Appender:
 
     def is_idle(self, topic: str) -> bool:
         """Return whether metadata requests may omit the topic: no record was sent to it for
-        metadata.max.idle.ms, and no batch or call of `send` waits. Otherwise a request could
-        recreate a deleted topic."""
+        metadata.max.idle.ms, and no batch or call of `send` waits. A metadata request that names a
+        deleted topic could recreate it."""
         idle_s = self._clock.monotonic() - self._used.get(topic, -math.inf)
         limit_s = max(self._options.metadata_max_idle_ms, self._options.max_block_ms) / 1_000
         if idle_s <= limit_s or self._accumulator.holds(topic):

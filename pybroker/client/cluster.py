@@ -315,7 +315,7 @@ class Cluster:
         ConnectFailed, and NotConnected for a broker that the metadata does not have."""
         node = self.view.nodes.get(node_id)
         if node is None:
-            raise NotConnected(f"broker {node_id} is not in the cluster metadata")
+            raise NotConnected(f"broker {node_id} is not in the cluster metadata: is it running?")
         try:
             return await self.connect((node.host, node.port))
         except ConnectFailed as error:

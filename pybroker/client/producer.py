@@ -404,8 +404,8 @@ class Producer:
 
     async def _abort(self, reason: BaseException) -> None:
         """Close without waiting for deliveries, because the exception `reason` ends the
-        application's block. One log line reports all records that fail, because their futures may
-        not be awaited."""
+        application's block. One log line reports all records that fail, because the application
+        possibly never awaits their deliveries."""
         try:
             await self.close(0)
         finally:

@@ -71,8 +71,8 @@ class Committer:
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit when the consumer closes. For a partition in `in_hand` this
-        is its offset in `in_hand`, because the application may not have processed the records at
-        and after it. For any other partition it is the position. A partition in `in_hand` is
+        is its offset in `in_hand`, because the application has possibly not processed the records
+        at and after it. For any other partition it is the position. A partition in `in_hand` is
         omitted if the application itself has committed its position and the position has not
         changed since."""
         handled, places = self.positions(), self._places()

@@ -271,7 +271,7 @@ class GroupOffsets:
     ) -> None:
         """Wait before the next attempt, or raise DeadlinePassed if no time is left for one.
         `problem` is the error of the last attempt. `reason` is the error that the message names:
-        that of the last attempt which the deadline did not cut short."""
+        the error of the last attempt that the deadline did not cut short."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

@@ -133,7 +133,7 @@ class RangeCursor:
 
 
 class _Aborts:
-    """The transactions that are open at the current batch and end with an abort."""
+    """The aborted transactions that are open at the current batch."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._waiting = deque(sorted(aborted))

@@ -386,8 +386,8 @@ class RangeFetcher:
         )
 
     def _bytes_due(self) -> int:
-        """Return the number of bytes to request: the estimated size of the rest of the range, by
-        the average bytes of each offset read so far."""
+        """Return the number of bytes to request: the estimated size of the rest of the range, from
+        the average number of bytes per offset so far."""
         cursor = self._cursor
         offsets_read = cursor.position - self._wanted.start
         each = self._bytes_read // offsets_read + 1 if self._bytes_read else RECORD_BYTES_GUESS
