@@ -194,8 +194,8 @@ class InternalLog:
 
     def _may(self, needed: Authority) -> bool:
         """Return whether the replica has at least the authority `needed`. If the broker is about to
-        stop, its lease counts as COMMITTED: another broker may lead already, and this broker may
-        not know it yet."""
+        stop, its lease counts as COMMITTED: another broker may lead already without its
+        knowledge."""
         self._look()
         replicas = self._replicas
         lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease

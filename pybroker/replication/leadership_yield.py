@@ -39,8 +39,8 @@ class LeadershipYield:
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
         """Return whether this broker has asked the controller for another leader of the partition,
-        and may not know the new leader yet. The result stays True for 2 * `lag_max_s` after
-        `remove`. Until then the election may still be under way, and the last fetches of the
+        and possibly does not know the new leader yet. The result stays True for 2 * `lag_max_s`
+        after `remove`. Until then the election may still be under way, and the last fetches of the
         followers may date from before the election."""
         if partition.led_version is None:
             return False

@@ -10,8 +10,8 @@ from pybroker.model import TopicPartition
 class MarkerListener(Protocol):
     """Called by the handler of WriteTxnMarkers for each commit or abort marker of an internal
     topic's partition, in the step of the event loop that appends the marker at `offset` to the
-    leader's log. The marker may not be below the high watermark yet. The call never waits and never
-    raises."""
+    leader's log. The marker may still be at or above the high watermark. The call never waits and
+    never raises."""
 
     def __call__(
         self,

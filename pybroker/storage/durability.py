@@ -116,7 +116,7 @@ class Durability:
     @contextmanager
     def at_most(self, end: int) -> Iterator[None]:
         """Keep the recovery point at or below `end` while the caller truncates the log to `end`.
-        Otherwise a concurrent sync could raise the recovery point, and a checkpoint would cover
+        Without this, a concurrent sync could raise the recovery point, and a checkpoint would cover
         truncated records."""
         self._settled_end = -1
         with self._lock:

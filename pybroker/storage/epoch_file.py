@@ -87,8 +87,8 @@ class EpochFile:
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
         """Wrap a write of batches of several leader epochs to `log`. If the write fails, remove the
-        epochs of the unwritten batches. Otherwise the log would reject later batches of a lower
-        epoch."""
+        epochs of the unwritten batches. If these epochs stayed, the log would reject later batches
+        of a lower epoch."""
         try:
             yield
         except (BrokerError, StorageError):

@@ -9,10 +9,10 @@ Kafka's format has the last batch of each producer. To distinguish a retry from 
 restart, the broker needs the last five. The four earlier batches follow after the entries, where
 Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence,
 i64 last offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the transactions whose
-marker may not be below the high watermark yet: `4 bytes "pyB2", i32 count`, then `i64 producer id,
-i64 first offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last stable
-offset could go back when a replica without the marker becomes the leader. The checksum covers both
-sections too.
+marker may still be at or above the high watermark: `4 bytes "pyB2", i32 count`, then `i64 producer
+id, i64 first offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last
+stable offset could go back when a replica without the marker becomes the leader. The checksum
+covers both sections too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def encode(
     entries: Iterable[ProducerEntry], undecided: Iterable[CompletedTransaction] = ()
 ) -> bytes:
     """Return the content of a snapshot file with the state of these producers, and with these
-    transactions whose marker may not be below the high watermark yet."""
+    transactions whose marker may still be at or above the high watermark."""
     rows = []
     earlier = []
     for entry in entries:
@@ -102,8 +102,8 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
 
 
 def decode_undecided(data: bytes) -> list[CompletedTransaction]:
-    """Return the transactions whose marker may not be below the high watermark yet. `data` is the
-    content of a snapshot file that `decode` has accepted."""
+    """Return the transactions whose marker may still be at or above the high watermark. `data` is
+    the content of a snapshot file that `decode` has accepted."""
     (count,) = struct.unpack_from(">i", data, _CHECKED_POSITION)
     rows = _rows(data, _HEAD.size + count * _ENTRY.size, _UNDECIDED)
     return [CompletedTransaction._make(row) for row in rows]

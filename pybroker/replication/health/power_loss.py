@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The part of a replica's log that a power loss or a disk failure has left: its log end offset
-    now, and the last high watermark that was checkpointed."""
+    """The remains of a replica's log after a power loss or a disk failure: its present log end
+    offset, and the last high watermark that was checkpointed."""
 
     log_end: int
     high_watermark: int
