@@ -101,8 +101,8 @@ def _option(name: str, read: Callable[[str], T], meaning: str) -> T | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """The given options; None means not given. The metadata of each field are the option's name,
-    its parser and its meaning."""
+    """The given options; None means not given. Each field has the option's name, its parser and its
+    meaning as metadata."""
 
     subscribe: tuple[str, ...] | None = _option(
         "subscribe", values.words, "topics, separated by commas"

@@ -12,8 +12,8 @@ The form of the document:
 
 If records were counted, the version is 2, so that a program that does not compare counts refuses
 it. Each partition then has the field "counts". Here [[180, 75, 6117254], [250, 70, 8192903]] means
-75 records before offset 180, and 70 records from there up to, not including, offset 250. The third
-number is the digest of the offsets of these records.
+75 records from the start of the range up to, not including, offset 180, and 70 records from there
+up to, not including, offset 250. The third number is the digest of the offsets of these records.
 """
 
 from __future__ import annotations

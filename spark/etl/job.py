@@ -141,8 +141,8 @@ class Job:
         return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
-        """Return the ranges that the next run would read; `until_ms` as in `run_once`. This method
-        writes nothing and needs no Spark."""
+        """Return the ranges that the next run would read. `until_ms` means the same as in
+        `run_once`. This method writes nothing and needs no Spark."""
         self.store.check(self.file.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last is not None else 0
@@ -162,8 +162,8 @@ class Job:
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
     def _all_new_records(self, until_ms: int | None) -> Snapshot | None:
-        """Return the snapshot of all new records, without the limit for one run; `until_ms` as in
-        `run_once`. Return None if there are no new records."""
+        """Return the snapshot of all new records, without the limit for one run. `until_ms` means
+        the same as in `run_once`. Return None if there are no new records."""
         source = replace(self.file.source, max_bytes_per_run=None)
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms

@@ -69,7 +69,7 @@ def read_dead_letters(
     """Return the records that could not be decoded, with the reason in the column `error`.
     `since_seq` and `with_seq` mean the same as in `read_output`.
 
-    Raises OutputError as `output_commits` does.
+    Raises the errors of `output_commits`.
     """
     frames = []
     commits = output_commits(path, since_seq)
