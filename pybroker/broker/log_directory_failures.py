@@ -35,11 +35,11 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker whose loss of records the operator has accepted. The lost
-    records were in a lost log directory, or in or after a corrupt range of the log. The result maps
-    the partition to the replica's present log end offset and its checkpointed high watermark; both
-    are 0 if the log does not exist. If such a replica were elected, its followers would truncate
-    their logs. Raise CoordError."""
+    """Return the replicas of this broker that lost records and for which the operator has accepted
+    the loss. The lost records were in a lost log directory, or in or after a corrupt range of the
+    log. The result maps the partition to the replica's present log end offset and its checkpointed
+    high watermark; both are 0 if the log does not exist. If such a replica were elected, its
+    followers would truncate their logs. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -110,8 +110,8 @@ class DirectoryFailures:
 
     def registered(self) -> None:
         """After this broker has registered, notify the controller again of failed and missing
-        directories, and of replicas that should not lead. The controller forgets these when a
-        broker ends or restarts."""
+        directories, and of replicas that should not lead. The controller forgets earlier
+        notifications of a broker that ends or restarts."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:

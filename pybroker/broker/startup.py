@@ -243,7 +243,7 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Return four values: the cluster id; the broker id; topic -> the options of its logs; and
+    """Return four values: the cluster id; the broker id; the options of the logs by topic; and
     whether the log directories are new although the cluster expects records in them. The caller may
     repeat this function after an error. Raise StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)

@@ -118,8 +118,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Always return 0: a
-        shard of this topic has no fence, whose version this method would return."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
+        of the version of a fence's node, because a shard of this topic has no fence."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

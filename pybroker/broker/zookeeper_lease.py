@@ -4,9 +4,9 @@ ZooKeeper.
 A leader that is cut off from ZooKeeper may have been replaced without knowing it. Changes of the
 ISR are conditional writes, so the leader still knows for certain which records are committed. It
 continues to serve committed records, and accepts records with acks=all, which are acknowledged only
-by the in-sync replicas. It rejects every request that only the current leader, or the current
-controller, can answer correctly. After a pause of the process that is longer than the session
-timeout, the broker answers nothing until it knows whether the session still exists.
+when all in-sync replicas have them. It rejects every request that only the current leader, or the
+current controller, can answer correctly. After a pause of the process that is longer than the
+session timeout, the broker answers nothing until it knows whether the session still exists.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Committed offsets in the classic nodes /consumers/<group>/offsets/<topic>/<partition>, as decimal
-text.
+"""Committed offsets in the ZooKeeper nodes /consumers/<group>/offsets/<topic>/<partition>, as
+decimal text.
 
 A write is one multi with checks that the owner node and the topic still exist. The multi is sent in
 the session that created the owner node. So a member whose session has expired writes nothing, and

@@ -1,4 +1,4 @@
-"""The errors of the classic consumer, besides those of the client."""
+"""The errors of `ClassicConsumer`, besides those of the client."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Offsets that the group's coordinator stores (offsets.storage=kafka). With dual.commit.enabled
-they are also written to the classic nodes, while a group migrates from ZooKeeper.
+they are also written to the group's nodes in ZooKeeper, while a group migrates from there.
 
 The coordinator accepts these commits without a member id, so it cannot refuse those of a former
 owner. Before each commit, this member syncs with ZooKeeper's leader and checks that it still owns
@@ -26,8 +26,8 @@ class KafkaOffsets:
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
     ) -> None:
-        """`consumer` returns a Consumer with the group's id and without automatic commits. `dual`:
-        also write the classic nodes."""
+        """`consumer` returns a Consumer with the group's id and without automatic commits. If
+        `dual` is True, offsets are also written to the nodes in ZooKeeper."""
         self._nodes = nodes
         self._consumer = consumer
         self._dual = dual

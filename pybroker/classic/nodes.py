@@ -1,4 +1,5 @@
-"""The nodes of a classic group below /consumers/<group>: the members, and the owners of partitions.
+"""The ZooKeeper nodes of a group below /consumers/<group>: the members, and the owners of
+partitions.
 
 All nodes that this module creates are ephemeral. After a lost reply the member reads the node to
 find out whether the write was applied. `rebalancing.py` decides when to write.

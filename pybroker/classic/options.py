@@ -1,5 +1,5 @@
-"""The options of the classic consumer: those of Kafka 0.8's high-level consumer, by their names and
-with their defaults. This module opens no connections."""
+"""The options of `ClassicConsumer`: those of Kafka 0.8's high-level consumer, with the same names
+and defaults. This module opens no connections."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class Streams(Protocol):
 
 
 class Rebalancer:
-    """The rebalances of one member. Owns the member's partitions. `run` is its task; `rebalance` is
-    one rebalance with its retries."""
+    """Carries out the rebalances of one member, and owns the member's partitions. `run` is its
+    task; `rebalance` is one rebalance with its retries."""
 
     def __init__(
         self,
