@@ -97,7 +97,7 @@ class RetryLoop:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Let the loop call `work` soon. Before `start` this is remembered until `start`."""
+        """Let the loop call `work` soon. A call before `start` takes effect at `start`."""
         self._woken.set()
 
     async def _run(self) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Sortable(Protocol):
-    """A hashable key of a queue. Keys that are due at the same time come in their order."""
+    """A hashable key of a queue. Keys that are due at the same time are yielded in ascending
+    order."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 

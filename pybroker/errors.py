@@ -1,4 +1,4 @@
-"""The errors of the project. There is one class for each reaction that an error requires.
+"""The errors of the project. The class of an error says how the code that receives it should react.
 
 - `ErrorCode`: Kafka's errors in the protocol, each with its name, its number, whether a client may
   retry, and a sentence.

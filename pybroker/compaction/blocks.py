@@ -22,8 +22,8 @@ class Blocks:
         """The position in `data` of the next batch."""
 
     def has_more(self) -> bool:
-        """Return whether the segment has another batch. `data` then has this batch, from `position`
-        on. Raises CorruptionError at an invalid header, and StorageError."""
+        """Return whether the segment has another batch. If it has, the batch begins at `position`
+        in `data`. Raises CorruptionError at an invalid header, and StorageError."""
         left = len(self.data) - self.position
         if left >= HEADER_SIZE and read_header(self.data, self.position).size <= left:
             return True

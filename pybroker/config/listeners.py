@@ -99,8 +99,8 @@ def plan_listeners(
 
 
 def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
-    """Parse the text of `listener.security.protocol.map`. Return listener name -> security
-    protocol, and the faults of the text."""
+    """Parse the text of `listener.security.protocol.map`. Return the security protocol of each
+    listener name, and the faults of the text."""
     protocols: dict[str, str] = {}
     faults = []
     prefix = f"listener.security.protocol.map={text}"
@@ -177,8 +177,7 @@ def _advertised_faults(
     option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
 ) -> list[str]:
     """Return a sentence for each address that cannot be advertised, and for each name that is not
-    among the listeners to bind. `option` and `text` are those from which `advertised` was
-    parsed."""
+    among the listeners to bind. `advertised` was parsed from `text`, the value of `option`."""
     names = {listener.name for listener in bound}
     faults = []
     for listener in advertised:

@@ -154,8 +154,8 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return those of `overrides`, the options that ZooKeeper has for a topic, that are valid, and
-    a sentence for each fault of the others. Any program may have written them, and an invalid value
+    """`overrides` are the options that ZooKeeper has for a topic. Return the valid ones, and a
+    sentence for each fault of the others. Any program may have written them, and an invalid value
     must not keep a partition from being opened."""
     usable = dict(overrides)
     problems: list[str] = []

@@ -49,8 +49,8 @@ class ControllerView(Protocol):
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold elections of leaders. Raise BrokerError NOT_CONTROLLER if this broker is not the
-        controller."""
+        """Hold an election of this type in each of the partitions. Raise BrokerError NOT_CONTROLLER
+        if this broker is not the controller."""
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int

@@ -155,8 +155,8 @@ class _WaitingFetch:
 
     def go_on(self, reading: Reading, seen: int) -> None:
         """Wait for records after a pass that has found too few of them. `seen` is the number of
-        changes that the purgatory had counted when `reading` began. If it has counted more by now,
-        or the pass has not ended, a task goes on."""
+        changes that the purgatory had counted when `reading` began. If the purgatory has counted
+        more by now, or if the pass has not ended, a task continues the reading at once."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:

@@ -2,9 +2,9 @@
 until the broker has the metadata of the cluster.
 
 The controller must be able to reach the starting broker, so the broker accepts connections before
-it can answer clients. Requests of the controller wait until the broker is registered. They may be
-meant for the previous process of this broker, which the broker recognizes only by the broker epoch
-of its new registration. ApiVersions never waits.
+it can answer clients. Requests of the controller wait until the broker is registered. Such a
+request may be meant for the previous process of this broker. Only the broker epoch, which this
+process learns when it registers, shows that. ApiVersions never waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """Pass on the requests that brokers send, from now on. The caller calls this when this
+        """From now on pass on the requests that brokers send. The caller calls this when this
         broker is registered and knows its broker epoch. Idempotent."""
         self._registered.set()
 

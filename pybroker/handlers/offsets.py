@@ -108,8 +108,8 @@ def offset_fault(services: Services, key: TopicPartition, metadata: str | None) 
 
 
 def require_lease(services: Services) -> None:
-    """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker's lease from ZooKeeper does not
-    suffice for commits of offsets."""
+    """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker's ZooKeeper lease does not allow
+    commits of offsets."""
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -48,7 +48,7 @@ another codec, or has invalid records that the thread has to find."""
 
 @dataclass(slots=True)
 class _Progress:
-    """The batches of one request that still have to be checked, and those that still have to be
+    """The batches of one request that are still to be checked, and the batches that are still to be
     acknowledged."""
 
     guards: Guards

@@ -57,8 +57,8 @@ NO_GUARDS: Final = Guards()
 
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
-    """Return the guards of the request's transactional batches. As in Kafka, a request is refused
-    as a whole if it has no transactional id, or batches of two producers."""
+    """Return the guards of the request's transactional batches. As in Kafka, the whole request is
+    refused if it has such batches but no transactional id, or such batches of two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS

@@ -179,9 +179,9 @@ class ProduceLane:
         self, frame: memoryview
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
         """Append the batch of the request and return the response frame. If the response has to
-        wait or has an error, return the request and its response, or an awaitable of the response,
-        which the caller encodes. Return None if the fast lane cannot handle the request; then
-        nothing has been appended."""
+        wait or has an error, return the request and either its response or an awaitable of the
+        response; the caller encodes it. Return None if the fast lane cannot handle the request;
+        then nothing has been appended."""
         parsed = parse(frame)
         if parsed is None:
             return None

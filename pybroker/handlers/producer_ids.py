@@ -1,8 +1,8 @@
 """InitProducerId: returns a producer id and an epoch.
 
 Without a transactional id, the producer id is one that no other producer has received, and the
-transaction timeout of the request has no meaning. With a transactional id, the transaction
-coordinator answers.
+transaction timeout of the request is ignored. With a transactional id, the transaction coordinator
+answers.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class OutputGone(SystemExit):
 
 
 class OutputFailed(PybrokerError):
-    """A write to standard output failed for another reason than the end of its reader, for instance
-    because the disk is full."""
+    """A write to standard output failed although its reader has not ended, for instance because the
+    disk is full."""
 
 
 class _Output(io.FileIO):

@@ -53,8 +53,8 @@ decodes a request, so a request must not be too large."""
 
 
 class RemoteBrokerChannel:
-    """The channel on which a broker sends requests to another broker: a controller its commands,
-    a transaction coordinator its markers (`marker_channel.py`)."""
+    """The channel on which a broker sends requests to another broker. A controller sends its
+    commands on such a channel, a transaction coordinator its markers (`marker_channel.py`)."""
 
     def __init__(
         self, broker: Broker, listener: str, *, client_id: str, timeout_s: float, connect_s: float

@@ -87,8 +87,8 @@ def markers_request(markers: Sequence[TransactionMarker]) -> WriteTxnMarkersRequ
 
 
 def results(markers: Sequence[TransactionMarker], answer: WriteTxnMarkersResponse) -> Results:
-    """Return the codes of each marker's partitions. The response names a marker by its producer
-    id, in any order, as Kafka's does. Raises BrokerError if a marker has no result."""
+    """Return the codes of each marker's partitions. As in Kafka, the response identifies a marker
+    by its producer id, and may have any order. Raises BrokerError if a marker has no result."""
     by_producer = {
         found.producer_id: {
             TopicPartition(topic.name, part.partition_index): error_code(part.error_code)

@@ -2,9 +2,9 @@
 coordinator on another broker gets an AddPartitionsToTxn request with VerifyOnly, one on this broker
 a direct call.
 
-The questions to one broker from one step of the event loop share one request. Further questions to
-that broker wait for the response and share the next request. So a broker with thousands of
-producers sends few requests.
+Questions to the same broker from the same step of the event loop share one request. Further
+questions to that broker wait for the response and share the next request. So a broker with
+thousands of producers sends few requests.
 """
 
 from __future__ import annotations

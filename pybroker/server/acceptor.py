@@ -171,8 +171,8 @@ class Acceptor:
 
     def _fail(self, error: OSError) -> None:
         """Handle an error of `accept`. If the system lacks descriptors or memory, connections have
-        to wait. Any other error concerns a single peer: log it, pause shortly, and then accept the
-        next connection."""
+        to wait. Any other error concerns a single peer: log it, pause for a short time, and then
+        accept the next connection."""
         if error.errno in _WITHOUT_ROOM:
             self._wait_for_room(error.strerror)
         else:

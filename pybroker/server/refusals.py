@@ -1,4 +1,4 @@
-"""Log lines about refused connections with the reason, limited in number.
+"""Logs refused connections with the reason, but only a limited number of lines.
 
 A hostile or misconfigured peer may connect again and again, and must not flood the log.
 """

@@ -179,7 +179,7 @@ def _decode(message_class: type[MessageT], data: Buffer) -> MessageT:
 
 def _known_version(data: Buffer) -> int:
     """Return the version with which to decode the message in `data`: its own version, but at most
-    VERSION_MAX, because messages of later versions begin like one of VERSION_MAX. Raises
+    VERSION_MAX, because a message of a later version begins with the fields of VERSION_MAX. Raises
     MalformedInput."""
     if len(data) < _VERSION.size:
         raise MalformedInput(
