@@ -188,7 +188,7 @@ class LogDirectory:
         if found.version != meta.META_VERSION:
             raise StartupError(
                 f"{path} has version {found.version}, expected {meta.META_VERSION}: the log"
-                " directory belongs to another kind of broker, such as one of KRaft; choose"
+                " directory belongs to another kind of broker, such as a KRaft broker; choose"
                 " another directory"
             )
         return found

@@ -225,8 +225,8 @@ class ProducerState:
         if entry.has_transaction and not header.is_transactional:
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction, so a transactional batch"
-                " is expected",
+                f"producer {header.producer_id} has an open transaction in this partition, but"
+                " the batch is not transactional",
             )
         return None
 
@@ -234,8 +234,8 @@ class ProducerState:
         if guard is None or guard is not self.verifications.get(header.producer_id):
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has no open transaction here, and the coordinator"
-                " has not confirmed that the partition is in the producer's transaction",
+                f"producer {header.producer_id} has no open transaction in this partition, and"
+                " the coordinator has not confirmed that the partition is in its transaction",
             )
         # After a failed verification the producer may send later batches before it repeats this
         # one. If the leader appended a later one first, it could never append this one.

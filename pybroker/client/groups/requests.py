@@ -63,7 +63,8 @@ def join(
     members."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
         raise UnsupportedByBroker(
-            "the broker does not support group.instance.id, which needs Kafka 2.3"
+            "the broker does not support group.instance.id, which needs Kafka 2.3: upgrade the"
+            " broker, or do not set the option"
         )
     return JoinGroupRequest(
         group_id=group_id,
