@@ -137,7 +137,7 @@ class ClassicConsumer:
                 await rebalancer.leave()
         except (CoordError, ClientError, TimeoutError) as error:
             log.warning(
-                "leave_failed consumer=%s reason=%r; its partitions are released when its"
+                "leaving failed consumer=%s reason=%r; its partitions are released when its"
                 " session has expired", self.consumer_id, error,
             )  # fmt: skip
 

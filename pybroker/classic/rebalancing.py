@@ -319,7 +319,7 @@ class Rebalancer:
         try:
             await self.leave()
         except (CoordError, ClientError) as error:
-            log.warning("leave_failed consumer=%s reason=%r", self._consumer_id, error)
+            log.warning("leaving failed consumer=%s reason=%r", self._consumer_id, error)
 
     # ---- inside
 

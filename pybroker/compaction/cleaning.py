@@ -32,8 +32,8 @@ _OFFSETS_MAX: Final = 2**31 - 1
 
 
 class CannotClean(Exception):
-    """The options do not allow to clean the log. The message says why, and which option to
-    change."""
+    """The log cannot be cleaned with the options in force. The message says why, and which option
+    to change."""
 
 
 @dataclass(slots=True)

@@ -192,8 +192,8 @@ class Opening:
         self._set_aside(dropped.topic_partition, dropped.directory, home)
         forget_move(kept, self._disk)
         log.warning(
-            "interrupted move settled, one log is kept and the other one removed partition=%s"
-            " kept=%s log_end=%d dropped=%s log_end=%d",
+            "interrupted move settled partition=%s kept=%s kept_log_end=%d"
+            " removed=%s removed_log_end=%d",
             partition,
             kept.directory,
             kept.log_end_offset,

@@ -113,7 +113,7 @@ class TxnIndex:
         reverses `doubt`."""
         self.is_in_doubt = False
         if self.entries() != [*expected]:
-            log.warning("transaction_index_rewritten path=%s entries=%d", self.path, len(expected))
+            log.warning("transaction index rewritten path=%s entries=%d", self.path, len(expected))
             self._keep(expected)
 
     def entries(self) -> list[AbortedTransaction]:
