@@ -44,12 +44,12 @@ from pybroker.coordinator.groups.offset_store import OffsetStore
 from pybroker.coordinator.groups.options import NAME_PREFIX_MAX, PENDING_MAX
 from pybroker.coordinator.groups.records import (
     GroupKey,
-    OffsetKey,
     RecordedGroup,
     decode_group_value,
     decode_key,
     encode_group_key,
     encode_group_value,
+    is_offset_key,
 )
 from pybroker.coordinator.groups.states import GroupState
 from pybroker.coordinator.runtime.shard import ShardContext, StoredMarker, StoredRecord, Timer
@@ -109,10 +109,9 @@ class GroupCoordinator:
         if record.key is None:
             return
         try:
-            key = decode_key(record.key)
-            if isinstance(key, OffsetKey):
+            if is_offset_key(record.key):
                 self.offsets.replay(record)
-            elif isinstance(key, GroupKey):
+            elif isinstance(key := decode_key(record.key), GroupKey):
                 self._replay_group(key.group_id, record.value)
         except MalformedInput as error:
             log.error(

@@ -176,6 +176,11 @@ def encode_group_key(group_id: str) -> bytes:
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 
+def is_offset_key(data: Buffer) -> bool:
+    """Return whether this is the key of an offset, by its version. Raises MalformedInput."""
+    return _version_of(data) in (0, OFFSET_KEY_VERSION)
+
+
 def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
     """Return the decoded key of a record; None for an unknown version: such a record must be
     ignored. Raises MalformedInput."""
