@@ -67,6 +67,11 @@ CLEANING: Final = {"broker.id": "0", "log.cleaner.threads": "1", "log.cleaner.ba
 AT_REST: Final = {"broker.id": "0", "log.cleaner.enable": "false"}
 HEAP_MIB: Final = 1024
 """The heap of Kafka's own start script."""
+LOGGED: Final = (
+    "-Dorg.slf4j.simpleLogger.log.kafka.log=info",
+    "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.group=info",
+)
+"""Options of Java with which the broker logs passes of the cleaner, and loads of offsets."""
 _OURS_DONE: Final = (
     r"log cleaned partition=cleaned-0 .*bytes_before=(\d+) .*map_bytes=(\d+) seconds=([\d.]+)"
 )
@@ -93,7 +98,9 @@ def write(bootstrap: str, options: argparse.Namespace, codec: Codec) -> None:
             assert produce(connection, CLEANED, data, acks=1).error_code == 0
 
 
-def broker(name: str, folder: Path, zookeeper: str, overrides: Mapping[str, str]) -> Broker:
+def broker(
+    name: str, folder: Path, zookeeper: str, overrides: Mapping[str, str]
+) -> PybrokerProcess | ApacheKafka:
     if name == OURS:
         return PybrokerProcess(folder / "data", zookeeper=zookeeper, overrides=overrides)
     return ApacheKafka(
@@ -101,7 +108,7 @@ def broker(name: str, folder: Path, zookeeper: str, overrides: Mapping[str, str]
         zookeeper=zookeeper,
         heap_mib=HEAP_MIB,
         overrides=overrides,
-        java_options=(*KAFKA_JAVA_OPTIONS, "-Dorg.slf4j.simpleLogger.log.kafka.log=info"),
+        java_options=(*KAFKA_JAVA_OPTIONS, *LOGGED),
     )
 
 
