@@ -70,6 +70,12 @@ def test_the_program_that_sends_many_records_prints_the_position_of_the_last(
         assert f"topic='measurements', partition=0, offset={offset}, " in printed
 
 
+def test_the_program_with_serializers_skips_a_record_that_is_no_json(broker: Broker) -> None:
+    for _ in range(2):
+        printed = run(program("docs/client.rst", "import json"), broker).splitlines()
+        assert printed == ["ann {'apples': 3}", "ann None", "skipped: b'3 apples'"]
+
+
 def test_the_programs_about_admin_run_again(broker: Broker) -> None:
     for _ in range(2):
         printed = run(program("docs/client.rst", "NewPartitions("), broker).splitlines()

@@ -25,7 +25,8 @@ broker: * | group_coordination leader_discovery shutdown start_steps | transacti
     transaction_verification | app | startup
 classic: assignment errors options session_validity subscription | nodes partition_owners | commits
     reading stream | kafka_offsets rebalancing | consumer
-client: * | checked connection deliveries fetched leaderless options | accumulator subscription |
+client: * | checked connection deliveries fetched leaderless options serializers | accumulator
+    deserializers subscription |
     cluster | coordinator_link identity leader_calls produce_requests routes | transactions |
     batch_lookup batch_outcomes bulk coordinator_calls epoch_lookup offset_lookup |
     admin position_check position_lookup ranges sender | appender fetcher range_reader |
@@ -64,9 +65,9 @@ handlers: config_entries fetch_sessions metadata_cache metadata_view | context |
 host: child_launcher java process several_brokers standard_output supervision | child_process |
     embedded_zookeeper | run supervisor
 peers: * | marker_channel
-records: _pure _speedups compression crc32c | _numpy_columns _pure_key_table _pure_record_buffer
-    batch loops refusals | key_table record record_buffer | _pure_consumed builder | columns
-    control validate | consumed
+records: _pure _speedups compression crc32c type_variables | _numpy_columns _pure_key_table
+    _pure_record_buffer batch loops refusals | key_table record record_buffer | _pure_consumed
+    builder | columns control validate | consumed
 replication: append_rules authority follower isr isr_notifications marker_listener
     purgatory spread watched |
     leader_state | partition | followed_partition high_watermarks leadership_yield opening

@@ -41,6 +41,7 @@ from pybroker.client.admin.topics import NewPartitions, NewTopic, TopicResult
 from pybroker.client.appender import Partitioner
 from pybroker.client.consumer import Consumer
 from pybroker.client.deliveries import Deliveries, Delivery, RecordMetadata
+from pybroker.client.deserializers import Deserializer
 from pybroker.client.epoch_lookup import EpochEnd
 from pybroker.client.errors import (
     AbortableTransactionError,
@@ -56,6 +57,7 @@ from pybroker.client.errors import (
     DamagedRecords,
     DeadlinePassed,
     DeliveryFailed,
+    DeserializationFailed,
     FatalTransactionError,
     FencedInstance,
     GroupError,
@@ -71,6 +73,7 @@ from pybroker.client.errors import (
     RecordTooLarge,
     RequestTimedOut,
     ResponseError,
+    SerializationFailed,
     SubscriptionConflict,
     TopicUnavailable,
     TransactionConflict,
@@ -84,6 +87,7 @@ from pybroker.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKe
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer
+from pybroker.client.serializers import Serializer
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.batch import TimestampType
@@ -130,6 +134,8 @@ __all__ = [
     "Deliveries",
     "Delivery",
     "DeliveryFailed",
+    "DeserializationFailed",
+    "Deserializer",
     "ElectionType",
     "EpochEnd",
     "ErrorCode",
@@ -172,6 +178,8 @@ __all__ = [
     "RequestTimedOut",
     "ResourceKind",
     "ResponseError",
+    "SerializationFailed",
+    "Serializer",
     "SubscriptionConflict",
     "TimestampType",
     "TopicInfo",

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.backoff import Deadline
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.bulk import BulkAppend, check_partition
-from pybroker.client.checked import CheckedRecord, checked_time
+from pybroker.client.checked import CheckedRecord, checked_record, checked_time
 from pybroker.client.cluster import Cluster
 from pybroker.client.deliveries import Delivery
 from pybroker.client.errors import (
@@ -25,6 +25,7 @@ from pybroker.client.metadata import TopicInfo
 from pybroker.client.options import ProducerOptions
 from pybroker.client.routes import Route, partition_of_key
 from pybroker.client.sender import Sender
+from pybroker.client.serializers import Serializers
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.errors import ErrorCode
 from pybroker.ports import Buffer
@@ -38,6 +39,14 @@ in bytes. It takes about a millisecond with the compiled loops, several with the
 Partitioner = Callable[[TopicInfo, bytes | None, bytes | None], int | None]
 """A function of an application that chooses the partition of a record. It gets the metadata of the
 topic, the key and the value. None means the default choice."""
+
+
+Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | None]
+
+
+def _join_nothing(*_: object) -> None:
+    """Takes the place of `Appender.join` if the producer has serializers. Without them, no record
+    has to ask for serializers first."""
 
 
 class Appender:
@@ -56,6 +65,7 @@ class Appender:
         budget: MemoryBudget,
         sender: Sender,
         transactions: TransactionManager | None,
+        serializers: Serializers | None,
         partitioner: Partitioner | None,
         check_running: Callable[[], None],
     ) -> None:
@@ -66,7 +76,10 @@ class Appender:
         self._budget = budget
         self._sender = sender
         self._transactions = transactions
+        self._serializers = serializers
         self._partitioner = partitioner
+        self.join: Join = self._join if serializers is None else _join_nothing
+        """Appends a record that can join the last batch of its partition; see `_join`."""
         self._check_running = check_running
         self._routes: dict[str, Route] = {}
         """The routes of all topics in use."""
@@ -86,7 +99,7 @@ class Appender:
         """Check the metadata and the state of the producer before another record is appended."""
         self._current_routes.clear()
 
-    def join(
+    def _join(
         self,
         topic: str,
         value: Buffer | None,
@@ -129,6 +142,24 @@ class Appender:
             self.filled = True
             self._sender.wake()
         return Delivery(batch, index, timestamp)
+
+    def prepared(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery | CheckedRecord:
+        """Serialize and check a record that `join` did not append. Return its delivery if its bytes
+        then join a batch, otherwise the record. Raises SerializationFailed."""
+        if self._serializers is not None:
+            key, value = self._serializers.record(topic, headers, key, value, partition)
+            delivery = self._join(topic, value, key, headers, partition, timestamp_ms)
+            if delivery is not None:
+                return delivery
+        return checked_record(value, key, headers, timestamp_ms)
 
     async def wait_and_append(
         self, topic: str, record: CheckedRecord, partition: int | None

@@ -8,11 +8,12 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Generic, Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.backoff import Deadline
 from pybroker.client.cluster import Cluster
+from pybroker.client.deserializers import DeserializerLike, Deserializers
 from pybroker.client.errors import Closed, ConfigError, DeadlinePassed, SubscriptionConflict
 from pybroker.client.fetcher import Fetcher
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
@@ -32,12 +33,13 @@ from pybroker.client.reading import Reading
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock, Rng
 from pybroker.records.consumed import ConsumerRecord
+from pybroker.records.type_variables import Key_co, Value_co
 
 if TYPE_CHECKING:
     from pybroker.client.arrow import RecordBatch
 
 
-class Consumer:
+class Consumer(Generic[Key_co, Value_co]):
     """A consumer of records, as a member of a group or with manually assigned partitions.
 
         async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
@@ -49,6 +51,12 @@ class Consumer:
     `getmany`, `getone` and `async for` also complete rebalances, so a consumer that calls none of
     them for max.poll.interval.ms leaves its group.
 
+    `key_deserializer` and `value_deserializer` make `record.key` and `record.value` of the bytes,
+    or of None, for all calls but `poll_arrow`. Each is a function of the bytes, or an object with a
+    method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. It is called at the
+    first look at `record.key` or `record.value`. If it raises, the look raises
+    DeserializationFailed.
+
     With enable.auto.commit, a record counts as processed when the next record is requested. If an
     exception ends the `async with` block, the records of the last call are not committed.
     """
@@ -58,13 +66,17 @@ class Consumer:
         bootstrap_servers: str | Iterable[str] | None = None,
         *,
         topics: Iterable[str] | None = None,
+        key_deserializer: DeserializerLike[Key_co] | None = None,
+        value_deserializer: DeserializerLike[Value_co] | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options; also if `topics` is not a
         list of one or more names, or is given without group_id."""
-        self.options = parse_options(ConsumerOptions, options, bootstrap_servers)
+        faults: list[str] = []
+        deserializers = Deserializers.of(key_deserializer, value_deserializer, faults)
+        self.options = parse_options(ConsumerOptions, options, bootstrap_servers, faults)
         self._topics = None if topics is None else _chosen_topics(topics, self.options.group_id)
         self._committed_only = self.options.isolation_level == "read_committed"
         self._clock = clock or defaults.make_clock()
@@ -80,7 +92,13 @@ class Consumer:
             if self.options.group_id is None
             else Group(self.options, self._cluster, self._fetcher, self.options.group_id)
         )
-        self._reading = Reading(self.options, self._clock, self._fetcher, self._group)
+        self._reading = Reading(
+            self.options,
+            self._clock,
+            self._fetcher,
+            self._group,
+            None if deserializers is None else deserializers.wrap,
+        )
         self._ending: asyncio.Event | None = None
         self._closer: asyncio.Task[object] | None = None
 
@@ -316,7 +334,7 @@ class Consumer:
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[Key_co, Value_co]]]:
         """Return the next records of these or of all assigned partitions, at most `max_records` in
         total (None: max.poll.records). The result is empty if no record arrives within
         `timeout_ms`.
@@ -341,14 +359,14 @@ class Consumer:
         limit = self.options.fetch_max_bytes if max_bytes is None else max_bytes
         return await self._reading.columns(timeout_ms, limit, headers=headers)
 
-    async def getone(self) -> ConsumerRecord:
+    async def getone(self) -> ConsumerRecord[Key_co, Value_co]:
         """Wait for the next record, without a time limit. Raises the errors of `getmany`."""
         return await self._reading.record()
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord[Key_co, Value_co]]:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[Key_co, Value_co]:
         try:
             return await self._reading.record()
         except Closed:

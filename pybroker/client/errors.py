@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from pybroker import errors
 from pybroker.errors import ErrorCode, PybrokerError
 from pybroker.model import TopicPartition
 
+FieldName = Literal["key", "value"]
+"""The name of a field of a record."""
 _NAMED_MAX = 10
 """The maximum number of partitions that an error message names."""
 WRITE_IN_DOUBT = frozenset(
@@ -144,6 +146,29 @@ class DeliveryFailed(ClientError):
         super().__init__(f"record for {topic_partition} was not delivered: {reason}{doubt}")
         self.topic_partition = topic_partition
         self.definite = definite
+
+
+class SerializationFailed(ClientError):
+    """A serializer raised an error, or returned something other than bytes or None. The record was
+    not accepted. `field` is "key" or "value". `partition` is None unless the call names one.
+    `index` is the place of the record in a call of `send_many`, otherwise None. `__cause__` is the
+    serializer's error."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int | None,
+        field: FieldName,
+        cause: Exception,
+        index: int | None = None,
+    ) -> None:
+        place = topic if partition is None else TopicPartition(topic, partition)
+        number = "" if index is None else f" {index}"
+        super().__init__(f"{field}{number} of a record for {place} was not serialized: {cause!r}")
+        self.topic = topic
+        self.partition = partition
+        self.field = field
+        self.index = index
 
 
 class RecordTooLarge(ClientError):
@@ -330,6 +355,31 @@ class DamagedRecords(ClientError):
         super().__init__(f"batch at offset {offset} of {topic_partition} is damaged: {reason}")
         self.topic_partition = topic_partition
         self.offset = offset
+
+
+class DeserializationFailed(ClientError):
+    """A deserializer raised an error for the key or the value of a record. `field` is "key" or
+    "value", and `data` has its bytes. `__cause__` is the deserializer's error.
+
+    The error comes from `record.key` or `record.value`. The position of the consumer is already
+    after the record, so go on with the next record to skip it."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        field: FieldName,
+        data: bytes | None,
+        cause: Exception,
+    ) -> None:
+        super().__init__(
+            f"the {field} of the record at offset {offset} of {topic_partition}"
+            f" was not deserialized: {cause!r}"
+        )
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.field = field
+        self.data = data
 
 
 class Closed(ClientError):

@@ -35,10 +35,10 @@ ALIASES: Mapping[str, str] = {
 }
 _BUFFERS = "the operating system chooses the sizes of socket buffers"
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "key_serializer": "send() takes bytes, so encode the key before",
-    "value_serializer": "send() takes bytes, so encode the value before",
-    "key_deserializer": "records hold bytes, so decode record.key yourself",
-    "value_deserializer": "records hold bytes, so decode record.value yourself",
+    "key_serializer": "a function is an argument of Producer of this name",
+    "value_serializer": "a function is an argument of Producer of this name",
+    "key_deserializer": "a function is an argument of Consumer of this name",
+    "value_deserializer": "a function is an argument of Consumer of this name",
     "metric_reporters": "the client reports no metrics",
     "retries": "delivery.timeout.ms and default.api.timeout.ms limit the time for retries",
     "send_buffer_bytes": _BUFFERS,
@@ -318,17 +318,18 @@ def parse_options(
     kind: type[OptionsT],
     given: Mapping[str, object],
     bootstrap_servers: str | Iterable[str] | None = None,
+    faults: Iterable[str] = (),
 ) -> OptionsT:
     """Return the options of a client of this kind, from the `given` names and values. If
     `bootstrap_servers` is not None, it has precedence over the option of that name. Raises
-    ConfigError with all invalid options."""
+    ConfigError with all invalid options, and with `faults`, those of other arguments."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)
         given = {**given, "bootstrap_servers": addresses}
     rows = {row.name: row for row in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
-    faults = []
+    faults = [*faults]
     for name, value in given.items():
         plain = _python_name(name)
         if plain in rows:

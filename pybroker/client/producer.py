@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack
 
 from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator
@@ -22,7 +22,6 @@ from pybroker.client.checked import (
     checked_columns,
     checked_headers,
     checked_offset,
-    checked_record,
     checked_time,
 )
 from pybroker.client.cluster import Cluster
@@ -40,11 +39,13 @@ from pybroker.client.options import (
     parse_options,
 )
 from pybroker.client.sender import Sender
+from pybroker.client.serializers import SerializerLike, Serializers
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.client.transactions.states import State
 from pybroker.model import TopicPartition
-from pybroker.ports import Buffer, Clock, Rng
+from pybroker.ports import Clock, Rng
 from pybroker.records.builder import record_size_max
+from pybroker.records.type_variables import Key_contra, Value_contra
 
 if TYPE_CHECKING:
     from pybroker.client.arrow import RecordBatch
@@ -56,7 +57,7 @@ SENDS_IN_TURN_MAX: Final = 1_000
 batch becomes full, as with large batches or many partitions. They take a few milliseconds."""
 
 
-class Producer:
+class Producer(Generic[Key_contra, Value_contra]):
     """A producer of records.
 
         async with Producer("localhost:9092", linger_ms=5) as producer:
@@ -65,6 +66,11 @@ class Producer:
 
     The keyword arguments are those of `ProducerKeywords`. Records of one partition are
     stored in the order of `send`; with idempotence (the default) retries add no duplicates.
+
+    `key_serializer` and `value_serializer` make the bytes of keys and values for all calls but
+    `send_arrow`. Each is a function of the key or value, or an object with a method
+    `serialize(topic, value)` or `serialize(topic, headers, value)`. It is called for None, too. If
+    it raises, the call raises SerializationFailed.
 
     The end of the `async with` block waits for the delivery of the accepted records, as `close`
     does. If an exception or a cancellation ends the block, undelivered records fail at once, as
@@ -75,6 +81,8 @@ class Producer:
         self,
         bootstrap_servers: str | Iterable[str] | None = None,
         *,
+        key_serializer: SerializerLike[Key_contra] | None = None,
+        value_serializer: SerializerLike[Value_contra] | None = None,
         partitioner: Partitioner | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
@@ -82,11 +90,13 @@ class Producer:
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options.
 
-        `partitioner` is a function that gets a topic's metadata, a key and a value, and returns the
-        partition for the record, or None for the default. The default for a record with a key is
-        the Java client's partition for this key. Records without a key go to one partition after
-        the other."""
-        self.options = parse_options(ProducerOptions, options, bootstrap_servers)
+        `partitioner` is a function that gets a topic's metadata, the bytes of a key and of a value,
+        and returns the partition for the record, or None for the default. The default for a record
+        with a key is the Java client's partition for this key. Records without a key go to one
+        partition after the other."""
+        faults: list[str] = []
+        self._serializers = Serializers.of(key_serializer, value_serializer, faults)
+        self.options = parse_options(ProducerOptions, options, bootstrap_servers, faults)
         self._clock = clock or defaults.make_clock()
         rng = rng or defaults.make_rng()
         self._cluster = Cluster(
@@ -114,6 +124,7 @@ class Producer:
             self._budget,
             self._sender,
             self._transactions,
+            self._serializers,
             partitioner,
             self._check_running,
         )
@@ -177,9 +188,9 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: Buffer | None = None,
+        value: Value_contra | None = None,
         *,
-        key: Buffer | None = None,
+        key: Key_contra | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -200,8 +211,11 @@ class Producer:
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
         if delivery is None:
-            record = checked_record(value, key, pairs, timestamp_ms)
-            delivery = await self._appender.wait_and_append(topic, record, partition)
+            found = self._appender.prepared(topic, value, key, pairs, partition, timestamp_ms)
+            if isinstance(found, Delivery):
+                delivery = found
+            else:
+                delivery = await self._appender.wait_and_append(topic, found, partition)
         self._sent_in_turn += 1
         if self._appender.filled or self._sent_in_turn >= SENDS_IN_TURN_MAX:
             await self._give_way()
@@ -210,9 +224,9 @@ class Producer:
     async def send_and_wait(
         self,
         topic: str,
-        value: Buffer | None = None,
+        value: Value_contra | None = None,
         *,
-        key: Buffer | None = None,
+        key: Key_contra | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -234,9 +248,9 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: Buffer | None = None,
+        value: Value_contra | None = None,
         *,
-        key: Buffer | None = None,
+        key: Key_contra | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -252,14 +266,16 @@ class Producer:
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
         if delivery is not None:
             return delivery
-        record = checked_record(value, key, pairs, timestamp_ms)
-        return self._appender.append_nowait(topic, record, partition)
+        found = self._appender.prepared(topic, value, key, pairs, partition, timestamp_ms)
+        if isinstance(found, Delivery):
+            return found
+        return self._appender.append_nowait(topic, found, partition)
 
     async def send_many(
         self,
         topic: str,
-        values: Iterable[Buffer | None],
-        keys: Iterable[Buffer | None] | None = None,
+        values: Iterable[Value_contra | None],
+        keys: Iterable[Key_contra | None] | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -272,6 +288,19 @@ class Producer:
         first records may be accepted, and are sent: `accepted` of BufferExhausted is their number.
         Raises the errors of `send`, and ValueError if the numbers of keys and values differ.
         """
+        if self._serializers is not None:
+            columns = keys, values, partition, self._give_way
+            keys, values = await self._serializers.columns(topic, *columns)
+        return await self._send_columns(topic, values, keys, partition, timestamp_ms)
+
+    async def _send_columns(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Deliveries:
         bodies, names, largest = checked_columns(values, keys)
         self._appender.check_size(largest + record_size_max(None, None))
         timestamp = self._clock.wall_ms() if timestamp_ms is None else checked_time(timestamp_ms)
@@ -293,9 +322,7 @@ class Producer:
         Raises ValueError for other columns: choose with `batch.select(["key", "value"])`. Raises
         also the errors of `send_many`, which says when some records may be accepted."""
         keys, values = keys_and_values(batch)
-        return await self.send_many(
-            topic, values, keys, partition=partition, timestamp_ms=timestamp_ms
-        )
+        return await self._send_columns(topic, values, keys, partition, timestamp_ms)
 
     async def flush(self) -> None:
         """Send all batches without waiting for linger.ms. Return as soon as each record that `send`

@@ -7,7 +7,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pybroker.client.arrow import arrow_schema, record_batch
 from pybroker.client.backoff import Deadline
@@ -15,7 +15,7 @@ from pybroker.client.errors import Closed, SubscriptionConflict
 from pybroker.client.fetcher import Fetcher
 from pybroker.client.groups.group import Group
 from pybroker.client.options import ConsumerOptions
-from pybroker.client.subscription import PartitionReader, Rules, Turn
+from pybroker.client.subscription import PartitionReader, Rules, Turn, Wrap
 from pybroker.model import TopicPartition
 from pybroker.ports import Clock
 from pybroker.records.consumed import ConsumerRecord
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.client.arrow import RecordBatch
 
 T = TypeVar("T")
-Records = dict[TopicPartition, list[ConsumerRecord]]
+Records = dict[TopicPartition, list[ConsumerRecord[Any, Any]]]
 
 WAIT_MS: Final = 60_000
 
@@ -33,10 +33,15 @@ class Reading:
     """The reading side of a consumer."""
 
     def __init__(
-        self, options: ConsumerOptions, clock: Clock, fetcher: Fetcher, group: Group | None
+        self,
+        options: ConsumerOptions,
+        clock: Clock,
+        fetcher: Fetcher,
+        group: Group | None,
+        wrap: Wrap | None,
     ) -> None:
         self._options = options
-        self._rules = Rules(options.check_crcs, options.isolation_level == "read_committed")
+        self._rules = Rules(options.check_crcs, options.isolation_level == "read_committed", wrap)
         self._clock = clock
         self._fetcher = fetcher
         self._group = group
@@ -70,7 +75,7 @@ class Reading:
             self._collect_columns,
         )
 
-    async def record(self) -> ConsumerRecord:
+    async def record(self) -> ConsumerRecord[Any, Any]:
         """Wait for the next record; see `Consumer.getone`."""
         while True:
             if self._group is None or not self._group.due():
@@ -80,7 +85,7 @@ class Reading:
             for records in (await self.records(WAIT_MS, 1, ())).values():
                 return records[0]
 
-    def _ready_record(self) -> ConsumerRecord | None:
+    def _ready_record(self) -> ConsumerRecord[Any, Any] | None:
         """Return the next record if it is decoded already."""
         reader = self._last
         if (

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from pybroker.client.errors import ClientError, DamagedRecords
 from pybroker.client.fetched import DECOMPRESSED_BYTES_MAX, OFFSET_END, FetchedData
@@ -36,6 +37,7 @@ ROW_BYTES: Final = 32
 BYTES_PER_TURN: Final = 2 * 1024 * 1024
 RECORD_COST: Final = BYTES_PER_TURN // RECORDS_PER_TURN
 BATCH_COST: Final = 1_000
+WRAP_COST: Final = BYTES_PER_TURN // 5_000
 CHECKED_BYTES: Final = 512 * 1024
 """The costs of the steps, in bytes; see `Turn`."""
 
@@ -46,12 +48,16 @@ goes to the next batch. It yields the cost of each step."""
 EPOCHS_KEPT = 16
 
 
+Wrap = Callable[[ConsumerRecord], ConsumerRecord[Any, Any]]
+
+
 class Rules(NamedTuple):
     """The choice of the records that the application gets. With `committed_only`, records of
-    aborted transactions are omitted."""
+    aborted transactions are omitted. `wrap` makes the application's record of each decoded one."""
 
     check_crcs: bool
     committed_only: bool
+    wrap: Wrap | None = None
 
 
 @dataclass(slots=True)
@@ -92,7 +98,7 @@ class PartitionReader:
     high_watermark: int = -1
     last_stable_offset: int = -1
     buffered: deque[FetchedData] = field(default_factory=deque)
-    ready: list[ConsumerRecord] = field(default_factory=list)
+    ready: list[ConsumerRecord[Any, Any]] = field(default_factory=list)
     """Decoded records. Those before `ready_at` are taken."""
     ready_at: int = 0
     columns: ColumnBuilder | None = None
@@ -157,13 +163,13 @@ class PartitionReader:
             if self.decoding is None:
                 if not self.buffered:
                     break
-                self.decoding = self._unpack(rules, self._into_records)
+                self.decoding = self._unpack(rules, partial(self._into_records, rules.wrap))
             if turn.left <= 0:
                 return False
             self._step(turn)
         return True
 
-    def take(self, limit: int) -> list[ConsumerRecord]:
+    def take(self, limit: int) -> list[ConsumerRecord[Any, Any]]:
         """Return up to `limit` of the decoded records, and move the position behind them."""
         start, self.ready_at = self.ready_at, min(self.ready_at + limit, len(self.ready))
         taken = self.ready
@@ -175,7 +181,7 @@ class PartitionReader:
             self._taken()
         return taken
 
-    def pop(self) -> ConsumerRecord:
+    def pop(self) -> ConsumerRecord[Any, Any]:
         """Return the first decoded record, and move the position behind it."""
         record = self.ready[self.ready_at]
         self.ready_at += 1
@@ -307,7 +313,7 @@ class PartitionReader:
                 return
 
     def _into_records(
-        self, fetched: FetchedData, header: BatchHeader, batch: memoryview
+        self, wrap: Wrap | None, fetched: FetchedData, header: BatchHeader, batch: memoryview
     ) -> Iterator[int]:
         payload = yield from encoded_records_steps(batch, header, DECOMPRESSED_BYTES_MAX)
         reader = batch_reader(*self.topic_partition, header, payload, self.position or 0)
@@ -317,6 +323,10 @@ class PartitionReader:
         has_any = False
         while not reader.done:
             records = reader.read()
+            cost = BATCH_COST + RECORD_COST * len(records)
+            if wrap is not None:
+                records = [wrap(record) for record in records]
+                cost += WRAP_COST * len(records)
             if records:
                 has_any = True
                 self.end = None
@@ -328,7 +338,7 @@ class PartitionReader:
                 fetched.pass_batch(header)
                 if not has_any:
                     self._skip_to(header.next_offset, header.leader_epoch)
-            yield BATCH_COST + RECORD_COST * len(records)
+            yield cost
 
     def _into_columns(
         self, fetched: FetchedData, header: BatchHeader, batch: memoryview

@@ -40,6 +40,8 @@ cdef class ConsumerRecord:
         "leader_epoch",
     )
 
+    __class_getitem__ = classmethod(GenericAlias)
+
     cdef _Origin _origin
     cdef bytes _source
     """The encoded records around this one, None if the fields are copied already."""

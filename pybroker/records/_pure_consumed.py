@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, Generic
 
 from pybroker.ports import Buffer
 from pybroker.records._pure import iter_records, record_bounds
 from pybroker.records.batch import TimestampType, iter_headers
 from pybroker.records.record import Headers, Record
+from pybroker.records.type_variables import Key_co, Value_co
 
 RECORDS_PER_TURN: Final = 1_200
 """The number of records that are decoded in a few milliseconds."""
@@ -22,7 +23,7 @@ RECORD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerRecord:
+class ConsumerRecord(Generic[Key_co, Value_co]):
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
@@ -35,8 +36,8 @@ class ConsumerRecord:
     offset: int
     timestamp: int
     timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
+    key: Key_co
+    value: Value_co
     headers: Headers
     leader_epoch: int
 

@@ -17,6 +17,8 @@ from libc.stdint cimport (
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from types import GenericAlias
+
 from pybroker.errors import CorruptionError
 from pybroker.records.batch import read_header
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pybroker.ports import Buffer
 from pybroker.records.batch import BatchHeader, TimestampType
@@ -32,6 +32,7 @@ __all__ = [
     "batch_reader",
     "outline_batches",
     "record_slice",
+    "reduce_record",
 ]
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ else:
             record_slice,
         )
 
+K = TypeVar("K")
+V = TypeVar("V")
 SLICE_BYTES: Final = 65_536
 """A record whose fields were not read keeps at most this number of encoded bytes in memory, or its
 own bytes if it is larger."""
@@ -108,21 +111,22 @@ def _restore(
     offset: int,
     timestamp: int,
     timestamp_type: TimestampType,
-    key: bytes | None,
-    value: bytes | None,
+    key: K,
+    value: V,
     headers: Headers,
     leader_epoch: int,
-) -> ConsumerRecord:
+) -> ConsumerRecord[K, V]:
     return ConsumerRecord(
         topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch
     )
 
 
-def _reduce(
-    record: ConsumerRecord,
-) -> tuple[Callable[..., ConsumerRecord], tuple[object, ...]]:
+def reduce_record(
+    record: ConsumerRecord[Any, Any],
+) -> tuple[Callable[..., Any], tuple[object, ...]]:
+    """Return a function and the arguments with which it makes an equal record, for pickle."""
     return _restore, tuple(getattr(record, name) for name in ConsumerRecord.__match_args__)
 
 
 # A pickled record names neither implementation, so that a process with the other one can load it.
-copyreg.pickle(ConsumerRecord, _reduce)
+copyreg.pickle(ConsumerRecord, reduce_record)

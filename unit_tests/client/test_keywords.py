@@ -5,7 +5,9 @@ ignore` that hides no error.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
+from typing import Any, assert_type
 
 import pytest
 
@@ -13,6 +15,7 @@ from docs import make_keywords
 from pybroker.client import Admin, ConfigError, Consumer, Producer
 from pybroker.client.keywords import ProducerKeywords
 from pybroker.client.options import ProducerOptions, parse_options
+from pybroker.ports import Buffer
 
 WRONG: tuple[Callable[[], object], ...] = (
     lambda: Producer(linger_mss=3),  # type: ignore[call-arg]
@@ -39,6 +42,20 @@ def test_right_keyword_arguments_pass_the_types() -> None:
     assert Producer("localhost:9092", **chosen).options.acks == -1
     strategy = Consumer(group_id=None, partition_assignment_strategy=["range"]).options
     assert strategy.partition_assignment_strategy == ("range",)
+
+
+def test_serializers_and_deserializers_tell_the_types_of_keys_and_values() -> None:
+    def to_bytes(value: int | None) -> bytes | None:
+        return None if value is None else b"%d" % value
+
+    assert_type(Producer(), Producer[Buffer, Buffer])
+    assert_type(Consumer(), Consumer[bytes | None, bytes | None])
+    assert_type(Producer(key_serializer=str.encode), Producer[str, Buffer])
+    assert_type(Producer(value_serializer=to_bytes), Producer[Buffer, int | None])
+    assert_type(Consumer(key_deserializer=bytes.decode), Consumer[str, bytes | None])
+    assert_type(Consumer(value_deserializer=json.loads), Consumer[bytes | None, Any])
+    any_length: Consumer[int, str] = Consumer(key_deserializer=len, value_deserializer=str)
+    assert any_length.options.group_id is None
 
 
 def test_keywords_are_made_from_the_table_of_options() -> None:

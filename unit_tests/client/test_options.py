@@ -136,6 +136,8 @@ def test_a_properties_files_options_without_effect_bring_a_warning(
 def test_a_keyword_argument_without_effect_is_a_fault(
     kind: type[Producer | Consumer | Admin], name: str
 ) -> None:
+    if name.endswith("serializer") and kind is (Consumer if "deser" in name else Producer):
+        return  # an argument of this client; see test_serializers and test_deserializers
     values: list[Any] = [str.encode, 3] if name == "retries" else [str.encode, 3, "utf-8"]
     for value in values:
         with pytest.raises(ConfigError, match=f"^option {name} has no effect: .*; leave it out$"):
