@@ -41,7 +41,7 @@ class BrokerChanges:
         """Read the registered brokers, and handle each change since the last read.
 
         A broker with a new registration counts as lost and started (KIP-380). A broker that only
-        changed its endpoints is the same broker. Raises ControllerMoved, or CoordError.
+        changed its endpoints counts as neither. Raises ControllerMoved, or CoordError.
         """
         services, notifier = self._services, self._services.notifier
         current = await read_brokers(services.coord, self._watch)

@@ -48,8 +48,8 @@ NEWER_IS_KNOWN: Final = frozenset(
 newer command. The refused command is not retried for this partition."""
 IS_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 CLOSE_LIMIT_S: Final = 1.0
-"""How long `close` waits for the task to end. The elections for a lost broker's partitions are
-delayed by this time."""
+"""How long (s) `close` waits for the task to end, at most. The elections for a lost broker's
+partitions begin after this wait."""
 _CLOSE_PARTS: Final = 20
 """`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop, in
 which the task could not run, then uses up only one part, however long it lasts."""
@@ -63,7 +63,8 @@ class Backoff:
     max_s: float = 1.0
 
     def pause_s(self, attempt: int) -> float:
-        """Return the pause after failed attempt number `attempt`, which counts from 0."""
+        """Return the pause (s) after the failure of attempt number `attempt`, which counts from
+        0."""
         return float(min(self.max_s, self.initial_s * 2 ** min(attempt, 20)))
 
 

@@ -132,8 +132,9 @@ class ClusterContext:
 
     def is_disturbed(self, partition: Partition) -> bool:
         """Whether a decision about the partition depends on its topic's policy. True if the
-        partition is not online, if a member of the ISR may not be elected or is `stale` (its broker
-        has ended or restarted), or if the partition has eligible replicas outside the ISR."""
+        partition is not online, if a member of the ISR must not be elected or is `stale` (its
+        broker has ended or restarted), or if the partition has eligible replicas outside the
+        ISR."""
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)

@@ -52,7 +52,7 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
     """Return the state with the preferred replica as the leader; None if the preferred replica
-    leads already or may not lead. `now` has the live brokers and the other inputs."""
+    leads already or must not lead. `now` has the live brokers and the other inputs."""
     state = partition.state
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:

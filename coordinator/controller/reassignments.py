@@ -52,7 +52,8 @@ class Reassignments:
         await remove_request(self._services, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Warn of the partitions whose replicas differ from the requested ones."""
+        """Log a warning that names the partitions whose replicas differ from the requested
+        replicas."""
         partitions = self._services.context.partitions
         refused = [
             f"{key}:[{shortened(','.join(map(str, replicas)))}]"

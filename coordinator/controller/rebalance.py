@@ -93,8 +93,8 @@ class Rebalance:
 
         def decide(partition: Partition) -> StateWrite | None:
             """Return the state with the preferred replica as the leader. Return None if the
-            preferred replica leads already or may not lead. Return None also if the leader has just
-            changed the ISR: a later check then holds the election."""
+            preferred replica leads already or must not lead. Return None also if the leader has
+            just changed the ISR: a later check then holds the election."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

@@ -37,7 +37,7 @@ from pybroker.ports import Coord, CoordOp, CreateOp, Rng, SetOp
 log = logging.getLogger(__name__)
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
-"""The maximum number of partitions that Kafka 3.9 creates for one request. An assignment of that
+"""The maximum number of partitions that Kafka 3.9 creates in one request. An assignment of that
 size fits into a node."""
 ATTEMPTS_MAX: Final = 3
 

@@ -44,9 +44,9 @@ class Write:
 
 
 WriteOutcome = list[OpResult] | CoordError
-"""The results of the operations, or the error for which none was applied. After ConnectionLoss it
-is unknown whether they were applied. NodeExists, BadVersion and NoNode may also mean that the first
-attempt was applied and its reply lost: the caller has to read the nodes."""
+"""The results of the operations, or the error because of which none was applied. After
+ConnectionLoss it is unknown whether they were applied. NodeExists, BadVersion and NoNode may also
+mean that the first attempt was applied and its reply lost: the caller has to read the nodes."""
 
 
 class FencedWriter:

@@ -59,7 +59,7 @@ from pybroker.ports import KeyValue
 log = logging.getLogger(__name__)
 
 LATE_S: Final = 2.0
-"""A timer that fires this much too late means that the broker's process was paused. The broker has
+"""If a timer fires this long (s) after its time, the broker's process was paused. The broker has
 not handled heartbeats during the pause either, so it must not expire its members."""
 
 

@@ -66,8 +66,8 @@ class Effects:
     rebalances: int = 0
     """The number of generations that got an assignment from their leader."""
     has_new_members: bool = False
-    """Whether a member is gone, or has another id or another assignment: the mirror in ZooKeeper
-    has to be written."""
+    """Whether a member is gone, or has another id or assignment. If so, the mirror in ZooKeeper has
+    to be written."""
 
     def answer(self, ticket: Ticket, answer: Joined | Synced) -> None:
         self.answers.append((ticket, answer))

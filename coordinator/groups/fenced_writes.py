@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 KNOWN_NODES_MAX: Final = 200_000
 ATTEMPTS_MAX: Final = 4
-"""The number of attempts for a change that ZooKeeper refuses; before each, its nodes are read
-again."""
+"""The maximum number of attempts for a change that ZooKeeper refuses. Before each attempt, the
+nodes of the change are read again."""
 RETRY_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 _OURS: Final = f"{paths.COMMITTED}/"
@@ -71,7 +71,7 @@ class _Deposed(PybrokerError):
 
 @dataclass(slots=True)
 class _Asked:
-    """A change, and the future with its error code that the caller awaits."""
+    """A change, and the future that its caller awaits. The future's result is the error code."""
 
     change: Change
     decided: asyncio.Future[ErrorCode]

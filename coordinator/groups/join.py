@@ -155,9 +155,9 @@ def _why(call: Join, event: str) -> str:
 
 
 def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Make the member wait for the new generation, with the values of this request. An earlier
-    request of the member that still waits gets the answer to join again: its connection is probably
-    closed."""
+    """Make the member wait for the new generation, with the values of this request. If an earlier
+    JoinGroup of the member still waits, its answer is REBALANCE_IN_PROGRESS; probably the
+    connection of that request is closed."""
     if member.join is not None:
         effects.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
     member.set_protocols(call.protocols)

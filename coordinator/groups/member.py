@@ -65,8 +65,8 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether a request of the member waits for its answer, so that its session does not time
-        out."""
+        """Whether a request of the member waits for its answer. While it waits, the member's
+        session does not time out."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:

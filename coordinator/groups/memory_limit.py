@@ -18,15 +18,16 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 256 << 20
-"""Enough for a hundred thousand ordinary members."""
+"""The default limit, which is enough for a hundred thousand ordinary members."""
 FULL_S: Final = 1.0
-"""How long the memory is not measured again after the limit was reached: measuring takes time for
-every member."""
+"""After the limit was reached, the memory is not measured again for this time (s), because
+measuring takes time for every member."""
 
 
 class MemoryLimit:
-    """A limit of `bytes_max` for the memory of `what`. `measure` returns the bytes in use. It is
-    called only when the bytes taken since its last call could exceed the limit."""
+    """A limit of `bytes_max` for the memory of all objects of one kind. `what` names the kind in
+    errors. `measure` returns the bytes in use. It is called only when the bytes taken since its
+    last call could exceed the limit."""
 
     def __init__(
         self,

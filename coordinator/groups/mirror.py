@@ -97,7 +97,8 @@ def wanted_nodes_of(group: GroupView) -> WantedNodes:
 
 
 class GroupMirror:
-    """The `Membership` of one shard. Owns one task while nodes have to be written, until `end`."""
+    """Mirrors the groups of one shard in ZooKeeper; implements `Membership`. Owns one task while
+    nodes have to be written, until `end`."""
 
     def __init__(
         self,

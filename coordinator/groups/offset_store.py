@@ -93,8 +93,8 @@ class OffsetStore(Protocol):
         the transaction is open, or it is committed and the store has not applied its offsets."""
 
     def undecided_bytes(self) -> int:
-        """Return about how many bytes of memory all groups' offsets of transactions take while they
-        are not in effect yet."""
+        """Return the approximate memory (bytes) of all offsets of transactions that are not in
+        effect yet, for all groups."""
 
     async def group_ids(self) -> Collection[str]:
         """Return the ids of the groups of this shard that have committed offsets in this store, or

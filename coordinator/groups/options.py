@@ -19,4 +19,5 @@ another. Each id may keep a group in memory, which takes about two kilobytes."""
 REASON_MAX: Final = 255
 """How many characters of a member's reason for joining are logged, as in Kafka's clients."""
 NAME_PREFIX_MAX: Final = 200
-"""How many characters of the client id or instance id begin a member id."""
+"""The maximum number of characters of the client id or instance id at the beginning of a member
+id."""

@@ -22,8 +22,8 @@ from pybroker.coordinator.zookeeper.paths import encode_name
 from pybroker.errors import BrokerError, CoordError, ErrorCode
 
 GROUP_ID_LENGTH_MAX: Final = 249
-"""The longest group id as the name of a ZooKeeper node, in characters. Characters that are
-percent-encoded count three times."""
+"""The maximum length of a group id, in characters of its ZooKeeper node's name. So a
+percent-encoded character counts three times."""
 
 
 class GroupShards(Protocol):

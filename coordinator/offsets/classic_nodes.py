@@ -18,8 +18,9 @@ from pybroker.ports import Coord
 
 
 class ClassicOffsets:
-    """Reads and writes classic offset nodes. `coord` should be a separate session, so that a long
-    wait does not delay other requests. Each read and each write takes at most `timeout_s`."""
+    """Reads and writes offsets below `/consumers`, as Kafka 0.8 does. `coord` should be a separate
+    session, so that a long wait does not delay other requests. Each read and each write takes at
+    most `timeout_s`."""
 
     def __init__(self, coord: Coord, *, timeout_s: float) -> None:
         self._coord = coord
@@ -48,8 +49,8 @@ class ClassicOffsets:
     async def write(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Write the group's offsets into the classic nodes. Return an error code for each
-        partition."""
+        """Write the group's offsets into their nodes below `/consumers`. Return an error code for
+        each partition."""
 
         async def write(key: TopicPartition) -> ErrorCode:
             try:

@@ -69,7 +69,7 @@ class PendingKeys:
         self.bytes_used += pending_bytes(key.group_id, key.topic_partition, committed)
 
     def discard(self, key: OffsetKey, producer_id: int, committed: CommittedOffset | None) -> None:
-        """Undo one `add` of the same arguments."""
+        """Undo one call of `add` with the same arguments."""
         of_group = self._by_group[key.group_id]
         counts = of_group[key.topic_partition]
         counts[producer_id] -= 1

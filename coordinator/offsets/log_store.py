@@ -119,9 +119,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the offset records of transactions whose offsets an earlier run of this shard has
-        written to ZooKeeper: the nodes may be newer than these records, or may have been
-        deleted."""
+        """Forget the offset records of transactions whose offsets were already written to
+        ZooKeeper, while it was the offset store: the nodes may be newer than these records, or may
+        have been deleted."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:

@@ -144,7 +144,7 @@ class TransactionWrites:
 
     async def _write_all(self, offsets: Offsets) -> Offsets:
         """Write the offsets until each is in ZooKeeper or refused, or the shard has ended. Return
-        the refused ones."""
+        the refused offsets."""
         rest = dict(offsets)
         refused: dict[OffsetKey, CommittedOffset | None] = {}
 

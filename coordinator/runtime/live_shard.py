@@ -43,9 +43,8 @@ C = TypeVar("C", bound=Coordinator)
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""How long a shard with a damaged log waits for another replica to become the leader, which takes
-seconds. After this time it is assumed that no other replica can lead, and the shard serves the
-undamaged records."""
+"""How long (s) a shard with a damaged log waits for another replica to become the leader, at most.
+Afterwards it assumes that no other replica can lead, and serves the undamaged records."""
 
 
 class Phase(enum.Enum):

@@ -62,8 +62,8 @@ class Replay:
     blocking: Blocking
     bytes_per_read: int
     may_leave_out: Callable[[], bool] = lambda: True
-    """Called if a batch is damaged. Returns whether the batch may be skipped, because no other
-    replica may have its records."""
+    """Called if a batch is damaged. Returns whether the batch can be skipped, because no other
+    replica can have its records."""
     offset: int = -1
     """The next offset to read; -1 before the first read."""
     records: int = 0

@@ -107,8 +107,8 @@ class ShardContext(Protocol):
 
     def is_committed(self, offset: int) -> bool:
         """Return whether all records below `offset` are committed. Call this in the same turn of
-        the event loop as `append`, or as the end of `committed`: these check that this broker still
-        leads the partition."""
+        the event loop in which `append` or `committed` returns, because these check that this
+        broker still leads the partition."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""

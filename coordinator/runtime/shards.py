@@ -86,7 +86,7 @@ class Shards(Generic[C]):
         """Partition -> the leader epoch since which this broker leads it."""
         self._shards: dict[int, LiveShard[C]] = {}
         self._pauses_s: dict[int, float] = {}
-        """The pause before a shard that resigned is started again."""
+        """Partition -> the pause (s) before its shard, which has resigned, is started again."""
         self._beginning: dict[int, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._runs = False

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 TOMBSTONES_BYTES_MAX: Final = 16_384
 """The maximum number of bytes of keys in one batch of tombstones, as in Kafka."""
 PER_TURN: Final = 100
-"""The number of time-outs after which the coordinator yields to the event loop."""
+"""The number of timed-out transactions after which the coordinator yields to the event loop."""
 COMPLETE_AGAIN_S: Final = 1.0
 """The pause (s) before the coordinator again tries to append that a transaction is complete."""
 BEGIN_WAIT_S: Final = 0.1

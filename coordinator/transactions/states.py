@@ -85,7 +85,7 @@ LEGAL_MOVES: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Map
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 IDLE: Final = LEGAL_MOVES[TransactionState.DEAD]
-"""The states without a transaction. Only in these a transactional id can expire."""
+"""The states without a transaction. A transactional id can expire only in these states."""
 STORED: Final[Mapping[int, TransactionState]] = MappingProxyType(
     {
         state.number: state

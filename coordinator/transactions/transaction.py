@@ -10,8 +10,8 @@ from pybroker.coordinator.transactions.states import LEGAL_MOVES, IllegalMove, T
 from pybroker.model import NO_TIMESTAMP, TopicPartition
 
 EPOCH_MAX: Final = 32_766
-"""The highest epoch that a producer gets. One more remains for the coordinator, so that it can
-always fence the producer, as in Kafka. After this epoch the producer gets a new producer id."""
+"""The highest epoch that a producer gets. One more epoch remains for the coordinator, so that it
+can always fence the producer, as in Kafka. After this epoch the producer gets a new producer id."""
 _NONE: Final[frozenset[TopicPartition]] = frozenset()
 
 
@@ -93,8 +93,8 @@ class Transaction:
         return self.moved_to(TransactionState.DEAD, self.updated_ms)
 
     def moved_to(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
-        """Return the same values, except for these changes, in another state, which begins at
-        `now_ms`. Raises IllegalMove."""
+        """Return this transaction in another `state`, which begins at `now_ms`, with these
+        `changes` of its values. Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
                 f"transactional_id={self.transactional_id} cannot go from {self.state.value} to"

@@ -31,8 +31,8 @@ class ReadAheadSocket:
         self.send = connection.send
 
     def pending(self) -> int:
-        """Return how many bytes can be read without a wait. kazoo calls this method, which sockets
-        with TLS have, before it waits for the socket."""
+        """Return how many bytes can be read without a wait. Sockets with TLS have such a method,
+        and kazoo calls it before it waits for the socket."""
         return len(self._kept) - self._position
 
     def recv(self, length: int) -> bytes:

@@ -29,8 +29,8 @@ class Side(Enum):
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a relay to which the isolated broker connects, because it
-        stands in front of a peer."""
+        """Return the directions to cut in a relay that stands in front of a peer, and to which the
+        isolated broker connects."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 

@@ -54,8 +54,7 @@ class _Connection:
     """The name of the peer; None until a fault of a single peer needs the name."""
 
     def close(self) -> None:
-        """Close both sides of the connection, after all data that the relay has written was
-        sent."""
+        """Close both sides of the connection, once all data that the relay has written is sent."""
         for writer in self.writers:
             writer.close()
 

@@ -137,8 +137,8 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
 
 def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
     """Return whether the answer may come from a replaced coordinator that did not know that its
-    ZooKeeper session had ended. It must have been replaced before the offset in `before` became
-    known."""
+    ZooKeeper session had ended. The coordinator must have been replaced before the offset in
+    `before` became known."""
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(

@@ -63,7 +63,7 @@ class Moves:
         self._accepted: dict[tuple[int, TopicPartition], _Accepted] = {}
         self._under_way: Counter[tuple[int, TopicPartition]] = Counter()
         self._crossed: set[tuple[int, TopicPartition]] = set()
-        """The replicas for which several requests are under way, so that their order is unknown."""
+        """The replicas for which several requests are under way, in an unknown order."""
         self._unsure: set[tuple[str, TopicPartition]] = set()
         """The broker processes that may carry out a request although its client received no answer,
         each with the replica that the request names."""

@@ -72,7 +72,7 @@ class ConditionFailed(Exception):
 
 
 class _ViolationFound(Exception):
-    """An invariant is violated, and the caller asked to end the run at this moment
+    """An invariant is violated, and the caller asked to end the run at the first violation
     (`stop_early`)."""
 
 

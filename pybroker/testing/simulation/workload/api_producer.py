@@ -18,8 +18,8 @@ from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS
 from pybroker.testing.simulation.workload.transaction_requests import Settled
 
 _END_ATTEMPTS = 4
-"""How often the client calls commit_transaction or abort_transaction, which `max_block_ms`
-limits."""
+"""The maximum number of calls of commit_transaction or abort_transaction for one transaction. Each
+call takes at most `max_block_ms`."""
 
 
 class ApiProducer:
@@ -80,10 +80,10 @@ class ApiProducer:
         self._producer.begin_transaction()
 
     async def add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        """Do nothing."""
+        """Do nothing: the producer adds partitions by itself."""
 
     async def add_offsets(self, group: str) -> None:
-        """Do nothing."""
+        """Do nothing: the producer adds groups by itself."""
 
     async def end(self, *, is_commit: bool) -> None:
         """Commit or abort the transaction. Raises ClientError; it is definite if the commit was

@@ -1,8 +1,8 @@
 """The clients of a workload's compacted topic: producers of keyed records and tombstones, and
 readers that read the topic again and again.
 
-Every few seconds the producers take new keys, so that the last values of the earlier keys must
-survive all later passes of the log cleaner.
+Every few seconds the producers take new keys. From then on, the last values of the earlier keys
+must survive each pass of the log cleaner.
 """
 
 from __future__ import annotations

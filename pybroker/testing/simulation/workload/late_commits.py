@@ -25,7 +25,7 @@ from pybroker.wire.messages.offsets import OffsetCommitResponse
 _TWICE: Final = 0.1
 """The share of commits that are sent twice."""
 _LATE: Final = 0.3
-"""The share of generations of which a commit is sent late."""
+"""The share of generations from which a commit is sent late."""
 _DELAY_MEAN_S: Final = 0.2
 _REQUEST_S: Final = 2.0
 

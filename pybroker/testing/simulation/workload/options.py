@@ -37,7 +37,7 @@ GROUP_OPTIONS: Final[Mapping[str, Any]] = {
 
 
 OUTPUT_TOPIC: Final = "transformed-0"
-"""The topic into which loops write. It exists if the workload has any."""
+"""The topic into which loops write. It exists if the workload has loops."""
 
 
 KEYED_TOPIC: Final = "keyed-0"
@@ -90,7 +90,7 @@ class WorkloadOptions:
     linger_ms: int = 5
     batch_bytes: int = 16_384
     codecs: tuple[CompressionType, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
-    """The compression codecs, of which a producer draws one at each start."""
+    """The compression codecs from which a producer draws one at each start."""
     padding_bytes_max: int = 200
     """The maximum size in bytes of the padding in a record's key."""
     unanswered_max: int = 100

@@ -47,8 +47,8 @@ from pybroker.wire.schema import Message
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 Settled = Callable[[int, int | BaseException], None]
-"""It is called once for each value of a call of `produce`, with the value's place among them, and
-with its offset or error. The offset is negative if the response has none."""
+"""A function that is called once for each value of a call of `produce`, with the value's place
+among the values, and with its offset or error. The offset is negative if the response has none."""
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

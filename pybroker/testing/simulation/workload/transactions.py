@@ -261,7 +261,7 @@ class _TransactionalClient(Client):
         count: int,
         sources: Sequence[tuple[TopicPartition, int]] = (),
     ) -> tuple[list[str], Settled]:
-        """Record the begin of `count` sends. Return their values, and the function that records
+        """Record the start of `count` sends. Return their values, and the function that records
         their outcomes."""
         sends = []
         for number in range(count):
