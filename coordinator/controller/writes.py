@@ -90,5 +90,8 @@ class FencedWriter:
             return (await self._coord.multi([self._check, *ops]))[1:]
         except MultiFailed as error:
             if error.index == 0:
-                raise ControllerMoved(f"the controller epoch has changed: {error.cause}") from error
+                raise ControllerMoved(
+                    "another broker has become the controller: the node /controller_epoch has"
+                    f" changed ({error.cause!r})"
+                ) from error
             raise MultiFailed(error.index - 1, error.cause) from error

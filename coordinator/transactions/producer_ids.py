@@ -77,7 +77,7 @@ class ProducerIds:
                 self._reserve = None
             raise BrokerError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"no block of producer ids can be taken from ZooKeeper: {error}",
+                f"ZooKeeper gives this broker no block of producer ids; retry ({error!r})",
             ) from error
         if self._reserve is task:
             self._reserve = None
