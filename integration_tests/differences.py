@@ -74,7 +74,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "order of topics": Difference(
         "configs",
         "Topics are sorted by name. Apache's tool prints them in the order of a hash table.",
-        "The same cluster prints the same lines.",
+        "Each run prints the lines in the same order.",
         sorted,
         sorted,
     ),
@@ -119,7 +119,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "order of descriptions": Difference(
         "topics",
         "--describe sorts topics by name. Apache's tool shows them in the order of a hash table.",
-        "The same cluster prints the same lines.",
+        "Each run prints the lines in the same order.",
         sorted,
         sorted,
     ),
@@ -139,7 +139,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "consumer-groups",
         "Groups, topics and partitions are sorted by name. Apache's tool prints them in"
         " the order of a hash table.",
-        "The same cluster prints the same lines.",
+        "Each run prints the lines in the same order.",
         sorted,
         sorted,
     ),
@@ -184,7 +184,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "consumer-groups",
         "LAG is 0 if a group has committed an offset beyond the log end. Apache's tool prints a"
         " negative number.",
-        "There is nothing left to read. The columns with the two offsets show the difference.",
+        "The group has read everything. The columns with the two offsets show the difference.",
         with_lag_from_zero,
     ),
     "lag in detail": Difference(
@@ -219,7 +219,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "leader-election and preferred-replica-election",
         "The partitions in a line are sorted. Apache's tool prints them in the order of a hash"
         " table, after the name of the Java class (Set or HashSet).",
-        "The same cluster prints the same lines.",
+        "Each run prints the lines in the same order.",
         lambda lines: with_sorted_partitions(replaced("HashSet", "Set")(lines)),
         with_sorted_partitions,
     ),
@@ -272,7 +272,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "transactions",
         "Transactional ids, producer ids and partitions are sorted. Apache's tool prints them in"
         " the order of a hash table.",
-        "The same cluster prints the same lines.",
+        "Each run prints the lines in the same order.",
         sorted,
         sorted,
     ),
@@ -314,7 +314,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "--transaction-log-decoder sorts the partitions of a transaction. Apache's tool prints"
         " them in the order of a hash table. For a record that it cannot decode, pybroker's tool"
         " prints an error line and goes on. Apache's tool ends there.",
-        "The same file prints the same lines, and the records after a damaged one are shown.",
+        "Each run prints the same lines, and the records after a damaged one are shown.",
         with_sorted_transaction_partitions,
         with_sorted_transaction_partitions,
     ),
@@ -352,7 +352,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "log-dirs",
         "Directories have the order of log.dirs. Partitions are sorted by name. Apache's tool"
         " prints both in the order of a hash table.",
-        "The same cluster prints the same lines.",
+        "Each run prints the lines in the same order.",
     ),
     "failed records": Difference(
         "producer-perf-test",
