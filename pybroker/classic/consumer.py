@@ -307,7 +307,7 @@ class ClassicConsumer:
 
     def _make_stream(self, name: str) -> Stream:
         if self._validity is None:
-            raise Closed("the consumer was not started")
+            raise Closed("the consumer was not started: call start, or use async with")
         return Stream(
             name,
             clock=self._clock,
@@ -326,7 +326,7 @@ class ClassicConsumer:
     def _coord(self) -> Coord:
         coord = self._given_coord or self._own_coord
         if coord is None or self._validity is None:
-            raise Closed("the consumer was not started")
+            raise Closed("the consumer was not started: call start, or use async with")
         return coord
 
     # ---- inside: committing

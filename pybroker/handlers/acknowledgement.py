@@ -69,8 +69,8 @@ def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
         ):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker has lost the leadership of {key}, or was elected anew, "
-                "since it appended the batch",
+                f"this broker has lost the leadership of {key} since it appended the batch, "
+                "even if it has been elected again",
             )
         if item.acks == 1:
             return partition.log.durable_end >= item.end_offset

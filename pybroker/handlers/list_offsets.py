@@ -201,7 +201,7 @@ async def _search(
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"this broker's replica of {key} was closed, or lost the leadership, "
-                "while the leader searched the log for the timestamp",
+                "while this broker searched the log for the timestamp",
             ) from None
         raise
     if found is None:  # another leader may have a record that this log lacks

@@ -113,7 +113,7 @@ def require_lease(services: Services) -> None:
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            "this broker may not commit offsets now, because ZooKeeper does not answer it",
+            "this broker cannot commit offsets now, because ZooKeeper does not answer it",
         )
 
 

@@ -152,7 +152,7 @@ def _take(
     if key.topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT_ID:
         raise BrokerError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"clients may not write to the internal topic {key.topic}",
+            f"clients must not write to the internal topic {key.topic}",
         )
     partition = _leader(services, key, acks)
     data = memoryview(records) if records is not None else memoryview(b"")

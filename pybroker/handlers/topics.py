@@ -83,7 +83,7 @@ async def _create(
     for config in topic.configs:
         if config.value is None:
             raise BrokerError(
-                ErrorCode.INVALID_CONFIG, f"the value of {config.name} may not be null"
+                ErrorCode.INVALID_CONFIG, f"the value of {config.name} must not be null"
             )
         configs[config.name] = config.value
     created = await services.topics.create(

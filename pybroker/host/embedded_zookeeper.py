@@ -190,7 +190,8 @@ class EmbeddedZooKeeper:
             ) from None
         except OSError as error:
             raise StartupError(
-                f"the ZooKeeper directory {self._directory} cannot be used: {error.strerror}"
+                f"the ZooKeeper directory {self._directory} cannot be used: {error.strerror};"
+                " give another directory with --data"
             ) from error
 
     def _record(self) -> dict[str, int]:
