@@ -18,8 +18,8 @@ from typing import Final
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's error codes (protocol guide, "Error Codes"). If `retriable` is True, a client may
-    retry the request, since it may succeed later."""
+    """Kafka's error codes (protocol guide, "Error Codes"). If `retriable` is True, the request may
+    succeed later, so clients retry it."""
 
     retriable: bool
     text: str

@@ -467,7 +467,7 @@ class PartitionLog(Protocol):
     @property
     def has_other_copies(self) -> bool:
         """Whether the partition has replicas on other brokers. Even a replica that is not in sync
-        may have records that this replica lacks, and may become the leader later. Never raises."""
+        can become the leader later, and can have records that this replica lacks. Never raises."""
 
     def suspect(self, offset: int) -> None:
         """Report that the bytes read at `offset` are not those that were written. The log is then

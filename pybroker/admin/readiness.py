@@ -1,10 +1,15 @@
 """The readiness of the broker: its conditions, and the reasons why a condition fails.
 
-A broker is ready if all these conditions hold: it is started and not stopping, its ZooKeeper
-session is alive, it is registered in ZooKeeper, it knows the controller, every log directory has
-free space, each replica that is assigned to it is open, undamaged and in sync, and no transaction
-has held back the last stable offset of a partition that it leads for longer than
-transaction.max.timeout.ms. This module changes no state.
+A broker is ready if all these conditions hold:
+
+- It is started and not stopping.
+- Its ZooKeeper session is alive, and it is registered in ZooKeeper.
+- It knows the controller.
+- Every log directory has free space.
+- Each replica that is assigned to it is open, undamaged and in sync.
+- No partition that it leads has a hanging transaction.
+
+This module changes no state.
 """
 
 from __future__ import annotations
@@ -105,8 +110,8 @@ def _named(faulty: Sequence[str]) -> str:
 
 
 async def _transaction_faults(rooms: Rooms) -> str:
-    """Return the reason that names the partitions with a hanging transaction: one that has held
-    back the last stable offset for longer than transaction.max.timeout.ms, after which its
+    """Return the reason that names the partitions with a hanging transaction. Such a transaction
+    has held back the last stable offset for longer than transaction.max.timeout.ms, so its
     coordinator should have aborted it. read_committed consumers wait until an operator aborts
     it."""
     limit_ms = rooms.layers().current.transaction_max_timeout_ms

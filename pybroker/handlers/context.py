@@ -68,8 +68,8 @@ class ZooKeeperLease(Protocol):
         ZooKeeper session."""
 
     def check(self) -> None:
-        """Determine again which requests the broker may answer, if the lease may have expired since
-        the last time."""
+        """Determine again which requests the broker may answer. Do nothing if the lease cannot have
+        expired since the last time."""
 
 
 class TopicAdmin(Protocol):

@@ -94,9 +94,9 @@ class Reading:
 
 def advance(services: Services, reading: Reading) -> bool:
     """Read further partitions from the page cache, starting at `reading.position`. Return True at
-    the end of the pass. Return False before the end: if `reading.cached_only` is then False, a
-    thread has to read the next partition; if it is True, the caller has to yield to the event loop
-    and call again."""
+    the end of the pass, False before the end. After False, the caller looks at
+    `reading.cached_only`. If it is False, a thread has to read the next partition. If it is True,
+    the caller has to yield to the event loop and call again."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session

@@ -11,9 +11,9 @@ other change for the client. It becomes pending at its next change, or when a re
 request reads only the pending partitions, so its work is proportional to the number of partitions
 that have changed.
 
-If the cache is full, a new session evicts another one, as in Kafka: a session that was not used for
-two minutes, or a session that is two minutes old and has fewer partitions than the new one. A
-follower's new session may evict any session of a consumer.
+If the cache is full, a new session evicts another one, as in Kafka. It evicts a session that was
+not used for two minutes. Otherwise it evicts a session that is at least two minutes old and has
+fewer partitions than the new one. A follower's new session may evict any session of a consumer.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class CreationRate:
         self._room -= 1
 
     def delay_s(self) -> float:
-        """Return how long (s) the next connection has to wait before it may be accepted; 0 means
-        that it may be accepted now."""
+        """Return how long (s) the next connection has to wait before it is accepted; 0 means not at
+        all."""
         if self._per_second == _RATE_UNLIMITED:
             return 0.0
         now = self._clock.monotonic()
