@@ -1,6 +1,7 @@
 """Packages from the npm registry, installed once by `npm` into a cache outside the repository.
 
-This module alone obtains kafkajs (a client) and vega-datasets (real data).
+This module alone obtains kafkajs (a client), vega-datasets (real data) and pyright (a type
+checker).
 
 `python -m integration_tests.npm` fills the cache and prints where it is.
 """
@@ -21,6 +22,7 @@ from unit_tests.patience import WORK_S
 
 KAFKAJS: Final = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0")
 DATASETS: Final = ("vega-datasets@3.2.1",)
+PYRIGHT: Final = ("pyright@1.1.414",)
 
 
 class NpmUnavailable(Exception):
@@ -96,7 +98,7 @@ def _install(packages: Sequence[str], folder: Path) -> None:
 def main() -> int:
     """Fill the cache. Exit with code 1 and the reason if that is not possible."""
     try:
-        for packages in (KAFKAJS, DATASETS):
+        for packages in (KAFKAJS, DATASETS, PYRIGHT):
             print(f"npm: {' '.join(packages)} in {node_modules(packages)}")
     except NpmUnavailable as error:
         print(f"npm: {error}", file=sys.stderr)

@@ -130,6 +130,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "test_own_transactions",
         "test_streams",
         "test_connect",
+        "test_types",
     ),
     "conformance": ("conformance", "test_sessions_beside_apache", "test_fetch_session_clients"),
     "docker": ("test_docker",),
