@@ -36,10 +36,11 @@ def assign_replicas(
     """
     if not 1 <= replication_factor <= len(brokers):
         raise ValueError(
-            f"replication factor {replication_factor}, expected 1 to {len(brokers)} (live brokers)"
+            f"the replication factor is {replication_factor}, expected 1 to {len(brokers)}, the"
+            " number of live brokers"
         )
     if partitions < 1:
-        raise ValueError(f"{partitions} partitions, expected at least 1")
+        raise ValueError(f"the number of partitions is {partitions}, expected at least 1")
     racks = {broker.id: broker.rack for broker in brokers if broker.rack is not None}
     rack_aware = len(racks) == len(brokers)
     ids = alternate_racks(racks) if rack_aware else sorted(broker.id for broker in brokers)

@@ -54,10 +54,12 @@ async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
     try:
         data, state_stat = await coord.get(state_path)
     except NoNode as error:
-        raise Superseded(f"the state node of {key} does not exist any more") from error
+        raise Superseded(
+            f"the topic of {key} was deleted: the partition has no state node any more"
+        ) from error
     state = decode_state(state_path, data)
     if state.leader != owner.broker_id:
-        raise Superseded(f"broker {state.leader} leads {key} in epoch {state.leader_epoch}")
+        raise Superseded(f"broker {state.leader} leads {key} in leader epoch {state.leader_epoch}")
     if state.leader_epoch != owner.leader_epoch:
         raise BrokerError(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

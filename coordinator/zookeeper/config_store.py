@@ -76,7 +76,7 @@ async def change_config(
             return True
     raise CoordError(
         f"the node {path} could not be written in {ATTEMPTS_MAX} attempts, because other clients"
-        " kept changing it"
+        " kept changing it; try again"
     )
 
 

@@ -144,7 +144,8 @@ class LossReceipts:
             stored = decode_state(path, (await self._coord.get(path))[0])
         if stored.leader_epoch < leader_epoch:
             raise ConnectionLoss(
-                f"{path} has leader epoch {stored.leader_epoch}, expected {leader_epoch} or later"
+                f"the ZooKeeper server lags behind: {path} has leader epoch"
+                f" {stored.leader_epoch}, expected {leader_epoch} or later"
             )
 
 

@@ -126,7 +126,8 @@ class MultiBatcher:
         return writes
 
     async def _send(self, writes: Sequence[_Write]) -> None:
-        _fail([each for each in writes if not each.is_wanted()], ConnectionLoss("not sent"))
+        unwanted = ConnectionLoss("the write was not sent: its caller withdrew it (`is_wanted`)")
+        _fail([each for each in writes if not each.is_wanted()], unwanted)
         writes = [each for each in writes if not each.done.done()]
         if not writes:
             return

@@ -341,7 +341,7 @@ def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | N
     """Return (endpoints, rack). Decodes versions 1 to 5. Version 1 has only one PLAINTEXT endpoint;
     before version 4 a listener has the name of its security protocol."""
     if len(data) > _BROKER_BYTES_MAX:
-        raise malformed(path, f"at most {_BROKER_BYTES_MAX} bytes", data)
+        raise malformed(path, f"at most {_BROKER_BYTES_MAX} bytes", len(data))
     fields = load_object(path, data)
     rack = fields.text("rack", default="") or None
     if fields.integer("version") < 2:

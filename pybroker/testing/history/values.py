@@ -39,7 +39,9 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
         raise ValueError(f"the value is {value!r}, expected name:incarnation:counter:checksum")
     if given != f"{_checksum(head, partition):08x}":
-        raise ValueError("wrong checksum: the value is damaged, or belongs to another partition")
+        raise ValueError(
+            f"{value} has a wrong checksum: it is damaged, or was sent to another partition"
+        )
     return Identity(words[0], int(words[1]), int(words[2]))
 
 

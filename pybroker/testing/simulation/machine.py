@@ -75,7 +75,7 @@ class Machine:
         """Start a process that runs `main` with its event loop, and return the loop. Raises
         RuntimeError if another process runs."""
         if self.loop is not None:
-            raise RuntimeError(f"a process runs on {self.name} already")
+            raise RuntimeError(f"a process runs on {self.name} already; end it first")
         name = f"{self.name}.{self.pid()}"
         self.environment.note(f"start {name}")
         loop = _MAKE(self.environment, name, sockets=sockets, clock_offset=self.clock.offset_s)
