@@ -28,6 +28,8 @@ KEY_BYTES: Final = 10
 VALUE_BYTES: Final = 90
 BATCH_BYTES: Final = 16_384
 PATIENCE_MS: Final = 30_000
+TIMES: Final = 5
+"""The factor of the number of records beside the rows of producers."""
 TEXT: Final = b'{"kind": "order", "state": "paid", "customer": '
 GETMANY, ASYNC_FOR, ARROW = "getmany", "async for", "poll_arrow"
 AIO_MANY, AIO_FOR, CONSUME = "aiokafka getmany", "aiokafka async for", "confluent consume(500)"
@@ -233,4 +235,5 @@ def rows() -> Iterator[Row]:
                     Goal(ARROW, CONSUME, 5.0),
                 ),
                 fill(codec),
+                times=TIMES,
             )

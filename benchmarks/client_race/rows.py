@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import uvloop
@@ -51,16 +51,18 @@ class Goal:
 @dataclass(frozen=True)
 class Row:
     """A comparison of several ways. `prepare`, if given, runs once before the first measurement of
-    the row."""
+    the row. A measurement has `times` as many records as the option `--records` says."""
 
     name: str
     ways: Sequence[Way]
     goals: Sequence[Goal]
     prepare: Callable[[Setting], Awaitable[None]] | None = None
+    times: int = 1
 
 
 def run_row(row: Row, setting: Setting, options: argparse.Namespace) -> None:
     """Measure all ways of the row in every round, and print the result."""
+    setting = replace(setting, records=setting.records * row.times)
     rates: dict[str, list[float]] = {way.name: [] for way in row.ways}
     with asyncio.Runner(loop_factory=LOOPS[options.loop]) as runner:
         if row.prepare is not None:
