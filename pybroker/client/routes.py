@@ -87,11 +87,15 @@ class Route:
         return sticky
 
     def _next(self) -> int:
-        current = -1 if self.sticky is None else self._number(self.sticky)
-        others = [partition for partition in self._available if partition != current]
-        if not others:
-            return self._available[0]
-        return others[self._rng.randrange(len(others))]
+        """Return a random partition with a leader, but not the current one if there are others."""
+        numbers = self._available
+        if self.sticky is None:
+            return numbers[self._rng.randrange(len(numbers))]
+        if len(numbers) == 1:
+            return numbers[0]
+        # The last number stands for the current one, so that no list of the others is needed.
+        number = numbers[self._rng.randrange(len(numbers) - 1)]
+        return numbers[-1] if number == self._number(self.sticky) else number
 
     @staticmethod
     def _number(queue: PartitionQueue) -> int:
