@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any, Literal
 
+import confluent_kafka
 import pyarrow
 import pytest
 
@@ -153,6 +155,30 @@ async def test_each_way_to_send_and_to_read_agrees(
             while sum(map(len, found.values())) < len(values):
                 await take(consumer, found)
         assert found == expected, take.__name__
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_another_client_reads_large_batches(
+    broker: Broker, topic: str, codec: CompressionType
+) -> None:
+    """Large batches are compressed in steps, so that the frames have several parts."""
+    await make_topic(broker.bootstrap, topic)
+    values = [b"%d " % number * 2_000 for number in range(400)]
+    async with Producer(broker.bootstrap, compression_type=codec, batch_size=900_000) as producer:
+        await (await producer.send_many(topic, values))
+    assert await asyncio.to_thread(confluent_values, broker.bootstrap, topic, 400) == values
+
+
+def confluent_values(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    options = {"bootstrap.servers": bootstrap, "group.id": "large", "check.crcs": True}
+    with closing(confluent_kafka.Consumer(options)) as consumer:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        found: list[bytes | None] = []
+        while len(found) < count:
+            for message in consumer.consume(count, PATIENCE_S):
+                assert message.error() is None
+                found.append(message.value())
+        return found
 
 
 async def test_topics_are_created_described_and_deleted(broker: Broker, topic: str) -> None:

@@ -3,13 +3,13 @@ I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from pybroker.client.accumulator import ProducerBatch
 from pybroker.client.options import ProducerOptions
 from pybroker.records.batch import TRANSACTIONAL_FLAG
 from pybroker.records.builder import pack_batch
-from pybroker.records.compression import Codec, compress
+from pybroker.records.compression import Codec, compress_steps
 from pybroker.records.record import Record, decode_records
 from pybroker.wire.messages.produce import (
     PartitionProduceData,
@@ -18,13 +18,20 @@ from pybroker.wire.messages.produce import (
 )
 
 
+def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
+    """Compress the records of a batch that accepts no more records, in steps that take a few
+    milliseconds each. After each step yield the number of bytes that it has read. At the end
+    `payload` is set."""
+    payload = yield from compress_steps(codec, batch.records.encoded())
+    if batch.outcome is None:
+        batch.payload = payload
+        batch.records.release()
+
+
 def encode(batch: ProducerBatch, codec: Codec, transactional: bool) -> bytes:
-    """Return the batch as bytes, with its sequence numbers if it has any. The first call compresses
-    the records."""
+    """Return the compressed batch as bytes, with its sequence numbers if it has any."""
     records = batch.records
-    if batch.payload is None:
-        batch.payload = compress(codec, records.encoded())
-        records.release()
+    assert batch.payload is not None
     return pack_batch(
         batch.payload,
         records.count,

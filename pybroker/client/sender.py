@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from pybroker.background import TaskOwner
 from pybroker.client.accumulator import (
@@ -32,7 +33,7 @@ from pybroker.client.errors import (
 from pybroker.client.identity import ProducerIdentity
 from pybroker.client.metadata import error_code
 from pybroker.client.options import ProducerOptions
-from pybroker.client.produce_requests import decode, encode, produce_request
+from pybroker.client.produce_requests import compress_batch, decode, encode, produce_request
 from pybroker.client.sequences import SequenceState
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.errors import ErrorCode
@@ -48,6 +49,9 @@ from pybroker.wire.messages.produce import (
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.1
+COMPRESSED_AT_ONCE: Final = 128 * 1024
+"""The maximum number of bytes that are compressed in one turn of the event loop. The slowest codec
+takes some 5 ms for them."""
 NOT_ANSWERED = PartitionProduceResponse(
     error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
     error_message="the broker's response has no result for the partition",
@@ -131,6 +135,7 @@ class Sender:
     async def _run(self) -> None:
         while self._broken is None:
             self._wake.clear()
+            await self._compress(self._cluster.clock.monotonic())
             now = self._cluster.clock.monotonic()
             if now >= self._next_expiry:
                 self._next_expiry = now + LOOK_AGAIN_S
@@ -207,7 +212,24 @@ class Sender:
 
     # Sending
 
-    def _send_ready(self, now: float) -> None:
+    async def _compress(self, now: float) -> None:
+        """Compress the batches that can be sent. Let other tasks run after COMPRESSED_AT_ONCE
+        bytes."""
+        used = 0
+        sendable = [queue.waiting[0] for _, _, queues in self._sendable(now) for queue in queues]
+        for batch in sendable:
+            if batch.payload is not None or batch.settled:
+                continue
+            batch.closed = True
+            for size in compress_batch(batch, self._codec):
+                used += size
+                if used >= COMPRESSED_AT_ONCE:
+                    await asyncio.sleep(0)
+                    used = 0
+
+    def _sendable(self, now: float) -> Iterator[tuple[int, Connection, list[PartitionQueue]]]:
+        """Yield each leader that can get a request now, its connection, and the queues whose oldest
+        batch can be sent."""
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in list(self._accumulator.ready(now)):
             if self._transactions and not self._transactions.may_send(queue.topic_partition):
@@ -223,7 +245,15 @@ class Sender:
                 continue
             connection = self._cluster.connected(node)
             if connection is not None:
-                self._send(node, connection, queues)
+                yield node, connection, queues
+
+    def _send_ready(self, now: float) -> None:
+        for node, connection, queues in self._sendable(now):
+            compressed = [queue for queue in queues if queue.waiting[0].payload is not None]
+            if len(compressed) < len(queues):
+                self._wake.set()  # other batches became ready while these were compressed
+            if compressed:
+                self._send(node, connection, compressed)
 
     def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
         """Send one request to the leader `node`, with the oldest batch of each queue, up to

@@ -18,9 +18,11 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from mmap import mmap
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import lz4.frame  # type: ignore[import-untyped]
 import snappy  # type: ignore[import-untyped]
@@ -42,8 +44,12 @@ _SNAPPY_RATIO_MAX: Final = 22
 bytes to at most 64."""
 _STEP_BYTES_MAX: Final = 1024 * 1024
 """The maximum size of the result of one step."""
+_COMPRESS_STEP_BYTES: Final = 64 * 1024
+"""The maximum number of bytes that one step compresses: a multiple of the size of snappy's
+blocks."""
 _GZIP_STEP_BYTES: Final = 64 * 1024
 _LZ4_STEP_BYTES_MIN: Final = 64 * 1024
+_LZ4_INPUT_BYTES: Final = 256 * 1024
 _ZSTD_BLOCK_HEADER_BYTES: Final = 3
 _ZSTD_STEP_BLOCKS: Final = 8
 _ZSTD_RLE: Final = 1
@@ -73,6 +79,27 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     return _COMPRESSORS[codec](data, _LEVELS.get(codec, 0) if level is None else level)
 
 
+def compress_steps(codec: Codec, data: Buffer) -> Generator[int, None, bytes]:
+    """Compress as `compress` does with the default level, in steps that take a few milliseconds
+    each. After each step yield the number of bytes that it has read. Without a codec there are no
+    steps."""
+    if codec == Codec.NONE:
+        return bytes(data)
+    if len(data) <= _COMPRESS_STEP_BYTES:
+        compressed = compress(codec, data)
+        yield len(data)
+        return compressed
+    view = memoryview(data)
+    compressor = _STEP_COMPRESSORS[codec](len(data))
+    pieces: list[bytes] = []
+    for start in range(0, len(view), _COMPRESS_STEP_BYTES):
+        step = view[start : start + _COMPRESS_STEP_BYTES]
+        pieces.append(compressor.compress(step))
+        yield len(step)
+    pieces.append(compressor.flush())
+    return b"".join(pieces)
+
+
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     """Return the decompressed `data`, at most `limit_bytes` bytes. `codec` is the number of a
     `Codec`.
@@ -93,22 +120,23 @@ def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[in
     steps yield the number of bytes of the last one. Raises the errors of `decompress`."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
-    found: Buffer | None = None
-    size = 0
+    pieces: deque[bytes] = deque()
     for _ in _DECOMPRESSORS[known](memoryview(data), output):
-        if isinstance(found, bytearray):
-            yield size
-        elif found is not None:
-            found = bytearray(found)  # grows without moving
-            yield size
-        piece = output.joined()
+        if pieces:
+            yield len(pieces[-1])
+        pieces.append(output.joined())
         output.clear()
-        size = len(piece)
-        if isinstance(found, bytearray):
-            found += piece
-        else:
-            found = piece
-    return b"" if found is None else found
+    size = limit_bytes - output.room
+    if size <= _STEP_BYTES_MAX:
+        return b"".join(pieces)
+    # One call that joins all pieces takes long if they are many MB. The system clears the pages of
+    # a mapping when they are used, so that creating it takes no time.
+    found = mmap(-1, size)
+    while pieces:
+        piece = pieces.popleft()
+        found.write(piece)
+        yield len(piece)
+    return memoryview(found)
 
 
 def _known(codec: int) -> Codec:
@@ -201,8 +229,12 @@ def _compress_gzip(data: Buffer, level: int) -> bytes:
 
 
 def _compress_snappy(data: Buffer, level: int) -> bytes:
+    return _XERIAL_HEADER + _xerial_blocks(data)
+
+
+def _xerial_blocks(data: Buffer) -> bytes:
     view = memoryview(data)
-    pieces = [_XERIAL_HEADER]
+    pieces: list[bytes] = []
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES_MAX):
         block: bytes = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES_MAX])
         pieces += (_INT32.pack(len(block)), block)
@@ -267,24 +299,25 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def _unlz4(data: memoryview, output: _Output) -> Iterator[None]:
-    rest: Buffer = data
     step = max(_LZ4_STEP_BYTES_MIN, min(_STEP_BYTES_MAX, 4 * len(data)))
+    position = 0
     index = 0
-    while index == 0 or rest:
+    while index == 0 or position < len(data):
         output.frame(index)
         frame = lz4.frame.LZ4FrameDecompressor()
-        try:
-            output.add(frame.decompress(rest, min(step, output.room + 1)))
-            while not frame.eof:
-                yield
-                piece = frame.decompress(b"", min(step, output.room + 1))
-                if not piece and not frame.eof:
-                    raise output.damaged(f"frame {index} is cut off")
-                output.add(piece)
-        except RuntimeError as error:
-            raise output.damaged(str(error)) from error
-        yield
-        rest = frame.unused_data or b""
+        while not frame.eof:
+            # The library copies the input that it does not use yet.
+            rest = data[position : position + _LZ4_INPUT_BYTES] if frame.needs_input else b""
+            position += len(rest)
+            try:
+                piece = frame.decompress(rest, min(step, output.room + 1))
+            except RuntimeError as error:
+                raise output.damaged(str(error)) from error
+            if not rest and not piece and not frame.eof:
+                raise output.damaged(f"frame {index} is cut off")
+            output.add(piece)
+            yield
+        position -= len(frame.unused_data or b"")
         index += 1
 
 
@@ -347,6 +380,48 @@ _COMPRESSORS: Final[Mapping[Codec, Callable[[Buffer, int], bytes]]] = MappingPro
         Codec.ZSTD: _compress_zstd,
     }
 )
+
+
+class _StepCompressor(Protocol):
+    def compress(self, data: Buffer, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+class _SnappySteps:
+    def __init__(self) -> None:
+        self._head = _XERIAL_HEADER
+
+    def compress(self, data: Buffer, /) -> bytes:
+        head, self._head = self._head, b""
+        return head + _xerial_blocks(data)
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class _Lz4Steps:
+    def __init__(self) -> None:
+        self._frame = lz4.frame.LZ4FrameCompressor(block_linked=False)
+        self._head: bytes = self._frame.begin()
+
+    def compress(self, data: Buffer, /) -> bytes:
+        head, self._head = self._head, b""
+        return head + bytes(self._frame.compress(data))
+
+    def flush(self) -> bytes:
+        return bytes(self._frame.flush())
+
+
+_STEP_COMPRESSORS: Final[Mapping[Codec, Callable[[int], _StepCompressor]]] = MappingProxyType(
+    {
+        Codec.GZIP: lambda _: zlib.compressobj(_LEVELS[Codec.GZIP], wbits=_GZIP_WBITS),
+        Codec.SNAPPY: lambda _: _SnappySteps(),
+        Codec.LZ4: lambda _: _Lz4Steps(),
+        Codec.ZSTD: lambda size: zstandard.ZstdCompressor(_LEVELS[Codec.ZSTD]).compressobj(size),
+    }
+)
+"""Codec -> a function of the size of the data."""
 _DECOMPRESSORS: Final[Mapping[Codec, Callable[[memoryview, _Output], Iterator[None]]]] = (
     MappingProxyType(
         {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
+from collections.abc import Generator
 from typing import Any
 
 import pyarrow
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pybroker.client import Consumer, Producer, RecordMetadata, TopicInfo
+from pybroker.client import Consumer, Producer, RecordMetadata, TopicInfo, sender
+from pybroker.client.accumulator import ProducerBatch
 from pybroker.client.errors import (
     BufferExhausted,
     Closed,
@@ -20,9 +23,11 @@ from pybroker.client.errors import (
     TopicUnavailable,
     WouldBlock,
 )
+from pybroker.client.produce_requests import compress_batch
 from pybroker.client.routes import partition_of_key
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
+from pybroker.records.compression import Codec
 from pybroker.records.record import decode_records
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import BEHAVE, NEVER_ANSWER, FakeBroker, refuse
@@ -270,6 +275,42 @@ async def test_no_record_of_many_is_accepted_by_a_closed_producer() -> None:
             assert await (await target.send_many("t", [])) == []
         with pytest.raises(Closed):
             await target.send_many("t", [b""])
+
+
+@pytest.mark.parametrize("count", [1, 40])
+async def test_other_tasks_run_while_large_batches_are_compressed(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+    compressed: Counter[int] = Counter()
+
+    def counted(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
+        for size in compress_batch(batch, codec):
+            compressed[turns] += size
+            yield size
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(sender, "compress_batch", counted)
+    options: dict[str, Any] = {"batch_size": 2**21, "max_request_size": 2**22, "linger_ms": 20}
+    async with (
+        FakeBroker({"t": count}) as broker,
+        producer(broker, compression_type="gzip", **options) as target,
+    ):
+        await target.partitions_for("t")
+        counting = asyncio.ensure_future(count_turns())
+        text = b"some text that repeats " * 1_000
+        for partition in range(count):
+            await target.send_many("t", [text] * (80 // count), partition=partition)
+        await target.flush()
+        counting.cancel()
+        stored = [broker.partition("t", number).values() for number in range(count)]
+    assert stored == [[text] * (80 // count)] * count
+    assert max(compressed.values()) < sender.COMPRESSED_AT_ONCE + 64 * 1024
 
 
 # Failures without a waiting task

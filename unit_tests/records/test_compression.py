@@ -8,7 +8,8 @@ import random
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 import lz4.frame  # type: ignore[import-untyped]
 import pytest
@@ -18,7 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker.errors import BrokerError, CorruptionError, ErrorCode
-from pybroker.records.compression import FRAMES_MAX, Codec, compress, decompress
+from pybroker.records.compression import (
+    FRAMES_MAX,
+    Codec,
+    compress,
+    compress_steps,
+    decompress,
+    decompress_steps,
+)
 from pybroker.storage.log_config import LogConfig
 from unit_tests.records.vocabulary import LIMIT, refusal
 
@@ -60,6 +68,45 @@ def test_compressed_data_is_decompressed_unchanged(codec: Codec, content: str) -
     assert decompress(codec, compress(codec, data), len(data)) == data
     view = memoryview(bytearray(b"-" + compress(codec, memoryview(data)) + b"-"))[1:-1]
     assert decompress(codec, view, LIMIT) == data
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("content", CONTENTS)
+def test_steps_give_the_same_data(codec: Codec, content: str) -> None:
+    data = CONTENTS[content]
+    sizes, compressed = taken(compress_steps(codec, data))
+    assert sum(sizes) == len(data)
+    assert max(sizes) <= 64 * 1024
+    sizes, decompressed = taken(decompress_steps(codec, compressed, len(data)))
+    assert bytes(decompressed) == data
+    assert sum(sizes) <= 2 * len(data), "a byte counts when it is decompressed and when copied"
+    assert max(sizes, default=0) <= MIB
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 131_072])
+def test_steps_that_end_with_the_data(size: int) -> None:
+    for codec in COMPRESSED:
+        _, compressed = taken(compress_steps(codec, MIXED[:size]))
+        assert decompress(codec, compressed, size) == MIXED[:size]
+
+
+def test_lz4_in_steps_has_independent_blocks_without_content_size() -> None:
+    _, compressed = taken(compress_steps(Codec.LZ4, TEXT))
+    frame = lz4.frame.get_frame_info(compressed)
+    assert (frame["block_linked"], frame["content_size"]) == (False, 0)
+
+
+T = TypeVar("T")
+
+
+def taken(steps: Generator[int, None, T]) -> tuple[list[int], T]:
+    """Return what the generator yields, and its result."""
+    sizes: list[int] = []
+    while True:
+        try:
+            sizes.append(next(steps))
+        except StopIteration as end:
+            return sizes, end.value
 
 
 FRAMINGS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
