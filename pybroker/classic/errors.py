@@ -25,8 +25,8 @@ class GroupIsCoordinated(ResponseError):
     def __init__(self, group_id: str, member: str) -> None:
         super().__init__(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"group {group_id} is coordinated by brokers (member {member}); set another group.id"
-            " for classic consumers, or wait until those members have left",
+            f"group {group_id} has members that use JoinGroup, such as {member}; set another"
+            " group.id for this ZooKeeper consumer, or wait until those members have left",
         )
 
 
@@ -42,6 +42,7 @@ class NotOwned(ClientError):
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         names = ", ".join(str(item) for item in sorted(partitions))
         super().__init__(
-            f"not committed: the offsets of {names}, because this member does not own {names}"
+            f"the offsets of {names} were not committed, because this member does not own these"
+            " partitions"
         )
         self.partitions = frozenset(partitions)
