@@ -137,10 +137,12 @@ class TaskOwner:
         task.add_done_callback(self._ended)
         return task
 
-    async def finish(self, timeout_s: float) -> None:
-        """Wait until all running tasks have ended, at most `timeout_s` seconds. The caller's own
-        task is left out."""
-        await _finish(_others(self._tasks), timeout_s)
+    async def finish(self, timeout_s: float) -> bool:
+        """Wait until all running tasks have ended, at most `timeout_s` seconds. Return whether they
+        have. The caller's own task is left out."""
+        others = _others(self._tasks)
+        await _finish(others, timeout_s)
+        return all(task.done() for task in others)
 
     async def close(self) -> None:
         """Cancel the running tasks and wait until they have ended. Idempotent."""

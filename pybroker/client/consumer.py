@@ -119,9 +119,9 @@ class Consumer(Generic[Key_co, Value_co]):
     async def close(self) -> None:
         """Commit the positions if automatic commits are enabled, then leave the group. Idempotent.
         A task that waits for records gets Closed. Raises the errors of callbacks at the end."""
-        await self._close({})
+        await self._close({}, quick=False)
 
-    async def _close(self, in_hand: Mapping[TopicPartition, int]) -> None:
+    async def _close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
         if self._ending is not None:
             if self._closer is not asyncio.current_task():  # a callback must not wait for itself
                 await self._ending.wait()
@@ -134,7 +134,7 @@ class Consumer(Generic[Key_co, Value_co]):
             last.push_async_callback(self._cluster.close)
             last.push_async_callback(self._fetcher.close)
             if self._group is not None and was_running:
-                await self._group.close(in_hand)
+                await self._group.close(in_hand, quick=quick)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -146,7 +146,10 @@ class Consumer(Generic[Key_co, Value_co]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close({} if kind is None else self._reading.in_hand)
+        if kind is None:
+            await self.close()
+        else:
+            await self._close(self._reading.in_hand, quick=True)
 
     # Subscription and assignment
 

@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 LAST_COMMIT_LIMIT_MS: Final = 5_000
 """The time limit of the commit that precedes the release of partitions and the close of the
-consumer."""
+consumer. The wait for earlier commits in flight has the same limit."""
+QUICK_COMMIT_LIMIT_MS: Final = 1_000
+"""The same limit for a consumer that closes because of an exception."""
 GivenOffsets = Mapping[TopicPartition, "int | OffsetAndMetadata"]
 CommitCallback = Callable[
     [dict[TopicPartition, OffsetAndMetadata], ClientError | None], Awaitable[None] | None
@@ -54,6 +56,9 @@ class Committer:
         self._interval_s = options.auto_commit_interval_ms / 1_000
         self._next_s = cluster.clock.monotonic() + self._interval_s
         self._running = False
+        self._last_limit_ms = LAST_COMMIT_LIMIT_MS
+        self._gave_up = False
+        """Whether `settle` has waited in vain since the last call of `commit_last`."""
         self._requested: dict[TopicPartition, tuple[int, int | None]] = {}
         """The entry of `_places` for each partition when the application last requested a commit of
         the partition."""
@@ -137,26 +142,33 @@ class Committer:
             log.warning("automatic commit failed, a later one follows reason=%s", error)
         self._news()
 
-    async def commit_last(self, offsets: Offsets, limit_ms: int = LAST_COMMIT_LIMIT_MS) -> None:
+    def hurry(self) -> None:
+        """Let the last commits take little time."""
+        self._last_limit_ms = QUICK_COMMIT_LIMIT_MS
+
+    async def commit_last(self, offsets: Offsets, limit_ms: int | None = None) -> None:
         """Commit `offsets` if automatic commits are enabled, before partitions are released or the
         consumer closes. A failure is logged: the next owner reads the records again."""
+        self._gave_up = False
         if not self._options.enable_auto_commit:
             return
         try:
+            limit_ms = self._last_limit_ms if limit_ms is None else limit_ms
             deadline = Deadline(self._cluster.clock, limit_ms)
             await self._offsets.commit(offsets, deadline, automatic=True)
         except ClientError as error:
             log.warning("last commit failed, records may be read twice reason=%s", error)
 
     async def settle(self) -> None:
-        """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, because the coordinator rejects
-        commits of a member that has left."""
-        await self._tasks.finish(LAST_COMMIT_LIMIT_MS / 1_000)
+        """Wait for commits in flight, at most as long as for the last commit, because the
+        coordinator rejects commits of a member that has left."""
+        self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, at most LAST_COMMIT_LIMIT_MS, then cancel the rest."""
+        """Wait for commits in flight, unless `settle` has done so in vain, then cancel the rest."""
         try:
-            await self.settle()
+            if not self._gave_up:
+                await self.settle()
         finally:
             await self._tasks.close()
 

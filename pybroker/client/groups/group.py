@@ -102,10 +102,12 @@ class Group:
         the group. Raises the errors of callbacks."""
         await self._leave({})
 
-    async def close(self, in_hand: Mapping[TopicPartition, int]) -> None:
+    async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
         """Commit, release all partitions and leave the group, before the consumer closes. A record
-        at or above the partition's offset in `in_hand` counts as not processed. Raises the errors
-        of callbacks."""
+        at or above the partition's offset in `in_hand` counts as not processed. With `quick`, wait
+        only briefly for brokers that do not answer. Raises the errors of callbacks."""
+        if quick:
+            self.committer.hurry()
         try:
             await self._leave(in_hand)
         finally:
