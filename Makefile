@@ -123,6 +123,7 @@ bench: $(VENV)/.installed-test
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m docs.make_configuration
 	$(BIN)/python -m docs.make_metrics
+	$(BIN)/python -m docs.make_client_metrics
 	$(BIN)/python -m docs.make_states
 	$(BIN)/python -m docs.make_authority
 	$(BIN)/python -m docs.make_keywords

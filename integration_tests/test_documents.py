@@ -4,15 +4,20 @@ says.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from integration_tests.broker import Broker
-from unit_tests.patience import PATIENCE_S, WORK_S
+from integration_tests.process import free_port
+from unit_tests.patience import PATIENCE_S, WORK_S, wait_until
 
 pytestmark = pytest.mark.ours
 
@@ -36,6 +41,18 @@ def program(document: str, imports: str) -> str:
 def run(code: str, broker: Broker) -> str:
     assert "127.0.0.1:9092" in code
     return output_of("-c", code.replace("127.0.0.1:9092", broker.bootstrap))
+
+
+@contextmanager
+def running(code: str) -> Iterator[None]:
+    """Run a program in a process of its own, and kill it at the end of the block."""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+        assert process.poll() is None, "the program has failed"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def output_of(*words: str) -> str:
@@ -91,6 +108,35 @@ def test_the_programs_about_admin_run_again(broker: Broker) -> None:
             "{TopicPartition(topic='ledger', partition=0): None}",
             "{'audit': None}",
         ]
+
+
+def test_the_program_that_serves_metrics_counts_its_orders(broker: Broker) -> None:
+    port = free_port()
+    code = program("docs/client.rst", "from aiohttp import").replace("8000", str(port))
+    page = f"http://127.0.0.1:{port}/metrics"
+    with running(code.replace("127.0.0.1:9092", broker.bootstrap)):
+        wait_until(lambda: orders_sent(page) > 1, what="orders on the page")
+
+
+def orders_sent(page: str) -> float:
+    """Return the number of records that a page of metrics shows for the topic `shop-orders`."""
+    try:
+        with urllib.request.urlopen(page, timeout=PATIENCE_S) as response:
+            text = response.read().decode()
+    except OSError:
+        return 0.0
+    family = "kafka_producer_producer_topic_metrics_record_send_total"
+    found = re.search(rf'(?m)^{family}{{client_id="shop",topic="shop-orders"}} (.+)$', text)
+    return float(found[1]) if found else 0.0
+
+
+def test_the_programs_with_a_callback_for_metrics_count_their_records(broker: Broker) -> None:
+    printed = run(program("docs/client.rst", "def report("), broker).splitlines()
+    assert re.fullmatch(r"1000 records in \d+ batches, 0 failed", printed[0])
+    assert re.fullmatch(r"99% of the requests took at most \d+\.\d+ s", printed[1])
+    printed = run(program("docs/client.rst", "class ClientCollector"), broker).splitlines()
+    labels = 'client_id="web",topic="visits-of-pages"'
+    assert f"kafka_producer_producer_topic_metrics_record_send_total{{{labels}}} 1.0" in printed
 
 
 def run_commands(document: str, topic: str, broker: Broker) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 
 from integration_tests.broker import Broker
 from integration_tests.conftest import BrokerMaker
-from integration_tests.test_documents import program
+from integration_tests.test_documents import program, running
 from integration_tests.test_own_client import make_topic, read
 from pybroker.client import (
     AbortableTransactionError,
@@ -222,18 +218,6 @@ async def test_the_program_of_the_client_page_survives_kills(broker: Broker, top
                 await watcher.getmany(timeout_ms=100)
     doubled = await values(broker, target, NUMBERS, "read_committed")
     assert sorted(map(int, doubled)) == [2 * number for number in range(NUMBERS)]
-
-
-@contextmanager
-def running(code: str) -> Iterator[None]:
-    """Run a program in a process of its own, and kill it at the end of the block."""
-    process = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        yield
-        assert process.poll() is None, "the program has failed"
-    finally:
-        process.kill()
-        process.wait()
 
 
 async def backlog(broker: Broker, group: str, topic: str) -> int:

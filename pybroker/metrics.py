@@ -2,7 +2,8 @@
 
 A field is both a counter and a row of the page `/metrics`: it declares the name and the description
 of a metric. A field without a declaration is not shown. The rows of metrics that are computed when
-the page is requested are in `pybroker/admin/families.py`.
+the page is requested are in `pybroker/admin/families.py`. The counters of clients are in
+`pybroker/client/metrics.py`.
 
 Attributes are incremented in place (`counters.bytes_in += size`), on the event loop only; where
 other threads may do it, the class says so. This module does not read a clock.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
+KeyT = TypeVar("KeyT")
 
 SUB_BUCKETS: Final = 8
 """The number of buckets for the durations from some duration to twice that duration. So the error
@@ -30,6 +32,7 @@ that no API has."""
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 SUMMARY: Final = "summary"
+HISTOGRAM: Final = "histogram"
 
 
 class Family(NamedTuple):
@@ -53,9 +56,21 @@ def counters_by(label: str, name: str, meaning: str) -> dict[str, int]:
     return _row(Family(name, COUNTER, (label,), meaning), dict)
 
 
-def gauge(name: str, meaning: str) -> int:
+def gauge(name: str, meaning: str, *labels: str) -> int:
     """Return a field that declares a metric: a number that grows and shrinks."""
-    return _row(Family(name, GAUGE, (), meaning), int)
+    return _row(Family(name, GAUGE, labels, meaning), int)
+
+
+def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
+    """Return a field that declares a metric: numbers that grow and shrink. A key is a tuple of the
+    values of the last labels."""
+    return _row(Family(name, GAUGE, labels, meaning), dict)
+
+
+def histogram(name: str, meaning: str, *labels: str) -> TimeMeter:
+    """Return a field that declares a metric: durations, shown in seconds as the number of those up
+    to each of some limits."""
+    return _row(Family(name, HISTOGRAM, labels, meaning), TimeMeter)
 
 
 def summary(name: str, meaning: str, make: Callable[[], T]) -> T:
@@ -132,6 +147,11 @@ class TimeMeter:
         self.total_s += seconds * weight
         bucket = bucket_of(seconds)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + weight
+
+    def quantile_s(self, share: float) -> float:
+        """Return the duration (s) that the given share (0 to 1) of the durations does not exceed.
+        It is up to an eighth too long. Return 0 without durations."""
+        return quantile_s(self.buckets, share)
 
 
 class SharedTimeMeter(TimeMeter):

@@ -1,4 +1,4 @@
-"""Prometheus' text format (version 0.0.4), as far as the broker's metric families need it.
+"""Prometheus' text format (version 0.0.4), as far as the metrics of brokers and clients need it.
 
 This module is used in place of prometheus-client, which creates an object for each line: for
 metrics with a line for each partition that takes ten times as long. This module defines no metrics.
@@ -10,15 +10,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.metrics import Family, quantile_s
+from pybroker.metrics import Family, TimeMeter, bucket_end_s, quantile_s
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+LIMITS_S: Final = tuple(2.0**exponent for exponent in range(-10, 6))
+"""The limits of the buckets of a histogram, from a millisecond to 32 s. They are ends of buckets of
+a TimeMeter, so its durations can be counted up to each limit."""
 
 Number = int | float
 Line = tuple[str, Number]
-"""One line of a metric family: the labels, in the format of the function `labels`, and the
-value."""
+"""One line of a metric family: the labels, in the format of the function `labels`, and the value. A
+histogram has `_bucket`, `_sum` or `_count` before the labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,22 @@ def rows(name: str, lines: Iterable[Line]) -> str:
 def family(of: Family, lines: Iterable[Line]) -> str:
     """Return a metric family as text: the HELP line, the TYPE line, and its lines."""
     return header(of) + rows(of.name, lines)
+
+
+def histogram_lines(where: Mapping[str, str], meter: TimeMeter) -> list[Line]:
+    """Return the lines of a histogram, in seconds, for one set of labels."""
+    ends = [(bucket_end_s(bucket), number) for bucket, number in meter.buckets.items()]
+    lines: list[Line] = [
+        (
+            f"_bucket{labels({**where, 'le': str(limit)})}",
+            sum(number for end, number in ends if end <= limit),
+        )
+        for limit in LIMITS_S
+    ]
+    lines.append((f"_bucket{labels({**where, 'le': '+Inf'})}", meter.count))
+    lines.append((f"_sum{labels(where)}", meter.total_s))
+    lines.append((f"_count{labels(where)}", meter.count))
+    return lines
 
 
 def summary(of: Family, times: Iterable[Times], unit: float) -> str:

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from docs import make_authority, make_config_files, make_configuration, make_states
+from docs import (
+    make_authority,
+    make_client_metrics,
+    make_config_files,
+    make_configuration,
+    make_states,
+)
 from pybroker.client import Admin
+from pybroker.client.metrics import FAMILIES
 from pybroker.client.options import (
     AdminOptions,
     ClientOptions,
@@ -112,6 +119,12 @@ def test_the_table_of_authorities_is_made_from_its_rows() -> None:
     assert rendered in make_authority.PAGE.read_text(), "run: make docs"
     words = [f"``{each.name}``" for each in Authority] + [*NEEDED]
     assert [word for word in words if word not in rendered] == []
+
+
+def test_the_tables_of_client_metrics_are_made_from_their_classes() -> None:
+    rendered = make_client_metrics.render()
+    assert rendered in make_client_metrics.PAGE.read_text(), "run: make docs"
+    assert [of.name for of in FAMILIES if f"``{of.name}``" not in rendered] == []
 
 
 @pytest.mark.parametrize("name", make_states.ANSWERS)

@@ -85,6 +85,13 @@ from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.groups.topics import RebalanceListener
 from pybroker.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
+from pybroker.client.metrics import (
+    ConsumerMetrics,
+    ConsumerTopicMetrics,
+    ProducerMetrics,
+    ProducerTopicMetrics,
+    prometheus_text,
+)
 from pybroker.client.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAnswer
 from pybroker.client.producer import Producer
 from pybroker.client.serializers import Serializer
@@ -127,7 +134,9 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "ConsumerKeywords",
+    "ConsumerMetrics",
     "ConsumerRecord",
+    "ConsumerTopicMetrics",
     "DamagedRecords",
     "DeadlinePassed",
     "DeletedRecords",
@@ -169,6 +178,8 @@ __all__ = [
     "Producer",
     "ProducerFenced",
     "ProducerKeywords",
+    "ProducerMetrics",
+    "ProducerTopicMetrics",
     "RebalanceInProgress",
     "RebalanceListener",
     "RecordMetadata",
@@ -190,4 +201,5 @@ __all__ = [
     "TransactionError",
     "UnsupportedByBroker",
     "WouldBlock",
+    "prometheus_text",
 ]

@@ -9,6 +9,7 @@ import logging
 from pybroker.client.accumulator import Accumulator, ProducerBatch
 from pybroker.client.budget import MemoryBudget
 from pybroker.client.deliveries import Failed, Stored
+from pybroker.client.metrics import ProducerMetrics
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.wire.messages.produce import PartitionProduceResponse
 
@@ -23,11 +24,24 @@ class BatchOutcomes:
         accumulator: Accumulator,
         budget: MemoryBudget,
         transactions: TransactionManager | None,
+        metrics: ProducerMetrics,
     ) -> None:
         self._accumulator = accumulator
         self._budget = budget
         self._transactions = transactions
+        self._metrics = metrics
+        self._topics = metrics.topics
         self._released = asyncio.Event()
+
+    def metrics(self, requests_in_flight: int) -> ProducerMetrics:
+        """Return a copy of the metrics, with the present state of batches and memory."""
+        found = self._metrics.copy()
+        found.undelivered_records = sum(batch.count for batch in self._accumulator.batches())
+        found.requests_in_flight = requests_in_flight
+        found.buffer_total_bytes = self._budget.limit
+        found.buffer_available_bytes = self._budget.limit - self._budget.used
+        found.waiting_sends = len(self._budget.waiting)
+        return found
 
     async def settled(self, batches: list[ProducerBatch]) -> None:
         """Wait until each record of these batches has succeeded or failed."""
@@ -47,6 +61,12 @@ class BatchOutcomes:
 
     def deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         """Deliver the records of a batch, at the offsets in the broker's answer."""
+        if batch.outcome is None:
+            counters = self._topics[batch.topic_partition.topic]
+            counters.batches += 1
+            counters.records += batch.count
+            counters.bytes += len(batch.encoded or b"")
+            counters.uncompressed_bytes += batch.size
         batch.settle(Stored(answer.base_offset, answer.log_append_time_ms))
         self._release(batch)
 
@@ -76,7 +96,13 @@ class BatchOutcomes:
             queue.waiting.clear()
         return failed
 
+    def retry(self, batch: ProducerBatch) -> None:
+        """Count the records of a batch that is sent again."""
+        self._topics[batch.topic_partition.topic].retried_records += batch.count
+
     def _fail(self, batch: ProducerBatch, reason: str) -> None:
+        if batch.outcome is None:
+            self._topics[batch.topic_partition.topic].failed_records += batch.count
         if self._transactions is not None:
             cause = batch.last_error or reason
             self._transactions.batch_failed(cause, sent=batch.has_sequence)

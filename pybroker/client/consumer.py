@@ -27,6 +27,8 @@ from pybroker.client.groups.topics import (
     topic_names,
 )
 from pybroker.client.keywords import ConsumerKeywords
+from pybroker.client.metrics import ConsumerMetrics
+from pybroker.client.metrics_reports import MetricsReports, OnMetrics
 from pybroker.client.offset_lookup import EARLIEST, LATEST, OffsetAnswer, list_offsets
 from pybroker.client.options import ConsumerOptions, parse_options
 from pybroker.client.reading import Reading
@@ -68,12 +70,14 @@ class Consumer(Generic[Key_co, Value_co]):
         topics: Iterable[str] | None = None,
         key_deserializer: DeserializerLike[Key_co] | None = None,
         value_deserializer: DeserializerLike[Value_co] | None = None,
+        on_metrics: OnMetrics[ConsumerMetrics] | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Parse the options. Raises ConfigError with all invalid options; also if `topics` is not a
-        list of one or more names, or is given without group_id."""
+        list of one or more names, or is given without group_id. `on_metrics` is a plain or an async
+        function that gets the metrics every statistics.interval.ms, and at the end of `close`."""
         faults: list[str] = []
         deserializers = Deserializers.of(key_deserializer, value_deserializer, faults)
         self.options = parse_options(ConsumerOptions, options, bootstrap_servers, faults)
@@ -86,11 +90,16 @@ class Consumer(Generic[Key_co, Value_co]):
             rng=rng or defaults.make_rng(),
             auto_create_topics=self.options.allow_auto_create_topics,
         )
-        self._fetcher = Fetcher(self.options, self._cluster)
+        counters = self._metrics = ConsumerMetrics(self.options.client_id)
+        self._reports = MetricsReports(
+            on_metrics, self.metrics, self.options.statistics_interval_ms
+        )
+        self._fetcher = Fetcher(self.options, self._cluster, counters)
+        group_id = self.options.group_id
         self._group = (
             None
-            if self.options.group_id is None
-            else Group(self.options, self._cluster, self._fetcher, self.options.group_id)
+            if group_id is None
+            else Group(self.options, self._cluster, self._fetcher, group_id, counters)
         )
         self._reading = Reading(
             self.options,
@@ -114,6 +123,7 @@ class Consumer(Generic[Key_co, Value_co]):
             await self._cluster.close()
             raise
         self._fetcher.start()
+        self._reports.start()
         self._reading.running = True
 
     async def close(self) -> None:
@@ -132,6 +142,7 @@ class Consumer(Generic[Key_co, Value_co]):
         async with AsyncExitStack() as last:  # all callbacks run, even if one fails
             last.callback(self._ending.set)
             last.push_async_callback(self._cluster.close)
+            last.push_async_callback(self._reports.close)
             last.push_async_callback(self._fetcher.close)
             if self._group is not None and was_running:
                 await self._group.close(in_hand, quick=quick)
@@ -295,6 +306,19 @@ class Consumer(Generic[Key_co, Value_co]):
         """Return the high watermark (with read_committed, the last stable offset) of the last Fetch
         response, minus the position: 0 or more, None if one is unknown. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return the metrics of the consumer, as they are now. `prometheus_text` makes a text of
+        them. Any other thread must not call this method."""
+        found = self._metrics.copy()
+        readers = self._fetcher.readers
+        for key, reader in readers.items():
+            found.topics[key.topic].records += reader.ready_at
+            lag = reader.lag(committed_only=self._committed_only)
+            if lag is not None:
+                found.lag[key] = lag
+        found.assigned_partitions = len(readers)
+        return found
 
     # Committing
 

@@ -25,6 +25,7 @@ from pybroker.client.fetch_session import FetchSession, SessionRequest
 from pybroker.client.fetched import begin_data
 from pybroker.client.leaderless import REPORT_AFTER_MS, LeaderlessWatch
 from pybroker.client.metadata import error_code
+from pybroker.client.metrics import ConsumerMetrics
 from pybroker.client.offset_lookup import ISOLATION_LEVELS
 from pybroker.client.options import ConsumerOptions
 from pybroker.client.position_check import PositionCheck
@@ -58,9 +59,12 @@ class Fetcher:
     `readers` has the state of each assigned partition. The fetcher sets the event `news` when the
     consumer may have records or an error to return."""
 
-    def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
+    def __init__(
+        self, options: ConsumerOptions, cluster: Cluster, metrics: ConsumerMetrics
+    ) -> None:
         self._options = options
         self._cluster = cluster
+        self._metrics = metrics
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
         """The high watermark and the last stable offset of previously assigned partitions. A
@@ -122,12 +126,15 @@ class Fetcher:
         for topic_partition in partitions:
             reader = before.get(topic_partition)
             if reader is None:
-                reader = PartitionReader(topic_partition)
+                counters = self._metrics.topics[topic_partition.topic]
+                reader = PartitionReader(topic_partition, counters=counters)
                 reader.high_watermark, reader.last_stable_offset = self._ends.get(
                     topic_partition, (-1, -1)
                 )
                 self.positions.begin(reader)
             self.readers[topic_partition] = reader
+        for topic_partition in before.keys() - self.readers.keys():
+            before[topic_partition].drop_decoded()
         self.wake()
 
     def reader(self, partition: TopicPartition) -> PartitionReader:
@@ -269,6 +276,7 @@ class Fetcher:
         question = session.next(
             {key: (offset, self._leader_epoch(key)) for key, (_, _, offset) in asked.items()}
         )
+        began = self._cluster.clock.monotonic()
         try:
             response = await connection.send(
                 ApiKey.FETCH,
@@ -287,6 +295,7 @@ class Fetcher:
                     " fetch session"
                 )
         except ClientError as error:
+            self._metrics.failed_fetches += 1
             log.debug("fetch failed node=%d reason=%s", node, error)
             session.failed()
             self._cluster.request_refresh()
@@ -300,8 +309,12 @@ class Fetcher:
         finally:
             self._in_flight.discard(node)
             self.wake()
+        self._metrics.fetch_latency.add(self._cluster.clock.monotonic() - began)
+        self._metrics.throttle_ms += response.throttle_time_ms
         for topic in response.responses:
             for answer in topic.partitions:
+                if answer.records:
+                    self._metrics.topics[topic.topic].fetched_bytes += len(answer.records)
                 key = TopicPartition(topic.topic, answer.partition_index)
                 if key in asked:
                     reader, era, offset = asked[key]

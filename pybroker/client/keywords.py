@@ -110,6 +110,10 @@ class ProducerKeywords(ClientKeywords, total=False):
     allow_auto_create_topics: bool
     """Let the broker create a topic that does not exist. Default: True."""
 
+    statistics_interval_ms: int
+    """The interval of the calls of on_metrics (as in librdkafka); 0: only at the end of close.
+    Default: 10000."""
+
 
 class ConsumerKeywords(ClientKeywords, total=False):
     """The keyword arguments of `Consumer`, with Kafka's names and defaults."""
@@ -172,3 +176,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
 
     allow_auto_create_topics: bool
     """Let the broker create a topic that does not exist. Default: False."""
+
+    statistics_interval_ms: int
+    """The interval of the calls of on_metrics (as in librdkafka); 0: only at the end of close.
+    Default: 10000."""

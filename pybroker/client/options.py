@@ -39,7 +39,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "value_serializer": "a function is an argument of Producer of this name",
     "key_deserializer": "a function is an argument of Consumer of this name",
     "value_deserializer": "a function is an argument of Consumer of this name",
-    "metric_reporters": "the client reports no metrics",
+    "metric_reporters": "give the client a function on_metrics instead",
     "retries": "delivery.timeout.ms and default.api.timeout.ms limit the time for retries",
     "send_buffer_bytes": _BUFFERS,
     "receive_buffer_bytes": _BUFFERS,
@@ -142,6 +142,14 @@ def _option(default: T, kind: Kind[T], meaning: str) -> T:
     return field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
+def _statistics_interval() -> int:
+    return _option(
+        10_000,
+        _whole(0),
+        "the interval of the calls of on_metrics (as in librdkafka); 0: only at the end of close",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """The options of all clients."""
@@ -238,6 +246,7 @@ class ProducerOptions(ClientOptions):
     allow_auto_create_topics: bool = _option(
         True, FLAG, "let the broker create a topic that does not exist"
     )
+    statistics_interval_ms: int = _statistics_interval()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +302,7 @@ class ConsumerOptions(ClientOptions):
     allow_auto_create_topics: bool = _option(
         False, FLAG, "let the broker create a topic that does not exist"
     )
+    statistics_interval_ms: int = _statistics_interval()
 
 
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)

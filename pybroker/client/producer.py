@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack
 
@@ -26,13 +26,11 @@ from pybroker.client.checked import (
 )
 from pybroker.client.cluster import Cluster
 from pybroker.client.deliveries import Deliveries, Delivery, RecordMetadata
-from pybroker.client.errors import (
-    ClientError,
-    Closed,
-    TransactionConflict,
-)
+from pybroker.client.errors import ClientError, Closed, TransactionConflict
 from pybroker.client.group_values import GroupMetadata, OffsetAndMetadata
 from pybroker.client.keywords import ProducerKeywords
+from pybroker.client.metrics import ProducerMetrics
+from pybroker.client.metrics_reports import MetricsReports, OnMetrics
 from pybroker.client.options import (
     IN_FLIGHT_WITH_IDEMPOTENCE_MAX,
     ProducerOptions,
@@ -84,6 +82,7 @@ class Producer(Generic[Key_contra, Value_contra]):
         key_serializer: SerializerLike[Key_contra] | None = None,
         value_serializer: SerializerLike[Value_contra] | None = None,
         partitioner: Partitioner | None = None,
+        on_metrics: OnMetrics[ProducerMetrics] | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
         **options: Unpack[ProducerKeywords],
@@ -93,41 +92,23 @@ class Producer(Generic[Key_contra, Value_contra]):
         `partitioner` is a function that gets a topic's metadata, the bytes of a key and of a value,
         and returns the partition for the record, or None for the default. The default for a record
         with a key is the Java client's partition for this key. Records without a key go to one
-        partition after the other."""
+        partition after the other. `on_metrics` is a plain or an async function that gets the
+        metrics every statistics.interval.ms, and at the end of `close`."""
         faults: list[str] = []
         self._serializers = Serializers.of(key_serializer, value_serializer, faults)
         self.options = parse_options(ProducerOptions, options, bootstrap_servers, faults)
         self._clock = clock or defaults.make_clock()
-        rng = rng or defaults.make_rng()
         self._cluster = Cluster(
             self.options,
             clock=self._clock,
-            rng=rng,
+            rng=rng or defaults.make_rng(),
             auto_create_topics=self.options.allow_auto_create_topics,
             is_idle=self._is_idle,
         )
         self._budget = MemoryBudget(self.options.buffer_memory)
         self._accumulator = _accumulator(self.options)
-        self._transactions: TransactionManager | None = None
-        if self.options.transactional_id is not None:
-            self._transactions = TransactionManager(
-                self.options, self._cluster, self.options.transactional_id, self._wake
-            )
-        self._outcomes = BatchOutcomes(self._accumulator, self._budget, self._transactions)
-        self._sender = Sender(
-            self.options, self._cluster, self._accumulator, self._outcomes, self._transactions
-        )
-        self._appender = Appender(
-            self.options,
-            self._cluster,
-            self._accumulator,
-            self._budget,
-            self._sender,
-            self._transactions,
-            self._serializers,
-            partitioner,
-            self._check_running,
-        )
+        self._transactions = self._make_transactions()
+        self._make_parts(partitioner, on_metrics)
         self._join = self._appender.join
         self._running = False
         self._undelivered = 0
@@ -147,6 +128,7 @@ class Producer(Generic[Key_contra, Value_contra]):
             await self._cluster.close()
             raise
         self._sender.start()
+        self._reports.start()
         self._running = True
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -165,10 +147,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         except TimeoutError:
             pass
         finally:
-            try:
+            async with AsyncExitStack() as last:
+                last.push_async_callback(self._cluster.close)
+                last.push_async_callback(self._reports.close)
                 self._undelivered += await self._sender.close()
-            finally:
-                await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -337,6 +319,11 @@ class Producer(Generic[Key_contra, Value_contra]):
         deadline = self._appender.deadline()
         return sorted((await self._cluster.topic(topic, deadline)).partitions)
 
+    def metrics(self) -> ProducerMetrics:
+        """Return the metrics of the producer, as they are now. `prometheus_text` makes a text of
+        them. Any other thread must not call this method."""
+        return self._outcomes.metrics(self._sender.in_flight)
+
     # Transactions
 
     @asynccontextmanager
@@ -428,6 +415,40 @@ class Producer(Generic[Key_contra, Value_contra]):
         return self._transactions
 
     # Parts
+
+    def _make_parts(
+        self, partitioner: Partitioner | None, on_metrics: OnMetrics[ProducerMetrics] | None
+    ) -> None:
+        metrics = ProducerMetrics(self.options.client_id)
+        self._reports = MetricsReports(
+            on_metrics, self.metrics, self.options.statistics_interval_ms
+        )
+        self._outcomes = BatchOutcomes(self._accumulator, self._budget, self._transactions, metrics)
+        self._sender = Sender(
+            self.options,
+            self._cluster,
+            self._accumulator,
+            self._outcomes,
+            self._transactions,
+            metrics,
+        )
+        self._appender = Appender(
+            self.options,
+            self._cluster,
+            self._accumulator,
+            self._budget,
+            self._sender,
+            self._transactions,
+            self._serializers,
+            partitioner,
+            self._check_running,
+        )
+
+    def _make_transactions(self) -> TransactionManager | None:
+        own_id = self.options.transactional_id
+        if own_id is None:
+            return None
+        return TransactionManager(self.options, self._cluster, own_id, self._wake)
 
     async def _abort(self, reason: BaseException) -> None:
         """Close without waiting for deliveries, because the exception `reason` ends the

@@ -32,6 +32,7 @@ from pybroker.client.errors import (
 )
 from pybroker.client.identity import ProducerIdentity
 from pybroker.client.metadata import error_code
+from pybroker.client.metrics import ProducerMetrics
 from pybroker.client.options import ProducerOptions
 from pybroker.client.produce_requests import compress_batch, decode, encode, produce_request
 from pybroker.client.sequences import SequenceState
@@ -69,12 +70,14 @@ class Sender:
         cluster: Cluster,
         accumulator: Accumulator,
         outcomes: BatchOutcomes,
-        transactions: TransactionManager | None = None,
+        transactions: TransactionManager | None,
+        metrics: ProducerMetrics,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._accumulator = accumulator
         self._outcomes = outcomes
+        self._metrics = metrics
         self._codec = Codec[options.compression_type.upper()]
         self._transactions = transactions
         self._identity = ProducerIdentity(cluster) if options.enable_idempotence else None
@@ -98,6 +101,11 @@ class Sender:
     def broken(self) -> BaseException | None:
         """The error after which the producer cannot send any more, or None."""
         return self._broken
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests in flight."""
+        return sum(self._in_flight.values())
 
     def start(self) -> None:
         self._tasks.start(self._run(), "producer sender").add_done_callback(self._ended)
@@ -269,8 +277,11 @@ class Sender:
             chosen.append((queue, self._accumulator.take(queue)))
         if any(queue.waiting for queue in queues):
             self._wake.set()
+        now = self._cluster.clock.monotonic()
         for queue, batch in chosen:
             self._encode(queue, batch)
+            if not batch.attempts:
+                self._metrics.queue_time.add(now - batch.created)
             batch.attempts += 1
         request = produce_request([batch for _, batch in chosen], self._options)
         self._in_flight[node] = self._in_flight.get(node, 0) + 1
@@ -301,6 +312,7 @@ class Sender:
         order in which the loop creates their tasks, because the event loop runs the first steps of
         tasks in this order."""
         timeout_s = self._options.request_timeout_ms / 1_000
+        began = self._cluster.clock.monotonic()
         try:
             if self._options.acks == 0:
                 # As in Apache's client: the record counts as delivered once the system has accepted
@@ -313,12 +325,15 @@ class Sender:
                 ApiKey.PRODUCE, request, ProduceResponse, timeout_s=timeout_s
             )
         except ClientError as error:
+            self._metrics.failed_requests += 1
             self._cluster.request_refresh()
             for queue, batch in chosen:
                 self._retry_or_fail(queue, batch, error, in_doubt=not error.definite)
             return
         finally:
             self._in_flight[node] -= 1
+        self._metrics.request_latency.add(self._cluster.clock.monotonic() - began)
+        self._metrics.throttle_ms += response.throttle_time_ms
         answers = {
             TopicPartition(topic.name, row.index): row
             for topic in response.responses
@@ -394,6 +409,7 @@ class Sender:
 
     def _try_again(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
         batch.last_error = error
+        self._outcomes.retry(batch)
         pause_s = self._cluster.pause_s(batch.attempts)
         batch.next_try = self._cluster.clock.monotonic() + pause_s
         queue.put_back(batch)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pybroker.client.errors import ClientError, DamagedRecords
 from pybroker.client.fetched import DECOMPRESSED_BYTES_MAX, OFFSET_END, FetchedData
+from pybroker.client.metrics import ConsumerTopicMetrics
 from pybroker.errors import BrokerError, CorruptionError
 from pybroker.model import NO_EPOCH, TopicPartition
 from pybroker.ports import Buffer
@@ -111,6 +112,8 @@ class PartitionReader:
     decoding: Iterator[int] | None = None
     """The steps of the decoding, each with its cost in bytes."""
     problem: ClientError | None = None
+    counters: ConsumerTopicMetrics = field(default_factory=ConsumerTopicMetrics)
+    """The counters of the topic. Of its records they miss those before `ready_at`."""
 
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
@@ -129,7 +132,7 @@ class PartitionReader:
         self.failures = 0
         self.next_try = 0.0
         self.buffered.clear()
-        self._drop_decoded()
+        self.drop_decoded()
         self.problem = None
 
     @property
@@ -224,6 +227,7 @@ class PartitionReader:
         no rows."""
         if self.columns is None or not self.columns.rows or self.inside_batch:
             return None
+        self.counters.records += self.columns.rows
         found = self.columns.finish()
         self._taken()
         return found
@@ -250,6 +254,7 @@ class PartitionReader:
         """Forget the decoded records if the application has taken all of them."""
         if self.is_decoded:
             return
+        self.counters.records += self.ready_at
         self.ready, self.ready_at = [], 0
         if self.end is not None:
             self._skip_to(*self.end)
@@ -263,7 +268,9 @@ class PartitionReader:
             self.position, self.position_epoch = max(self.position or 0, offset), leader_epoch
             self.end = None
 
-    def _drop_decoded(self) -> None:
+    def drop_decoded(self) -> None:
+        """Drop what is decoded and not taken."""
+        self.counters.records += self.ready_at
         self.ready, self.ready_at = [], 0
         self.columns = self.decoding = self.end = None
         self.inside_batch = False
@@ -278,7 +285,7 @@ class PartitionReader:
         )
         if is_lost:
             self.jump(self.position, leader_epoch=self.position_epoch)
-        self._drop_decoded()
+        self.drop_decoded()
 
     def _step(self, turn: Turn) -> None:
         assert self.decoding is not None

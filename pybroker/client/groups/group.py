@@ -18,6 +18,7 @@ from pybroker.client.groups.member import Membership
 from pybroker.client.groups.offsets import Committed, GroupOffsets
 from pybroker.client.groups.session import GroupSession
 from pybroker.client.groups.topics import TopicMemory
+from pybroker.client.metrics import ConsumerMetrics
 from pybroker.client.options import ConsumerOptions
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
@@ -32,7 +33,12 @@ class Group:
     assignment it only commits offsets to the group."""
 
     def __init__(
-        self, options: ConsumerOptions, cluster: Cluster, fetcher: Fetcher, group_id: str
+        self,
+        options: ConsumerOptions,
+        cluster: Cluster,
+        fetcher: Fetcher,
+        group_id: str,
+        metrics: ConsumerMetrics,
     ) -> None:
         self._options = options
         self._cluster = cluster
@@ -41,9 +47,13 @@ class Group:
             cluster, group_id, refuse=functools.partial(refusal, group_id, None)
         )
         memory = TopicMemory(DOUBT_LOOKS * options.retry_backoff_max_ms / 1_000)
-        self._member = Membership(options, cluster, link, memory, fetcher.news.set)
+        self._member = Membership(options, cluster, link, memory, fetcher.news.set, metrics)
         self._offsets = GroupOffsets(
-            link, asker=self._asker, identity=self._identity, refused=self._commit_refused
+            link,
+            metrics,
+            asker=self._asker,
+            identity=self._identity,
+            refused=self._commit_refused,
         )
         self.committer = Committer(
             options, cluster, self._offsets, lambda: fetcher.readers, fetcher.news.set

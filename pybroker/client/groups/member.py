@@ -36,6 +36,7 @@ from pybroker.client.groups.decisions import (
 )
 from pybroker.client.groups.topics import TopicMemory
 from pybroker.client.metadata import error_code
+from pybroker.client.metrics import ConsumerMetrics
 from pybroker.client.options import ConsumerOptions
 from pybroker.errors import ErrorCode, MalformedInput
 from pybroker.model import TopicPartition
@@ -81,12 +82,15 @@ class Membership:
         link: CoordinatorLink,
         memory: TopicMemory,
         news: Callable[[], None],
+        metrics: ConsumerMetrics,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._link = link
         self._memory = memory
         self._news = news
+        self._metrics = metrics
+        self._began_to_join = 0.0
         self._assignors = [make_assignor(name) for name in options.partition_assignment_strategy]
         self.cooperative = all(assignor.cooperative for assignor in self._assignors)
         self.state = MemberState.OUTSIDE
@@ -156,6 +160,7 @@ class Membership:
         """Start to join in the background, with the subscribed topics and the partitions that the
         member still owns."""
         self.state = MemberState.JOINING
+        self._began_to_join = self._cluster.clock.monotonic()
         self._stable.clear()
         self.rejoin = None
         self._divided = self._withheld_until = None
@@ -329,6 +334,7 @@ class Membership:
         )  # fmt: skip
         self.joined = JoinResult(sent, assignor, partitions)
         self.state = MemberState.STABLE
+        self._metrics.rebalance_latency.add(self._cluster.clock.monotonic() - self._began_to_join)
         self._stable.set()
         self._news()
         return step

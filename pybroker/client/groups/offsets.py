@@ -22,6 +22,7 @@ from pybroker.client.groups.decisions import (
 )
 from pybroker.client.leader_calls import request_limit_s
 from pybroker.client.metadata import error_code
+from pybroker.client.metrics import ConsumerMetrics
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.wire.api import ApiKey
@@ -84,6 +85,7 @@ class GroupOffsets:
     def __init__(
         self,
         link: CoordinatorLink,
+        metrics: ConsumerMetrics,
         *,
         asker: Callable[[], Identity | None],
         identity: Callable[[Identity | None], Identity],
@@ -91,6 +93,7 @@ class GroupOffsets:
     ) -> None:
         self._link = link
         self._cluster = link.cluster
+        self._metrics = metrics
         self._asker = asker
         self._identity = identity
         self._refused = refused
@@ -124,9 +127,14 @@ class GroupOffsets:
             failures = 0
             reason: ClientError | None = None
             while rest:
-                problem = await self._commit_once(asker, rest, deadline, automatic, gone)
+                try:
+                    problem = await self._commit_once(asker, rest, deadline, automatic, gone)
+                except ClientError:
+                    self._metrics.failed_commits += 1
+                    raise
                 if problem is None:
                     break
+                self._metrics.failed_commits += 1
                 if once or not problem.retriable:
                     raise problem
                 failures += 1
@@ -163,6 +171,7 @@ class GroupOffsets:
         retriable error of the request or of a partition in `rest`, or None if `rest` is empty.
         Raises the error of a partition if it is not retriable."""
         identity = self._identity(asker)
+        began = self._cluster.clock.monotonic()
         try:
             response = await self._link.send(
                 ApiKey.OFFSET_COMMIT,
@@ -172,6 +181,7 @@ class GroupOffsets:
             )
         except ClientError as error:
             return error
+        self._metrics.commit_latency.add(self._cluster.clock.monotonic() - began)
         problem: ClientError | None = None
         for topic in response.topics:
             for row in topic.partitions:
