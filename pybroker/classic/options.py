@@ -62,7 +62,7 @@ class ClassicOptions:
         "is used", minimum=1)
     rebalance_max_retries: int = integer(
         "rebalance.max.retries", 4,
-        "a rebalance fails after rebalance.backoff.ms times this number", minimum=1)
+        "a rebalance fails after this number times rebalance.backoff.ms", minimum=1)
     rebalance_backoff_ms: int = integer(
         "rebalance.backoff.ms", 2_000,
         "the pause before a failed rebalance is tried again, unless a node of the group changes"
