@@ -163,8 +163,8 @@ class SerializationFailed(ClientError):
         index: int | None = None,
     ) -> None:
         place = topic if partition is None else TopicPartition(topic, partition)
-        number = "" if index is None else f" {index}"
-        super().__init__(f"{field}{number} of a record for {place} was not serialized: {cause!r}")
+        record = "a record" if index is None else f"record {index}"
+        super().__init__(f"the {field} of {record} for {place} was not serialized: {cause!r}")
         self.topic = topic
         self.partition = partition
         self.field = field

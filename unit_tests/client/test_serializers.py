@@ -169,8 +169,8 @@ async def test_a_record_that_cannot_be_serialized_is_not_sent(name: str) -> None
             assert error.index == (1 if name == "send_many" else None)
             assert isinstance(error.__cause__, TypeError)
             assert (error.definite, error.retriable) == (True, False)
-            which = "value 1" if name == "send_many" else "value"
-            assert str(error).startswith(f"{which} of a record for t-0 was not serialized: TypeErr")
+            which = "record 1" if name == "send_many" else "a record"
+            assert str(error).startswith(f"the value of {which} for t-0 was not serialized: TypeE")
             assert target._budget.used == used > 0
             await target.send("t", 1, key="k")
         assert stored(broker) == [(b"k", b"0"), (b"k", b"1")]
@@ -182,11 +182,11 @@ async def test_a_failed_key_is_named() -> None:
         producer(broker, key_serializer=str.encode) as target,
     ):
         with pytest.raises(
-            SerializationFailed, match=r"^key of a record for t was not serialized: TypeError"
+            SerializationFailed, match=r"^the key of a record for t was not serialized: Type"
         ) as caught:
             await target.send("t", b"v")
         assert (caught.value.field, caught.value.partition) == ("key", None)
-        with pytest.raises(SerializationFailed, match=r"^key 0 of a record for t was not"):
+        with pytest.raises(SerializationFailed, match=r"^the key of record 0 for t was not"):
             await target.send_many("t", [b"v"])
 
 
