@@ -57,3 +57,15 @@ def past_high_watermark(expired: Any) -> Any:
         return expired(segments, config, **{**facts, "high_watermark": _EVERY_OFFSET})
 
     return changed
+
+
+def cleaned_before_swap(_clean: Any) -> Any:
+    """Write the cleaner's checkpoint before the pass, and not after the replacement of the
+    segments."""
+
+    async def changed(self: Any, chosen: Any) -> None:
+        write = self._logs.checkpoints.write_cleaned_to
+        await self._in_thread(write, chosen.log, chosen.generation, chosen.end)
+        await _clean(self, chosen)
+
+    return changed

@@ -459,6 +459,11 @@ PLANTED: Final = (
         (Replacement(choice, "_cleanable", of_cleaning.past_open_transactions),),
     ),
     Planted(
+        "cleaned-before-swap",
+        "the cleaner's checkpoint is written after the new segments have replaced the old ones",
+        (Replacement(cleaner.LogCleaner, "_clean", of_cleaning.cleaned_before_swap),),
+    ),
+    Planted(
         "retention-past-high-watermark",
         "retention deletes only segments below the high watermark",
         (Replacement(storage_log, "expired", of_cleaning.past_high_watermark),),

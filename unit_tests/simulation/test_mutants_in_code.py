@@ -289,6 +289,7 @@ IN_RUNS: Final = frozenset(
         "uncommitted-record-replaces",
         "aborted-record-replaces",
         "cleaned-past-open-transaction",
+        "cleaned-before-swap",
         "retention-past-high-watermark",
         "commit-before-delivery",
     }
