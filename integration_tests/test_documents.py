@@ -139,6 +139,29 @@ def test_the_programs_with_a_callback_for_metrics_count_their_records(broker: Br
     assert f"kafka_producer_producer_topic_metrics_record_send_total{{{labels}}} 1.0" in printed
 
 
+@pytest.mark.parametrize(
+    ("library", "topic", "value"),
+    [
+        ("aiokafka", "letters", b"hello"),
+        ("kafka", "bills", b"12 EUR"),
+        ("confluent_kafka", "tickets", b"row 7"),
+    ],
+)
+def test_the_programs_before_and_after_a_move_do_the_same(
+    library: str, topic: str, value: bytes, broker: Broker
+) -> None:
+    pytest.importorskip(library, reason=f"install {library.replace('_', '-')}")
+    before = run(program("docs/moving.rst", f"from {library} import"), broker).splitlines()
+    assert before == ["stored at 0", f"read b'ann' {value!r}"]
+    after = run(program("docs/moving.rst", f'topics=["{topic}"]'), broker).splitlines()
+    assert after == ["stored at 1", f"read b'ann' {value!r}"]
+
+
+def test_the_program_with_the_partitioner_of_confluent_kafka(broker: Broker) -> None:
+    printed = run(program("docs/moving.rst", "import zlib"), broker)
+    assert "topic='seats', partition=0, offset=0," in printed
+
+
 def run_commands(document: str, topic: str, broker: Broker) -> None:
     """Run the shell lines of a document that name the topic."""
     lines = [line.strip() for line in (ROOT / document).read_text(encoding="utf-8").splitlines()]
