@@ -168,8 +168,9 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Let the sender send the first roles and the first metadata. They are marked as complete
-        (Extent.ALL) if they name every replica of the broker and every partition of the cluster.
+        """Let the sender send the first roles and the first metadata. The roles are marked as
+        complete (Extent.ALL) if they name every replica of the broker. The metadata is marked as
+        complete if it names every partition of the cluster.
 
         When the roles are marked as complete, the broker removes each replica that they do not
         name, because the replica's topic was deleted. So neither the roles nor the metadata are

@@ -105,8 +105,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Record that these brokers have ended, and return the partitions with one of these brokers
-        in the ISR. This includes restarted brokers, because they were not in sync while they were
+        """Record that these brokers have ended. Return the partitions that have one of them in the
+        ISR. `lost` includes restarted brokers, because they were not in sync while they were
         down."""
         context = self._context
         context.leaving -= lost

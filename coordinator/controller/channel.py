@@ -115,7 +115,7 @@ class PendingWork:
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Note that everything that the broker must get first is now queued. `full_roles`: the
+        """Record that everything that the broker must get first is now queued. `full_roles`: the
         queued roles are those of all replicas on the broker. `full_metadata`: the queued metadata
         describes all partitions of the cluster."""
         self._complete = True

@@ -131,10 +131,10 @@ class ClusterContext:
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether a decision about the partition depends on its topic's policy. True if the
-        partition is not online, if a member of the ISR must not be elected or is `stale` (its
-        broker has ended or restarted), or if the partition has eligible replicas outside the
-        ISR."""
+        """Whether a decision about the partition depends on its topic's policy
+        (unclean.leader.election.enable and min.insync.replicas). True if the partition is not
+        online, if a member of the ISR must not be elected or is `stale` (its broker has ended or
+        restarted), or if the partition has eligible replicas outside the ISR."""
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)

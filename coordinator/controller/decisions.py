@@ -1,7 +1,7 @@
 """Pure decisions about the next state of a partition, from the controller's view of the cluster.
 
-A decision is a `StateWrite`. The partition has the new state only when the write is stored. No
-function here waits, writes or logs.
+A decision is a `StateWrite`. The partition gets the new state when the write is stored, not
+earlier. No function here waits, writes or logs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Circumstances:
     in controlled shutdown. `stale` are the members of the ISR whose brokers have ended or restarted
     since the members were last known to be in sync. They have to leave the ISR, and may return when
     they have caught up. `required` is the smallest size of the ISR with which the high watermark
-    advances: min.insync.replicas, at most the number of replicas. `unclean` tells whether the topic
-    allows a leader that possibly lacks committed records. `yielding` are the brokers that refused
-    to lead.
+    advances: min.insync.replicas, but at most the number of replicas. `unclean` tells whether the
+    topic allows a leader that possibly lacks committed records. `yielding` are the brokers that
+    refused to lead.
     """
 
     hosts: Collection[int]

@@ -3,7 +3,8 @@
 A broker wins by one multi, which creates the ephemeral /controller and raises /controller_epoch by
 one at the version that was read (KAFKA-6082). So while a broker owns the node /controller, no other
 broker raises the epoch. Each write of the controller checks that the node /controller_epoch still
-has the version of its own election, so ZooKeeper refuses the writes of a replaced controller.
+has the version that this controller's election gave it. So ZooKeeper refuses the writes of a
+replaced controller.
 """
 
 from __future__ import annotations

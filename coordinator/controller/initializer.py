@@ -75,8 +75,9 @@ class ControllerInitializer:
         return deletions, left_out
 
     async def add_topics(self, names: Iterable[str]) -> set[str]:
-        """Read topics that are new to the context. Return those to read again, since their topic
-        id could not be stored. A topic with a damaged node is read again when the node changes."""
+        """Read topics that are new to the context. Return the topics whose topic id could not be
+        stored: the caller reads them again. A topic with a damaged node is read again when the node
+        changes."""
         nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
         left_out = nodes.keys() - identified.keys()

@@ -96,8 +96,9 @@ class LogDirFailures:
         Return the partitions whose record changed.
 
         If no directory of the broker failed, the broker refuses because its replica has to be
-        copied first, has a gap in its log, or is on a full disk. Such a refusal is recorded only if
-        another replica can lead instead; else the controller keeps asking this replica.
+        copied from a leader first, has a gap in its log, or is on a full disk. Such a refusal is
+        recorded only if another replica can lead instead; else the controller keeps asking this
+        replica.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)

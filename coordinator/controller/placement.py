@@ -1,5 +1,5 @@
-"""The placement of new replicas by Kafka's own rule, so that Kafka's tools predict the same
-placement.
+"""The placement of new replicas. It follows Kafka's own rule, so Kafka's tools predict it
+correctly.
 
 The functions only compute an assignment from brokers and random numbers. `topics.py` checks whether
 a request is valid, for example the replication factor against the number of brokers.
@@ -77,8 +77,8 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
     """Return the index of the broker that gets follower `number` (from 0), among `brokers` brokers.
-    `first` is the index of the first replica's broker. `shift` and `number` determine how many
-    brokers after `first` the result is: 1 to `brokers` - 1. So the result never equals `first`."""
+    `first` is the index of the first replica's broker. The result is 1 to `brokers` - 1 places
+    after `first`, as `shift` and `number` determine, so it never equals `first`."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

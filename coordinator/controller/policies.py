@@ -29,14 +29,14 @@ class Policy:
 
 
 PolicyOf = Callable[[Mapping[str, str]], Policy]
-"""Function: the options that are set for a topic -> the topic's policy."""
+"""A function that returns the policy of a topic from the options that are set for the topic."""
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
     """Return the policy of a topic. `overrides` has the options that are set for the topic;
-    `broker` has the values of all others. An override with an invalid value is ignored, as when
-    logs are opened. An invalid unclean.leader.election.enable forbids unclean elections, because
-    the operator may have wanted to forbid them."""
+    `broker` has the values of all others. An override with an invalid value is ignored, as it is
+    when the topic's logs are opened. An invalid unclean.leader.election.enable forbids unclean
+    elections, because the operator may have wanted to forbid them."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)

@@ -1,11 +1,12 @@
 """The list of all APIs of Kafka's protocol that pybroker supports. ApiVersions responses, the
 dispatch of requests and the codec use it.
 
-The versions are those of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a broker
-from all versions together. There are two exceptions. DescribeCluster has version 1, because
-kafka-python cannot decode the response of version 0. Produce starts at version 0, because older
-librdkafka disables compression if the lowest version is above 0 (KAFKA-18659). The broker still
-rejects the message formats 0 and 1 of the lowest versions.
+Most versions are those of a ZooKeeper-mode Kafka 3.0, because clients infer the features of a
+broker from all versions together. A few APIs have later versions, too: DescribeCluster has version
+1, for example, because kafka-python cannot decode the response of version 0. Produce starts at
+version 0, because older librdkafka disables compression if the lowest version is above 0
+(KAFKA-18659). The broker decodes Produce requests of versions 0 to 2, but rejects their records,
+which have the message formats 0 and 1.
 """
 
 from __future__ import annotations
@@ -244,8 +245,7 @@ listener for brokers accepts their requests."""
 CLIENT_VERSION_MAX: Final[Mapping[ApiKey, int]] = MappingProxyType(
     {ApiKey.ADD_PARTITIONS_TO_TXN: 3}
 )
-"""API key -> the highest version that clients may use. Only APIs with higher versions, which are
-for brokers only, are listed."""
+"""The highest version that clients may use, for each API whose higher versions only brokers use."""
 
 
 def api_versions_rows() -> tuple[tuple[int, int, int], ...]:

@@ -1,8 +1,7 @@
 """The fast path for decoding Produce requests, which are the most frequent requests.
 
-Produce has no decoder written by hand, which would save at most 10% of the compiled decoder's time.
-This module saves the lookup of the compiled decoder for each request: it looks up the decoders of
-all versions once, at import.
+This module looks up the compiled decoders of all versions once, at import, and not for each
+request. A decoder written by hand would be at most 10% faster, so there is none.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Bounds(TypedDict, total=False):
 
 @dataclass_transform(kw_only_default=True)
 def message(cls: type[T]) -> type[T]:
-    """Make a class that declares fields a dataclass with slots and keyword-only arguments."""
+    """Turn a class that declares fields into a dataclass with slots and keyword-only arguments."""
     return dataclass(slots=True, kw_only=True, eq=False, repr=False, match_args=False)(cls)
 
 

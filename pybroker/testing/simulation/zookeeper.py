@@ -91,8 +91,8 @@ class _Session:
 
 @dataclass(slots=True)
 class EarlyEnd:
-    """The expiry of a process's session that a test caused at the time `at`. The process was
-    notified at `heard_at`. Times are in virtual seconds."""
+    """A session expiry that a test caused. `at` is its time, `heard_at` the time at which the
+    process learned of it, both in virtual seconds."""
 
     machine: str
     at: float
@@ -287,9 +287,9 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Answer a client that has reconnected to its session on another connection; `session` is
-        None if it has expired. The answer does not wait for transactions that the client's member
-        has not applied yet."""
+        """Answer a client that resumes its session on a new connection. `session` is None if the
+        session has expired. The answer does not wait for transactions that the client's member has
+        not applied yet."""
         if session is None:
             granted = Granted(0, 0)
         else:
@@ -300,8 +300,8 @@ class ZooKeeper:
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
-        """Call `act(*what)` at the member that forwarded the request, after the time that the
-        leader's answer takes to the member."""
+        """Call `act(*what)` at the member that forwarded the request, after the network delay from
+        the leader to this member."""
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)

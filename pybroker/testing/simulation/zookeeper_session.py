@@ -1,9 +1,10 @@
 """The `Coord` of one simulated process: sessions with the simulated ZooKeeper, one after the other.
 
-It behaves like the real `Coord` over kazoo. Requests fail at once while the connection is lost. The
-process knows whether its session survived only when it reaches a member again; watches are then set
-again. Syncs show how long the service has been silent. A process sends heartbeats even if its event
-loop is blocked, as kazoo uses a thread for them, but not while it is stopped.
+It behaves like the real `Coord` over kazoo. Requests fail at once while the connection is lost.
+When the process reaches a member again, it learns whether its session survived, and sets its
+watches again. Syncs show how long the service has been silent. A process sends heartbeats even
+while its event loop is blocked, because kazoo sends them from a thread. A stopped process sends
+none.
 """
 
 from __future__ import annotations
@@ -194,14 +195,13 @@ class ZooKeeperSession:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """Return the ids of the sessions of earlier processes, and of this process, that have
-        ended."""
+        """Return the ids of all ended sessions of this machine: those of earlier processes, and
+        those of this process."""
         return frozenset(key.id for key in self._earlier)
 
     @property
     def session_timeout_ms(self) -> int:
-        """Return the session timeout that the service has granted, before `start` the requested
-        one."""
+        """Return the granted session timeout (ms); before `start`, the requested one."""
         return self._session_timeout_ms
 
     @property
@@ -210,8 +210,8 @@ class ZooKeeperSession:
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Return the seconds since the client has sent the last write or sync that was answered.
-        Reads do not count, because a member answers them without the leader."""
+        """Return how long ago (s) the client sent the latest write or sync that was answered.
+        Members answer reads without the leader, so reads do not count."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -452,8 +452,8 @@ class ZooKeeperSession:
     # ---- private: heartbeats
 
     def _later(self, name: str, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Call `action(*args)` after `seconds`, in place of an earlier call with this name that has
-        not happened yet. Do nothing after `close`."""
+        """Call `action(*args)` after `seconds`, unless closed; cancel a waiting call with this
+        name."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
             earlier.cancel()

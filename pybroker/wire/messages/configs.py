@@ -26,7 +26,7 @@ from pybroker.wire.schema import (
 
 @message
 class DescribeConfigsResource(Message):
-    """A resource to describe, and the names of the options: an element of
+    """A resource to describe, and the names of the options to return: an element of
     `DescribeConfigsRequest.resources`."""
 
     resource_type: int = int8("The resource type.")

@@ -30,8 +30,9 @@ ELIGIBLE_TAG: Final = 10_002
 this tag."""
 
 EXTENT_TAG: Final = 10_003
-"""The tag of a request's extent: the request names some partitions of its receiver, all of them, or
-a part of all that several requests name together."""
+"""The tag of a request's extent. The extent tells whether the request lists some of the receiver's
+partitions, all of them, or a portion. In the last case the portions in several requests together
+list all of them."""
 
 UNKNOWN_TYPE: Final = 0
 INCREMENTAL_TYPE: Final = 1
@@ -85,8 +86,8 @@ class LeaderAndIsrLiveLeader(Message):
 
 @message
 class LeaderAndIsrRequest(Message):
-    """Sends the leader and the ISR of partitions from the controller to a broker with replicas of
-    them."""
+    """The controller's request to lead or to follow partitions, with the leader and the ISR of
+    each. The receiver has a replica of each."""
 
     controller_id: int = int32("The broker id of the controller.")
     controller_epoch: int = int32("The controller epoch.")
@@ -240,8 +241,8 @@ class UpdateMetadataBroker(Message):
 
 @message
 class UpdateMetadataRequest(Message):
-    """Sends the states of partitions and the live brokers to a broker, for its Metadata
-    responses."""
+    """The controller's request to every broker, with the states of partitions and the live brokers.
+    The receiver uses them in its Metadata responses."""
 
     controller_id: int = int32("The broker id of the controller.")
     controller_epoch: int = int32("The controller epoch.")

@@ -12,7 +12,7 @@ from pybroker.wire.schema import Message, array, int8, int16, int32, int32_array
 
 @message
 class TopicPartitions(Message):
-    """A topic with the partitions that get a leader: an element of
+    """A topic with the partitions in which to elect a leader: an element of
     `ElectLeadersRequest.topic_partitions`."""
 
     topic: str = string("The topic name.")

@@ -19,7 +19,7 @@ class SaslHandshakeRequest(Message):
 
 @message
 class SaslHandshakeResponse(Message):
-    """The result of the selection, and the mechanisms that the listener offers."""
+    """The result of the selection of a mechanism, and the mechanisms that the listener offers."""
 
     error_code: int = int16("The error, or 0.")
     mechanisms: list[str] = string_array("The mechanisms that the listener offers.")

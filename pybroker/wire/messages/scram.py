@@ -37,7 +37,8 @@ class CredentialInfo(Message):
 
 @message
 class DescribeUserScramCredentialsResult(Message):
-    """A user with the credentials: an element of `DescribeUserScramCredentialsResponse.results`."""
+    """A user, and information about the user's credentials: an element of
+    `DescribeUserScramCredentialsResponse.results`."""
 
     user: str = string("The user name.")
     error_code: int = int16("The error, or 0.")

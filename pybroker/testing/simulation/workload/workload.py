@@ -146,8 +146,8 @@ class Workload:
 
     @property
     def failures(self) -> list[str]:
-        """Return the errors that no client may get, which are bugs of the client or of the
-        workload.
+        """Return the unexpected errors that clients got. Each one shows a bug of the client or of
+        the workload.
         """
         return self._shared.failures
 
@@ -164,8 +164,8 @@ class Workload:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether, after `stop`, every send has an outcome and only the clients of groups
-        continue."""
+        """Return whether, after `stop`, all clients but the members of groups have ended. Every
+        send then has an outcome."""
         return all(client.has_ended for client in self._clients)
 
     @property
@@ -189,7 +189,8 @@ class Workload:
             client.start()
 
     def spread(self) -> None:
-        """Change no topics and groups from now on, and send values to all partitions equally."""
+        """From now on, change neither topics nor groups, and send values to all partitions
+        equally."""
         self._shared.is_even = True
 
     def stop(self) -> None:
@@ -203,7 +204,7 @@ class Workload:
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """Read all records of these partitions (None: of all topics) from their beginning, with new
-        clients. The reads may never complete unless the cluster has recovered."""
+        clients. Call it after the cluster has recovered; otherwise the reads may never complete."""
         chosen = self.catalog.partitions() if partitions is None else [*partitions]
         begun = len(self._final)
         fresh: list[FinalReader | FinalOffsetsClient] = [
