@@ -25,16 +25,18 @@ from pybroker.model import NO_EPOCH, TopicPartition
 log = logging.getLogger(__name__)
 
 OLD_VIEW_TRIES_MAX: Final = 10
-"""The maximum number of metadata refreshes that the check waits for, until the metadata has a
-leader epoch at or above that of the position. A recreated topic never reaches it."""
+"""The maximum number of metadata refreshes for which the check waits while the leader epoch in the
+metadata is below that of the position. The epochs of a recreated topic begin again at 0, so they
+may stay below it."""
 NO_POLICY: Final = "none"
 
 
 class _Question(NamedTuple):
-    """A request to a leader about one reader, whose fetch offset was `offset` at that time.
+    """A request to a leader about the position of one reader.
 
-    `leader_epoch` is the leader's epoch. `era` is the number of calls of the reader's `jump` so
-    far.
+    The fields have the values at the time of the request: `era` is the number of calls of the
+    reader's `jump`, `offset` is the reader's fetch offset, and `leader_epoch` is the leader's
+    epoch.
     """
 
     reader: PartitionReader
@@ -44,7 +46,7 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the position of the reader is still the one that the question is about."""
+        """Whether the position of the reader is unchanged since the request."""
         return (self.reader.era, self.reader.fetch_offset) == (self.era, self.offset)
 
 

@@ -62,8 +62,8 @@ class PositionLookup:
         self._look_up_positions(readers, now)
 
     def reset(self, reader: PartitionReader, reason: str) -> None:
-        """Drop the position, and find a new one as auto.offset.reset says: the log start, the log
-        end, or, with none, an error."""
+        """Drop the position, and find a new one as auto.offset.reset says. If auto.offset.reset is
+        none, set the error OffsetUnavailable instead."""
         policy = self._options.auto_offset_reset
         moment = RESET_MOMENTS.get(policy)
         if moment is None:

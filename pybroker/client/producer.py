@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SENDS_IN_TURN_MAX: Final = 1_000
-"""The maximum number of calls of `send` after which one call yields to the event loop, even if no
-batch becomes full, as with large batches or many partitions. They take a few milliseconds."""
+"""The number of calls of `send` after which a call yields to the event loop, even if no batch has
+become full. This many calls take a few milliseconds."""
 
 
 class Producer(Generic[Key_contra, Value_contra]):
@@ -134,8 +134,8 @@ class Producer(Generic[Key_contra, Value_contra]):
     async def close(self, timeout_s: float | None = None) -> None:
         """Deliver the accepted records within `timeout_s` seconds, and close the producer. None
         means delivery.timeout.ms, within which every record succeeds or fails. With 0 no more
-        records are sent. Undelivered records fail, also if the call is cancelled. An open
-        transaction is aborted, unless `timeout_s` is 0. Idempotent."""
+        records are sent. Records that are still undelivered at the end or when the call is
+        cancelled fail. An open transaction is aborted, unless `timeout_s` is 0. Idempotent."""
         was_running, self._running = self._running, False
         self._appender.check_again()
         try:
@@ -241,8 +241,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         metadata of the topic is not known yet or buffer.memory is full: `await send(...)` then
         waits and accepts the record. Raises also the errors of `send`.
 
-        Nothing is sent while the application does not return to the event loop: between many calls,
-        await something from time to time.
+        Records are sent only while the application awaits something, because the sender runs in the
+        same event loop. So await something from time to time between many calls.
         """
         pairs = checked_headers(headers) if headers else ()
         delivery = self._join(topic, value, key, pairs, partition, timestamp_ms)
@@ -266,9 +266,10 @@ class Producer(Generic[Key_contra, Value_contra]):
         their deliveries. This takes a fraction of the time of a `send` for each record.
 
         All records are checked before the first one is accepted. The call waits for memory when it
-        needs to, at most max.block.ms in total. If it is cancelled or raises BufferExhausted, the
-        first records may be accepted, and are sent: `accepted` of BufferExhausted is their number.
-        Raises the errors of `send`, and ValueError if the numbers of keys and values differ.
+        needs to, at most max.block.ms in total. If it is cancelled or raises BufferExhausted, some
+        of the first records may already be accepted. These are sent. The attribute `accepted` of
+        BufferExhausted is their number. Raises the errors of `send`, and ValueError if the numbers
+        of keys and values differ.
         """
         if self._serializers is not None:
             columns = keys, values, partition, self._give_way
@@ -302,7 +303,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         optionally key, both binary or text (stored as UTF-8). Needs pyarrow.
 
         Raises ValueError for other columns: choose with `batch.select(["key", "value"])`. Raises
-        also the errors of `send_many`, which says when some records may be accepted."""
+        also the errors of `send_many`. As with `send_many`, some of the first records may be
+        accepted before an error."""
         keys, values = keys_and_values(batch)
         return await self._send_columns(topic, values, keys, partition, timestamp_ms)
 

@@ -60,16 +60,16 @@ class RangeReader:
         self._thread: threading.Thread | None = None
         self._cluster: Cluster | None = None
         self.lost: list[Gap] = []
-        """The offsets of the last range that no longer exist, as pairs of first offset and end
-        offset (exclusive). Complete after the last batch. With `fail_on_data_loss` always empty,
-        because missing offsets raise RangeFailed."""
+        """The lost offsets of the last range: those that no longer exist in the log, as pairs of
+        first offset and end offset (exclusive). Complete after the last batch. With
+        `fail_on_data_loss` always empty, because missing offsets raise RangeFailed."""
         self.compacted: list[Difference] = []
-        """The parts of the last range in which other records were read than were counted when the
-        range was created. Complete after the last batch. With `fail_on_data_loss` always empty,
-        because a difference raises RangeFailed."""
+        """The parts of the last range whose records differ from those counted when the range was
+        created. Complete after the last batch. With `fail_on_data_loss` always empty, because a
+        difference raises RangeFailed."""
         self.first_offset = 0
-        """The first offset of the last batch that belongs to the range. The caller must skip
-        records below it: they are before the range, or belong to lost offsets."""
+        """The offset in the last batch from which its records belong to the range. The caller must
+        skip the records below it."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()

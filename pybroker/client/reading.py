@@ -1,5 +1,6 @@
-"""The calls of a consumer that read: they wait for fetched records, decode them in turns of a few
-milliseconds, and return them. Rebalances and automatic commits are done at the start of a call."""
+"""The consumer's calls that read records. A call waits for fetched records, decodes them in turns
+of a few milliseconds, and returns them. Rebalances and automatic commits are done at the start of a
+call."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Reading:
         """The offset of the first record that the last call returned, by partition."""
         self._last: PartitionReader | None = None
         self._last_of: object = None
-        """The reader of the last single record, and the assigned readers at that time."""
+        """`_last` is the reader that returned the last single record, and `_last_of` the assigned
+        readers at that time. While the assignment is the same, the next single record comes from
+        the same reader."""
 
     async def records(
         self, timeout_ms: int, limit: int, partitions: tuple[TopicPartition, ...]

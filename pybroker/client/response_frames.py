@@ -1,9 +1,9 @@
 """Splits the bytes that a broker sends into the frames of its responses. This module does no I/O.
 
-The event loop passes each piece of bytes as it arrives, so no task has to wait for them. A frame
-that arrives whole in one piece, as most do, is not copied. The event loop receives a large frame
-directly into its memory, which the system provides page by page. Joining its pieces at the end
-would hold up other tasks for tens of milliseconds.
+The event loop passes each piece of bytes as it arrives. A frame that arrives whole in one piece, as
+most do, is not copied. For a large frame, one buffer of the frame's size is allocated, and the
+event loop receives into it directly. Collecting the pieces and joining them at the end would
+instead block other tasks for tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class ResponseReceiver(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
         return self._unused
 
     def data_received(self, data: bytes) -> None:
-        """Called by uvloop, which does not use `get_buffer` of a class with this method."""
+        """Take the next bytes. uvloop calls this method: if a protocol class has it, uvloop does
+        not use `get_buffer`."""
         self.on_data(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -420,8 +420,9 @@ class Sender:
         self._resolve(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
-        """If a failed batch may have left a gap in the sequence numbers, and all other batches with
-        numbers are done, check for the gap. If there is one, the producer resets the numbers."""
+        """Check for a gap in the sequence numbers, if a failed batch may have left one. The check
+        waits until all other batches with numbers are done. If there is a gap, the producer resets
+        the numbers."""
         sequences = queue.sequences
         if sequences.unresolved and not queue.holds_sequences():
             sequences.restarting = sequences.has_hole()

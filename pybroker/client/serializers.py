@@ -28,7 +28,8 @@ class Serializer(Protocol[T_contra]):
     """An object that serializes the keys or the values of a producer."""
 
     def serialize(self, topic: str, value: T_contra, /) -> Buffer | None:
-        """Return the bytes of a key or value, or None for none. Also called for None."""
+        """Return the bytes of a key or value, or None for a null key or value. This method is also
+        called if `value` is None."""
 
 
 class SerializerWithHeaders(Protocol[T_contra]):
@@ -45,7 +46,7 @@ SerializerLike = (
 def converter(name: str, given: object, method: str, faults: list[str]) -> Convert | None:
     """Return the application's serializer or deserializer in its general form. `given` is the
     argument `name`: a function of one argument, or an object with the method `method`. Add a
-    message to `faults` for anything else. Return None without one."""
+    message to `faults` for anything else. Return None if `given` is None."""
     if given is None:
         return None
     if is_property(name, given):
@@ -90,8 +91,8 @@ class Serializers:
 
     @classmethod
     def of(cls, key: object, value: object, faults: list[str]) -> Self | None:
-        """Return the serializers that the application gave, None without any. Add a message to
-        `faults` for each that is none."""
+        """Return the application's serializers, or None if it gave none. Add a message to `faults`
+        for each argument that is not a serializer."""
         found = cls(
             converter("key_serializer", key, "serialize", faults),
             converter("value_serializer", value, "serialize", faults),

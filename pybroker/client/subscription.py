@@ -43,8 +43,9 @@ CHECKED_BYTES: Final = 512 * 1024
 """The costs of the steps, in bytes; see `Turn`."""
 
 Keep = Callable[[FetchedData, BatchHeader, memoryview], Iterator[int]]
-"""A function that decodes the records of a batch that lie at or after the position, in steps, and
-goes to the next batch. It yields the cost of each step."""
+"""A function that decodes those records of a batch whose offsets are at or above the position, and
+then moves the fetched data to its next batch. It works in steps, and yields the cost of each
+step."""
 
 EPOCHS_KEPT = 16
 
@@ -54,7 +55,8 @@ Wrap = Callable[[ConsumerRecord], ConsumerRecord[Any, Any]]
 
 class Rules(NamedTuple):
     """The choice of the records that the application gets. With `committed_only`, records of
-    aborted transactions are omitted. `wrap` makes the application's record of each decoded one."""
+    aborted transactions are omitted. `wrap` turns each decoded record into the application's
+    record, for example by deserializers."""
 
     check_crcs: bool
     committed_only: bool
@@ -63,8 +65,9 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """The work that a call may still do before it lets other tasks run. It is counted as a cost,
-    not as a time. So a call returns the same records on a slow machine."""
+    """The work that a call may still do before it lets other tasks run. It is counted as a cost in
+    bytes, not as a time, so that the speed of the machine does not decide which records a call
+    returns."""
 
     left: int = BYTES_PER_TURN
 
@@ -90,7 +93,8 @@ class PartitionReader:
     reset: int | None = None
     """The timestamp by which ListOffsets finds an unknown position."""
     initial: bool = False
-    """Whether an unknown position is the group's committed offset, if the group has one."""
+    """Whether an unknown position begins at the group's committed offset. Without a committed
+    offset, auto.offset.reset applies."""
     paused: bool = False
     era: int = 0
     """The number of calls of `jump`. A response to a request from before a call is ignored."""
@@ -113,7 +117,8 @@ class PartitionReader:
     """The steps of the decoding, each with its cost in bytes."""
     problem: ClientError | None = None
     counters: ConsumerTopicMetrics = field(default_factory=ConsumerTopicMetrics)
-    """The counters of the topic. Of its records they miss those before `ready_at`."""
+    """The counters of the topic. They do not include the records in `ready` before `ready_at`
+    yet."""
 
     def jump(
         self, offset: int | None, reset: int | None = None, leader_epoch: int = NO_EPOCH
@@ -195,9 +200,9 @@ class PartitionReader:
         return record
 
     def decode_columns(self, bytes_max: int, turn: Turn, rules: Rules, *, headers: bool) -> bool:
-        """Decode whole fetched batches into `columns` until these have `bytes_max` bytes, with a
-        column of headers if `headers` is true. The result, and the handling of damaged batches, are
-        those of `decode`."""
+        """Decode whole fetched batches into `columns` until `columns` has `bytes_max` bytes.
+        `headers` adds a column of record headers. The result, and the handling of damaged batches,
+        are as in `decode`."""
         if self.ready or (self.columns is not None and self.columns.has_headers != headers):
             self._decode_again()
         while self.problem is None:
@@ -234,9 +239,9 @@ class PartitionReader:
 
     def lag(self, *, committed_only: bool) -> int | None:
         """Return the number of offsets from the position to the high watermark (with
-        `committed_only`, to the last stable offset) of the last Fetch response; None if one of them
-        is unknown. The result is at least 0, although the response may be older than the
-        position."""
+        `committed_only`, to the last stable offset) of the last Fetch response. Return None if the
+        position or the other offset is unknown. Return 0 if the position is above the offset in the
+        response."""
         end = self.last_stable_offset if committed_only else self.high_watermark
         if self.position is None or end < 0:
             return None

@@ -104,8 +104,8 @@ class _Pass:
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
     def collect_keys(self) -> Generator[int]:
-        """Put the keys of the dirty part into the offset map until the map is full. Yield the
-        number of bytes after each block of batches."""
+        """Put the keys of the dirty part into the offset map until the map is full. After each
+        block of batches yield its size in bytes."""
         plan, keys = self._plan, self.keys
         seen = self.transactions(plan.first_dirty)
         for segment in plan.segments:
@@ -149,8 +149,8 @@ class _Pass:
 
     def rewrite(self, group: list[Segment], seen: SeenTransactions) -> Generator[int, None, int]:
         """Copy the retained batches and records of a group of segments into one new segment, and
-        replace the group by it. Yield the number of bytes after each block of batches. Return
-        the size of the new segment in bytes."""
+        replace the group by it. After each block of batches yield its size in bytes. Return the
+        size of the new segment in bytes."""
         log, base = self._plan.log, group[0].base_offset
         writer = _Writer(Segment.created(log.directory, base, self._disk, suffix=CLEANED_SUFFIX))
         try:

@@ -63,9 +63,9 @@ def remains(
     """Return the batch with its retained records, or None if neither a record nor the header is
     retained. If the batch does not change, return the same object. If the batch is no marker,
     `keys` and `drops_tombstones` decide which records are retained (`OffsetMap.select`). A retained
-    batch gets the delete `horizon` (ms since 1970) if it has none yet, and if it has a retained
-    tombstone or `fate.begins_horizon` is True. `level` is the compression level. Yields 0 between
-    slices of the records.
+    batch without a delete horizon gets `horizon` (ms since 1970) if one of its retained records is
+    a tombstone or if `fate.begins_horizon` is True. `level` is the compression level. Yields 0
+    between slices of the records.
 
     Raises the errors of `encoded_records`, and CorruptionError for damaged records."""
     header = batch.header

@@ -32,7 +32,8 @@ class SeenTransactions:
         segment. The caller empties the list after each segment."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Return whether the transaction of this batch was aborted. The batch is no marker."""
+        """Return whether the transaction of this batch was aborted. The batch must not be a
+        marker."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False

@@ -1,5 +1,5 @@
-"""The broker's options (`server.properties`) as one value: parsed, checked against each other, and
-with the values that several options determine together.
+"""The broker's options (`server.properties`) as one object. It parses the options, checks them
+against each other, and computes the values that depend on several options.
 
 The rows of the options are in `broker_options.py`, and the names of Kafka's options without a row
 in `kafka_options.py`. This module does not read files, and does not depend on the components that

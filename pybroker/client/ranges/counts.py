@@ -35,9 +35,9 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range in which other records were read than were counted when the range was
-    created. `records` is the number of records that were read. It may equal the number that was
-    counted."""
+    """A part of a range whose records differ from those counted when the range was created.
+    `records` is the number of records that were read. It may equal the counted number if the
+    offsets differ."""
 
     counted: Counted
     records: int
@@ -88,8 +88,8 @@ class Tally:
 
 
 class CountCheck:
-    """Compares the batches of a range with the counts that were made of its parts when the range
-    was created. Counts and batches are in the order of offsets."""
+    """Compares the batches of a range with the counts of its parts, which were stored when the
+    range was created. Counts and batches are in the order of offsets."""
 
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
@@ -111,8 +111,9 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return, once, each part that ends at or before `position` and in which other records were
-        read than were counted. The caller must have added all batches below `position`."""
+        """Return the parts that end at or before `position` and whose records differ from the
+        counted ones. Parts that an earlier call returned are omitted. The caller must have added
+        all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -126,8 +127,7 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """Return the exception for a part of a range in which other records were read than were
-    counted."""
+    """Return the exception for a part of a range whose records differ from the counted ones."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"

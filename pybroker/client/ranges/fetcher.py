@@ -101,8 +101,8 @@ class _NothingYet(ClientError):
 
 class RangeFetcher:
     """The fetcher of one range. Without `fail_on_data_loss` it goes on after missing records:
-    `lost` has the offsets that no longer exist, and `compacted` the parts in which other records
-    were read than were counted when the range was created."""
+    `lost` has the offsets that no longer exist, and `compacted` the parts whose records differ from
+    those counted when the range was created."""
 
     def __init__(
         self,
@@ -161,9 +161,9 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Add these batches to the comparison with the counted records. Return the parts that are
-        read completely and in which other records were read than were counted. Raises RangeFailed
-        for a batch that cannot be decoded."""
+        """Add these batches to the comparison with the counted records. Return the completely read
+        parts whose records differ from the counted ones. Raises RangeFailed for a batch that cannot
+        be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -178,9 +178,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Report the parts in which other records were read than were counted: raise RangeFailed,
-        or, without `fail_on_data_loss`, add them to `compacted`. First check the validity of the
-        range, because a more serious fault has to be raised instead."""
+        """Report the parts whose records differ from the counted ones: raise RangeFailed or,
+        without `fail_on_data_loss`, add them to `compacted`. Before that, check the validity of the
+        range, and raise a more serious fault instead if there is one."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted

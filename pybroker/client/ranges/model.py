@@ -13,8 +13,8 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 class Counted(NamedTuple):
     """The count of the records from the offset `first` up to, not including, `beyond`. `digest` (0
-    to DIGEST_END - 1) depends on the offsets of the records. So it shows whether the records are
-    the same if their number is the same; see `counts`."""
+    to DIGEST_END - 1) depends on the offsets of the records. If two counts have the same number of
+    records, equal digests show that they are the same records; see `counts`."""
 
     first: int
     beyond: int

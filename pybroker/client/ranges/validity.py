@@ -1,5 +1,5 @@
-"""The check whether a range can still be read as it was when it was created, by the current state
-of its partition.
+"""The check whether a range can still be read as it was when it was created. It looks at the
+current state of the range's partition.
 
 If the log start offset is above the start of the range, records are lost. Other missing offsets
 between the log start and the log end were compacted, or are transaction markers, and are no loss.
@@ -106,8 +106,8 @@ def _put_together(
 def faults(
     wanted: PartitionRange, position: int, current: CurrentPartition
 ) -> Iterator[RangeFailed]:
-    """Yield each reason why the records from `position` to the end of the range `wanted` may differ
-    from those when the range was created, the most serious reason first."""
+    """Yield each change of the partition by which the records of the range `wanted` from `position`
+    on may differ from those when the range was created. The most serious change comes first."""
     if not current.known:
         yield gone(wanted, position)
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:
@@ -146,8 +146,8 @@ def gone(wanted: PartitionRange, position: int) -> RangeFailed:
 
 
 def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFailed:
-    """Return the exception for a range whose records from `position` on are below `log_start`, the
-    present log start offset."""
+    """Return the exception for a range whose record at `position` was deleted: the present log
+    start offset `log_start` is above `position`."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
         f"the partition now begins at offset {log_start}, because retention or "

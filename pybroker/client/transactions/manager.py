@@ -72,8 +72,8 @@ REQUEST_S_MIN: Final = 0.001
 
 class TransactionManager:
     """The transactions of a producer with `transactional_id`. `pending` has the partitions to add
-    to the transaction before the sender may write to them. Invariant: if no request that may begin
-    a transaction was sent, `_begun` is False."""
+    to the transaction before the sender may write to them. `_begun` is True once a request was sent
+    that may begin the transaction on the coordinator."""
 
     def __init__(
         self,
