@@ -1,5 +1,5 @@
-"""A queue of keys by the time at which each is due. Its costs do not depend on the keys that are
-not due yet."""
+"""A queue of keys, ordered by the time at which each key is due. To take the due keys, the queue
+does not look at the others."""
 
 from __future__ import annotations
 

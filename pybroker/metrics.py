@@ -21,8 +21,8 @@ T = TypeVar("T")
 KeyT = TypeVar("KeyT")
 
 SUB_BUCKETS: Final = 8
-"""The number of buckets for the durations from some duration to twice that duration. So the error
-of a quantile is at most one eighth."""
+"""The number of buckets between a duration and its double. With eight, the error of a quantile is
+at most one eighth."""
 _FINEST: Final = 2 * SUB_BUCKETS
 _NOTHING: Final = -1024
 API_KEYS: Final = 256
@@ -68,8 +68,8 @@ def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
 
 
 def histogram(name: str, meaning: str, *labels: str) -> TimeMeter:
-    """Return a field that declares a metric: durations, shown in seconds as the number of those up
-    to each of some limits."""
+    """Return a field that declares a metric: durations in seconds. For each limit in LIMITS_S, the
+    page shows the number of durations up to this limit."""
     return _row(Family(name, HISTOGRAM, labels, meaning), TimeMeter)
 
 
@@ -150,7 +150,7 @@ class TimeMeter:
 
     def quantile_s(self, share: float) -> float:
         """Return the duration (s) that the given share (0 to 1) of the durations does not exceed.
-        It is up to an eighth too long. Return 0 without durations."""
+        The result is up to an eighth too long. Return 0 if no duration was counted."""
         return quantile_s(self.buckets, share)
 
 
@@ -262,7 +262,7 @@ class Metrics:
     )
     """The request meters; the index is the low byte of the API key."""
     fetchers: dict[int, FetcherCounters] = field(default_factory=dict)
-    """By the leader's broker id: what this broker has fetched from the leader."""
+    """Broker id of a leader -> the counters of what this broker has fetched from it."""
     fetch_sessions: FetchSessionCounters = field(default_factory=FetchSessionCounters)
     groups: GroupCounters = field(default_factory=GroupCounters)
     cleaner: CleanerCounters = field(default_factory=CleanerCounters)

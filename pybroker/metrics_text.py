@@ -1,7 +1,7 @@
 """Prometheus' text format (version 0.0.4), as far as the metrics of brokers and clients need it.
 
-This module is used in place of prometheus-client, which creates an object for each line: for
-metrics with a line for each partition that takes ten times as long. This module defines no metrics.
+The library prometheus-client is not used, because it creates an object for each line. With metrics
+that have a line for each partition, this takes ten times as long. This module defines no metrics.
 """
 
 from __future__ import annotations

@@ -303,8 +303,7 @@ class Producer(Generic[Key_contra, Value_contra]):
         optionally key, both binary or text (stored as UTF-8). Needs pyarrow.
 
         Raises ValueError for other columns: choose with `batch.select(["key", "value"])`. Raises
-        also the errors of `send_many`. As with `send_many`, some of the first records may be
-        accepted before an error."""
+        also the errors of `send_many`. Then some of the first records may be accepted."""
         keys, values = keys_and_values(batch)
         return await self._send_columns(topic, values, keys, partition, timestamp_ms)
 

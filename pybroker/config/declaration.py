@@ -25,14 +25,16 @@ from typing import Any, Final, TypeVar
 D = TypeVar("D")
 
 SIMILARITY_OF_A_TYPO: Final = 0.85
-"""From this similarity on (0 to 1), an unknown name counts as a misspelling of a known name."""
+"""An unknown name counts as a misspelling of a known name if their similarity (0 to 1) is at least
+this."""
 
 VALUE_BYTES_MAX: Final = 32767
 """The maximum length of an option's name or value (bytes). A longer one does not fit into a message
 of the protocol, so no client could read it."""
 SUGGESTIONS_MAX: Final = 20
 """The maximum number of unknown names for which one call searches a similar known name. A search
-takes half a millisecond, and a request or a node may contain thousands of unknown names."""
+takes half a millisecond, and a request or a ZooKeeper node may contain thousands of unknown
+names."""
 _SHOWN_CHARACTERS_MAX: Final = 200
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -250,7 +252,7 @@ def short(name: str, default: D, meaning: str, **rest: Any) -> D:
 
 
 def double(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a field that declares an option whose value is a number with a fraction."""
+    """Return a field that declares an option whose value is a floating-point number."""
     return _row(Option(name, OptionType.DOUBLE, _plain(default), meaning, **rest), default)
 
 

@@ -205,9 +205,9 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values of a node in ZooKeeper (option -> text) that can be applied, and for each
-    of the other options the reason why its value cannot. Any program may have written the node, and
-    an invalid value must not stop the broker."""
+    """Return the values of a node in ZooKeeper (option -> text) that can be applied. Return also
+    the faults of the other values (option -> reason). Any program may have written the node, and an
+    invalid value must not stop the broker."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
@@ -229,9 +229,9 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """Return the values that result from applying `operations` to `current` (option -> text). An
-    operation is its number in the protocol, an option and a value. `row_of` returns the declaration
-    of an option (None: unknown).
+    """Return the values that result from applying `operations` to `current` (option -> text). Each
+    operation is a tuple: the operation's number in the protocol, the option, and a value. `row_of`
+    returns the declaration of an option (None: unknown).
 
     Raise BrokerError INVALID_CONFIG if an operation on lists names an option that is not a list, or
     if a value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of the operation is
@@ -274,9 +274,9 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """Return the items of the list `name` before the change: the value in `values` or, if it is not
-    set there, Kafka's default, as in Kafka. Raise BrokerError INVALID_CONFIG if `name` is not a
-    list."""
+    """Return the items of the list option `name` before the change. If `values` does not have the
+    option, return the items of Kafka's default, as Kafka does. Raise BrokerError INVALID_CONFIG if
+    `name` is not a list."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")

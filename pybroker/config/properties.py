@@ -20,9 +20,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or from a command line. Several programs may share a
-    properties file. So if the file has an option that a client does not know, the client logs a
-    warning and does not reject the file."""
+    """A value from a properties file or from a command line. If a client does not know an option
+    with such a value, the client only logs a warning, because several programs may share a
+    properties file."""
 
     __slots__ = ()
 

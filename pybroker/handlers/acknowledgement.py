@@ -1,6 +1,6 @@
-"""Waits until appended batches may be acknowledged. With acks=all a batch is acknowledged when the
-high watermark has reached its end, with acks=1 when the batch is as durable on the leader as
-flush.messages requires."""
+"""Waits until appended batches may be acknowledged. With acks=all, a batch is acknowledged when the
+high watermark has reached the end of the batch. With acks=1, it is acknowledged when it is as
+durable on the leader as flush.messages requires."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
     """Raise BrokerError for a fault that does not depend on the type of the resource: the request
-    names the resource more than once (`count`), names an option twice, or gives no value for an
-    option."""
+    names the resource more than once, names an option twice, or gives no value for an option.
+    `count` is how often the request names the resource."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):

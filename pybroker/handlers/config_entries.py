@@ -59,8 +59,8 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
 
 
 def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return an entry for every option of this broker, and for every dynamic value whose name is
-    not that of an option."""
+    """Return an entry for every option of this broker, and for every dynamic value with an unknown
+    option name."""
     values = layers.current.values
     entries = [
         _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))
@@ -121,8 +121,8 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """Return an entry for a name that is not that of an option. The entry has no value, since the
-    value may be a secret."""
+    """Return an entry for an unknown option name. The entry has no value, since the value may be a
+    secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

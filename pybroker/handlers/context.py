@@ -68,8 +68,8 @@ class ZooKeeperLease(Protocol):
         ZooKeeper session."""
 
     def check(self) -> None:
-        """Determine again which requests the broker may answer. Do nothing if the lease cannot have
-        expired since the last time."""
+        """If the lease may have expired since the last check, determine again which requests the
+        broker may answer."""
 
 
 class TopicAdmin(Protocol):

@@ -1,8 +1,8 @@
 """FindCoordinator: returns the broker that coordinates a group or a transactional id.
 
-The coordinator is the leader of the partition to which the id maps, of `__consumer_offsets` or
-`__transaction_state`. The first request creates that topic, and waits a short time for the leaders
-of its partitions, so that most clients need not retry.
+An id maps to a partition of `__consumer_offsets` or `__transaction_state`, and the leader of this
+partition is the coordinator. The first request creates the topic, and waits a short time for the
+leaders of its partitions, so that most clients need not retry.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ from pybroker.wire.messages.fetch import (
 _READ_COMMITTED = 1
 _DONE: Final = object()
 _UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""If the responses in memory that peers have not read yet have this size (bytes) or more in total,
-a new Fetch response has only one batch."""
+"""While the unsent responses in memory have this size (bytes) or more in total, a new Fetch
+response has only one batch. Responses remain unsent if the clients read too slowly."""
 
 
 def handle_fetch(
@@ -270,9 +270,9 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest time (s) that a fetch waits once a partition of its session has changed. A
-    follower of an idle leader may ask for a longer wait. After a change it does not get the longer
-    wait, because it would learn the new high watermark too late."""
+    """Return the longest time (s) that a fetch waits after a partition of its session has changed.
+    The fetch of a follower may ask for a longer wait, which is right only while the leader is idle:
+    with the longer wait, the follower would learn a new high watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 

@@ -42,8 +42,9 @@ _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer after UpdateMetadata named a
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The limit (bytes) of a read of one partition on the event loop. A copy of more than half of this
-would block the event loop for too long, so a thread reads a partition that has more."""
+"""The limit (bytes) of a read of one partition on the event loop. If the read finds more than half
+of this, a thread reads the partition instead, because the copy would block the event loop for too
+long."""
 _TURN_BYTES_MAX: Final = 2 * 1024 * 1024
 """After reading this many bytes, or TURN_PARTITIONS_MAX partitions, a pass yields to the event
 loop."""
@@ -93,10 +94,10 @@ class Reading:
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read further partitions from the page cache, starting at `reading.position`. Return True at
-    the end of the pass, False before the end. After False, the caller looks at
-    `reading.cached_only`. If it is False, a thread has to read the next partition. If it is True,
-    the caller has to yield to the event loop and call again."""
+    """Read further partitions from the page cache, starting at `reading.position`. Return whether
+    the pass has ended. If it has not ended, `reading.cached_only` says what the caller does next.
+    If it is True, the caller yields to the event loop and calls again. If it is False, a thread has
+    to read the next partition."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session

@@ -12,8 +12,8 @@ request reads only the pending partitions, so its work is proportional to the nu
 that have changed.
 
 If the cache is full, a new session evicts another one, as in Kafka. It evicts a session that was
-not used for two minutes. Otherwise it evicts a session that is at least two minutes old and has
-fewer partitions than the new one. A follower's new session may evict any session of a consumer.
+not used for two minutes. If there is none, it evicts a session that is at least two minutes old and
+has fewer partitions than the new one. A follower's new session may evict any session of a consumer.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class CachedPartition:
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.verified_epoch = NO_EPOCH
-        """The leader epoch in which the client's log was found not to diverge from the leader's at
-        `wanted`. In the same leader epoch, it cannot diverge later."""
+        """The leader epoch in which a check found that the client's log does not diverge from the
+        leader's log. The check need not be repeated in this leader epoch."""
         self.watched: Partition | None = None
         """The local replica that is watched: its next change makes this partition pending. None
         while this partition is pending."""
@@ -172,7 +172,7 @@ class FetchSession:
         self.terms: tuple[object, ...] = ()
         """The arguments of the last `read_under`."""
         self.size = size
-        """The number of partitions with which the cache counts this session towards its limits."""
+        """The session's number of partitions, as the cache counts it for its limits."""
         self.created_s = now_s
         self.used_s = now_s
 
@@ -264,9 +264,10 @@ class FetchSessionCache:
         self._consumer_partitions = 0
         self._refusals: dict[bool, tuple[float, tuple[bool, int] | None]] = {}
         """Remembers unsuccessful searches for a session to evict. The key is whether the client of
-        the new session was a follower. The value is the time before which the search is not
-        repeated, and the least worth among the sessions that could be evicted by age (None: there
-        were none). A session's worth is whether a follower uses it, and its size."""
+        the new session was a follower. The value has two parts. The first is the time before which
+        the search is not repeated. The second is the worth of the least valuable session that was
+        old enough to be evicted, or None if there was none. A session's worth is a pair: whether a
+        follower uses it, and its size."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
         """Return a new session with room for `size` partitions, which the caller adds. Return None

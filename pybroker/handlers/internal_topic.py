@@ -26,8 +26,8 @@ from pybroker.ports import Clock
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S: Final = 0.5
-"""How long (s) the topic is not created again after its creation has failed. Requests in this time
-get COORDINATOR_NOT_AVAILABLE."""
+"""The pause (s) after a failed creation of the topic. Requests during the pause do not try to
+create it again, and get COORDINATOR_NOT_AVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Ask ZooKeeper in one request which of the requested partitions this broker still leads, and
-    return those. Ask only about partitions whose end must not be returned without this
-    confirmation. Partitions in `but` are left out."""
+    """Return the requested partitions that this broker still leads according to ZooKeeper, which
+    gets one request for all of them. Only those partitions are looked up whose end must not be
+    returned without this confirmation, and none of the partitions in `but`."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -183,9 +183,10 @@ async def _search(
 ) -> _Found | None:
     """Search the log for `timestamp` in a thread, since the index and a part of the log may not be
     in memory. `end_of` returns the end of the offsets that the client may see. Return None if no
-    record below this end matches; only a replica with the authority `for_the_end` may give this
-    answer. If this broker's replica is closed or loses the leadership during the search, raise
-    BrokerError NOT_LEADER_OR_FOLLOWER, not the error of the failed read."""
+    record below this end matches. This answer, unlike an offset, requires the authority
+    `for_the_end`, because another leader may have a record that this log lacks. If this broker's
+    replica is closed or loses the leadership during the search, raise BrokerError
+    NOT_LEADER_OR_FOLLOWER, not the error of the failed read."""
     end = end_of(partition)
 
     def search() -> _Found | None:

@@ -121,9 +121,9 @@ class MetadataView:
     ) -> bool:
         """Apply the leader of a partition from another broker's Metadata response, if the leader
         epoch is later than the known one and `leader` is a known broker. If `leader` is not a known
-        broker, keep the previous leader: a client that asks that leader learns of the new one.
-        Return False if this broker does not know the partition, or knows it with another topic id
-        than `topic_id`; else True."""
+        broker, keep the previous leader, which then tells clients of the new one. Return False if
+        this broker does not know the partition, or knows it with another topic id than `topic_id`;
+        else True."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:

@@ -83,8 +83,8 @@ async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
     """Let transaction coordinators confirm the transactions, and let threads write the leader epoch
-    files. Then append the batches. If the append itself wrote a leader epoch file, the event loop
-    would wait for the disk."""
+    files. Then append the batches. The files are written before the append, because the append runs
+    on the event loop, which must not wait for the disk."""
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)
     await persist_epochs(services.blocking, _new_epochs(services, message))

@@ -44,7 +44,7 @@ class Guards:
         return [key for key, guard in guards if guard is not None and guard is not EXEMPT]
 
     def of(self, key: TopicPartition) -> Verification | None:
-        """Return the guard of a partition's batch. Raise BrokerError if it must not be
+        """Return the guard of a partition's batch. Raise BrokerError if the batch must not be
         appended."""
         error = self.errors.get(key)
         if error is not None:

@@ -1,5 +1,5 @@
-"""Child processes that end together with this process, even if it is killed: how to start such a
-child, and how to wait for its end. Also the command line of `pybroker` itself.
+"""Starts child processes that end together with this process, even if this process is killed, and
+waits for their end. Also builds the command line with which a child runs `pybroker`.
 
 The kernel also ends the child when the *thread* that started it ends. So a child must be started in
 a thread that lives at least as long as the child should.

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 READY_VARIABLE: Final = "NOTIFY_SOCKET"
 _READY: Final = b"READY=1"
 _NEW_OBJECTS_MAX: Final = 20_000
-"""How many new objects make Python's garbage collector run; Python's own default is 700."""
+"""The number of new objects after which Python's garbage collector runs. Python's own default is
+700."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -1,9 +1,9 @@
 """The standard streams of a tool. If the program that reads its output ends (`| head`), the tool
 ends, too, without an error message.
 
-In that case Python raises BrokenPipeError, which is an OSError. Code of the tool that handles
-OSError would take it for the error of a file, and the flush at the end of the process would fail,
-too. So these streams raise an exception that such code does not catch.
+Python's own streams raise BrokenPipeError in that case. It is an OSError, so code of the tool that
+handles OSError would take it for the error of a file. The streams of this module raise OutputGone
+instead, which such code does not catch.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from typing import Final
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""If a broker has served for at least this time (s) when it ends, the pause before its next start
-is the shortest pause again."""
+"""The pauses of a broker begin again with the shortest one after the broker has served for at least
+this time (s)."""
 STOP_MAX_S: Final = 60.0
 """How long (s) a broker may take to stop after SIGTERM. Then it is killed."""
 EXIT_REFUSED: Final = 1
