@@ -5,8 +5,8 @@ of a metric. A field without a declaration is not shown. The rows of metrics tha
 the page is requested are in `pybroker/admin/families.py`. The counters of clients are in
 `pybroker/client/metrics.py`.
 
-Attributes are incremented in place (`counters.bytes_in += size`), on the event loop only; where
-other threads may do it, the class says so. This module does not read a clock.
+Attributes are incremented in place (`counters.bytes_in += size`), on the event loop only. If other
+threads may increment a class's attributes, the class says so. This module does not read a clock.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ def gauge(name: str, meaning: str, *labels: str) -> int:
 
 
 def gauges_by(name: str, meaning: str, *labels: str) -> dict[KeyT, int]:
-    """Return a field that declares a metric: numbers that grow and shrink. A key is a tuple of the
-    values of the last labels."""
+    """Return a field that declares a metric: numbers that grow and shrink. Each key is a tuple with
+    the values of the last labels, such as topic and partition. The labels before them have the same
+    values for all keys."""
     return _row(Family(name, GAUGE, labels, meaning), dict)
 
 
 def histogram(name: str, meaning: str, *labels: str) -> TimeMeter:
-    """Return a field that declares a metric: durations in seconds. For each limit in LIMITS_S, the
-    page shows the number of durations up to this limit."""
+    """Return a field that declares a metric: durations in seconds. For each limit in
+    `metrics_text.LIMITS_S`, the page shows the number of durations up to this limit."""
     return _row(Family(name, HISTOGRAM, labels, meaning), TimeMeter)
 
 

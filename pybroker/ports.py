@@ -92,8 +92,8 @@ class File(Protocol):
 
     def pread_cached(self, position: int, length: int) -> Buffer | None:
         """Return the bytes as `pread` does if all of them are in the page cache, else None. The
-        call never waits for the disk. A later read may use the memory of a long result, once
-        nothing refers to that result any more."""
+        call never waits for the disk. The memory of a long result is reused by a later read once
+        nothing refers to the result any more."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -462,7 +462,7 @@ class PartitionLog(Protocol):
         """Wait until every in-sync replica has fetched from this leader in the current leader
         epoch. After such a fetch a replica no longer acts as a leader itself. If an in-sync replica
         does not fetch, wait until it leaves the ISR. Raise BrokerError NOT_LEADER_OR_FOLLOWER if
-        another broker leads in the meantime."""
+        another broker becomes the leader during the wait."""
 
     @property
     def has_other_copies(self) -> bool:
@@ -474,10 +474,10 @@ class PartitionLog(Protocol):
         checked."""
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[Buffer]:
-        """Return whole batches, also those above the high watermark, from the batch that contains
-        `offset` on: about `bytes_max` bytes and at least one batch. Return nothing only at the log
-        end. Each buffer has one or more batches. Also raise BrokerError OFFSET_OUT_OF_RANGE, and
-        CORRUPT_MESSAGE if the first batch is damaged."""
+        """Return whole batches, beginning with the batch that contains `offset`: about `bytes_max`
+        bytes, and at least one batch. Batches above the high watermark are included. The result is
+        empty only at the log end. Each buffer has one or more batches. Also raise BrokerError
+        OFFSET_OUT_OF_RANGE, and CORRUPT_MESSAGE if the first batch is damaged."""
 
     def append(
         self, records: Sequence[KeyValue], timestamp_ms: int, producer: Producer | None = None
@@ -491,10 +491,9 @@ class PartitionLog(Protocol):
         append."""
 
     async def verified(self, transactional_id: str, producer: Producer) -> Producer:
-        """Return the producer with the proof that this partition is in its transaction. The
-        transaction is open in this partition already, or the transaction coordinator confirms it
-        (KIP-890). Also raise BrokerError with the coordinator's code, for example
-        INVALID_TXN_STATE."""
+        """Return the producer with the proof that this partition is in its transaction. If the
+        transaction is not open in this partition yet, its coordinator has to confirm it (KIP-890).
+        Also raise BrokerError with the coordinator's code, for example INVALID_TXN_STATE."""
 
     async def committed(self, offset: int) -> None:
         """Wait, without a time limit, until the high watermark is at least `offset`."""

@@ -54,9 +54,8 @@ def divergence(reader: PartitionReader, end: EpochEnd) -> int | None:
     """Return the offset at which the leader's log begins to differ from the records that were read.
     Return None if it does not differ or the result is unknown.
 
-    `end` is the leader's answer: the largest leader epoch up to the requested epoch, and its end
-    offset. If the answered epoch is older than the requested one, all records of later epochs were
-    truncated, too.
+    `end` is the leader's answer: the largest leader epoch in its log that is not above the
+    requested epoch, and the end offset of that epoch. All records of later epochs were truncated.
     """
     if end.leader_epoch == NO_EPOCH or end.end_offset < 0:
         return None

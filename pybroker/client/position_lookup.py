@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 FindCommitted = Callable[
     [list[TopicPartition]], Awaitable[Mapping[TopicPartition, tuple[int, int] | None]]
 ]
-"""A function that returns the committed offset of each of the given partitions and the leader epoch
-of the record before it, or None for a partition without one."""
+"""A function that returns for each of the given partitions the committed offset and the leader
+epoch of the record before that offset. For a partition without a committed offset, it returns
+None."""
 RESET_MOMENTS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -50,7 +51,8 @@ class PositionLookup:
         """The partitions whose position a task looks up."""
 
     def begin(self, reader: PartitionReader) -> None:
-        """Let a new reader begin at the group's committed offset, or as auto.offset.reset says."""
+        """Let a new reader begin at the group's committed offset. Without a group or a committed
+        offset, it begins as auto.offset.reset says."""
         if self.find_committed is not None:
             reader.initial = True
         else:

@@ -19,9 +19,9 @@ from pybroker.wire.messages.produce import (
 
 
 def compress_batch(batch: ProducerBatch, codec: Codec) -> Generator[int, None, None]:
-    """Compress the records of a batch that accepts no more records, in steps that take a few
-    milliseconds each. After each step yield the number of bytes that it has read. At the end
-    `payload` is set."""
+    """Compress the records of a closed batch, and set the batch's `payload` at the end. Each step
+    takes a few milliseconds. After each step yield the number of bytes that the step has
+    compressed."""
     payload = yield from compress_steps(codec, batch.records.encoded())
     if batch.outcome is None:
         batch.payload = payload

@@ -90,9 +90,9 @@ class Producer(Generic[Key_contra, Value_contra]):
         """Parse the options. Raises ConfigError with all invalid options.
 
         `partitioner` is a function that gets a topic's metadata, the bytes of a key and of a value,
-        and returns the partition for the record, or None for the default. The default for a record
-        with a key is the Java client's partition for this key. Records without a key go to one
-        partition after the other. `on_metrics` is a plain or an async function that gets the
+        and returns the partition for the record, or None to use the default. The default for a
+        record with a key is the Java client's partition for this key. Records without a key go to
+        one partition after the other. `on_metrics` is a plain or an async function that gets the
         metrics every statistics.interval.ms, and at the end of `close`."""
         faults: list[str] = []
         self._serializers = Serializers.of(key_serializer, value_serializer, faults)

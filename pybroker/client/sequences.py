@@ -67,6 +67,6 @@ class SequenceState:
         return base_sequence == add(self.last_acknowledged, 1)
 
     def has_hole(self) -> bool:
-        """Return whether the broker has not acknowledged all assigned numbers. The caller checks
-        that no batch with a number waits or is in flight."""
+        """Return whether the broker has not acknowledged the last assigned numbers. Must be called
+        only when no batch with a number waits or is in flight."""
         return self.next_sequence != add(self.last_acknowledged, 1)

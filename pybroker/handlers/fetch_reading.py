@@ -349,11 +349,11 @@ def _note_follower(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
-    """Compare this log with the reader's log, whose fetch offset and last leader epoch are in the
-    request. If the reader's log differs from this one before its fetch offset, return this log's
-    largest epoch that is not above the reader's, and its end offset (KIP-595). Otherwise return
-    None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than all epochs of
-    this log."""
+    """Compare the leader's log with the reader's log, whose fetch offset and last leader epoch are
+    in the request. If the logs differ below that fetch offset, return the largest epoch in the
+    leader's log that is not above the reader's epoch, and the end offset of that epoch (KIP-595).
+    Otherwise return None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than
+    all epochs of the leader's log."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(

@@ -273,8 +273,8 @@ _SESSION_LOST: Final = frozenset(
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     }
 )
-"""If a Fetch response does not continue the fetch session and has one of these error codes, the
-channel raises nothing. The next fetch then begins a new fetch session."""
+"""The error codes of a Fetch response after which only the fetch session is lost. The channel
+raises no error for them, and the next fetch begins a new fetch session."""
 
 
 def _fetched(key: TopicPartition, part: PartitionData) -> FetchedPartition:

@@ -1,6 +1,6 @@
-"""Asks transaction coordinators, for a leader, whether partitions are in a transaction (KIP-890). A
-coordinator on another broker gets an AddPartitionsToTxn request with VerifyOnly, one on this broker
-a direct call.
+"""Asks transaction coordinators on behalf of a leader whether partitions are in a transaction
+(KIP-890). A coordinator on another broker gets an AddPartitionsToTxn request with VerifyOnly. A
+coordinator on this broker is called directly.
 
 Questions to the same broker from the same step of the event loop share one request. Further
 questions to that broker wait for the response and share the next request. So a broker with

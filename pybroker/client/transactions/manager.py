@@ -126,9 +126,8 @@ class TransactionManager:
         return False
 
     def batch_failed(self, error: BaseException | str, *, sent: bool) -> None:
-        """Note that a batch of the transaction has failed. `sent` tells that it has sequence
-        numbers: then the next transaction needs a new epoch, because a late copy of the batch may
-        still arrive."""
+        """Note that a batch of the transaction has failed. If `sent` is True, a copy of the batch
+        may still arrive at the broker late, so the next transaction needs a new epoch."""
         self._needs_epoch |= sent
         if self.state not in (State.OPEN, State.COMMITTING):
             return
@@ -374,9 +373,9 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until it succeeds, and return the code of the success. Without a deadline
-        the retries end when the transaction is doomed. Raises TransactionError after a change of
-        the state, or DeadlinePassed."""
+        """Send a request until it succeeds, and return the response's error code, which may be one
+        that counts as success. Without a deadline, the retries end when the transaction is doomed.
+        Raises DeadlinePassed, and TransactionError if an error has changed the state."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000
