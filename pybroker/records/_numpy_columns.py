@@ -1,9 +1,9 @@
 """The decoding of records into columns with NumPy, for an installation without the compiled module:
 it decodes one field of all records of a batch, then the next field.
 
-Only the end of a record gives the start of the next record, so a loop in Python finds the starts.
-Keys and values are copied one by one. `_pure` decodes a batch that is small or unusual (damaged,
-many headers in a record, numbers at their limits), and raises the error of a damaged batch.
+A record begins where the record before it ends, so a loop in Python finds the starts. Keys and
+values are copied one by one. A small or unusual batch is left to `_pure`. Unusual are a damaged
+batch, for which `_pure` raises the error, many headers in a record, and numbers at their limits.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ can be read without a check for the end."""
 
 _ONE: Final = np.uint64(1)
 _OF_ONE_BYTE: Final = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(0x80)], np.int64)
-"""The number that each varint of one byte (0 to 0x7F) encodes by zig-zag."""
+"""Maps each varint of one byte (0 to 0x7F) to the number that it encodes by zig-zag."""
 
 _Numbers = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 
 
 class _Wanted(NamedTuple):
-    """The columns that the caller asked for, and the records: those whose offset deltas are from
-    `first_delta` up to, not including, `end_delta`."""
+    """The columns and the records that the caller asked for. The records are those with offset
+    deltas from `first_delta` up to, not including, `end_delta`."""
 
     headers: bool
     keys: bool
@@ -79,8 +79,8 @@ class _Headers(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The records of one batch that the caller asked for, timestamps in ms since 1970. A column
-    that the caller did not ask for is None."""
+    """The records that the caller asked for, all from one batch. Timestamps are in ms since 1970. A
+    column that the caller did not ask for is None."""
 
     offsets: _Numbers
     timestamps: _Numbers
@@ -204,7 +204,7 @@ def _extent(rows: _Rows) -> tuple[int, int]:
 
 
 def _read_usual(payload: Buffer, batch: _Batch, wanted: _Wanted) -> _Rows | None:
-    """Return the rows of the batch that the caller asked for. Return None if the batch is unusual
+    """Return those rows of the batch that the caller asked for. Return None if the batch is unusual
     or damaged, so that `_read_one_by_one` must decode it."""
     try:
         return _read(payload, batch, wanted)
@@ -245,7 +245,7 @@ def _expect(is_usual: Any) -> None:
 
 def _starts(data: bytes, count: int) -> list[int]:
     """Return the position of each of the `count` records, computed from the lengths of the records.
-    The caller checks the lengths."""
+    The lengths are not checked here: the caller does that with the result."""
     found = []
     position = 0
     for _ in range(count):
@@ -301,8 +301,8 @@ def _numbers(array: _Bytes, at: _Numbers, bits: int) -> tuple[_Numbers, _Numbers
 
 def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numbers]:
     """Decode the lengths of the byte fields (keys, for example) at the positions `at`. Return the
-    fields, and the positions after them. Each field must end at or before the end of its record in
-    `ends`."""
+    fields, and the positions after them. Raises _UnusualError if a field ends beyond the end of its
+    record, which is in `ends`."""
     lengths, at = _numbers(array, at, _INT32_BITS)
     behind = at + np.maximum(lengths, 0)
     _expect((lengths >= -1).all() and (behind <= ends).all())
@@ -311,8 +311,8 @@ def _fields(array: _Bytes, at: _Numbers, ends: _Numbers) -> tuple[_Fields, _Numb
 
 def _header_fields(array: _Bytes, at: _Numbers, ends: _Numbers, counts: _Numbers) -> _HeaderFields:
     """Return the headers of all records, sorted by record. The headers of each record begin at its
-    position in `at`; `counts` has their number. The loop decodes the first header of each record,
-    then the second header of each record, and so on."""
+    position in `at`, and their number is in `counts`. A loop decodes the first header of each
+    record, then the second header of each record, and so on."""
     _expect((counts >= 0).all() and (counts <= _HEADERS_MAX).all())
     at = at.copy()
     rows = counts.nonzero()[0]
@@ -354,8 +354,8 @@ def _fixed(batch: _Batch, deltas: _Numbers, time_deltas: _Numbers) -> tuple[_Num
 
 
 def _read_one_by_one(data: bytes, batch: _Batch, wanted: _Wanted) -> _Rows:
-    """Return the rows of the batch that the caller asked for, decoded one by one by `_pure`. Raises
-    CorruptionError."""
+    """Return those rows of the batch that the caller asked for, decoded one by one by `_pure`.
+    Raises CorruptionError."""
     records = [
         record
         for record in read_records(data, *batch, None, tuple)

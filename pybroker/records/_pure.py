@@ -90,8 +90,8 @@ def iter_records(
     timestamp_type: object,
     record_type: type[R],
 ) -> Iterator[R]:
-    """Yield the records that `read_records` returns, one by one. Raises its errors, also after the
-    first record."""
+    """Yield the records that `read_records` returns, one by one. Raises the errors of
+    `read_records`, possibly after some records were yielded."""
     check_count(record_count, len(data))
     make = tuple.__new__
     index = position = 0

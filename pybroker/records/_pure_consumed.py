@@ -27,8 +27,9 @@ class ConsumerRecord(Generic[Key_co, Value_co]):
     """A consumed record. `timestamp` is in ms since 1970. `leader_epoch` is the epoch of the leader
     that appended the record, -1 if unknown.
 
-    The first access to key, value or headers copies all three out of the fetched records. Before
-    that a record keeps up to 64 KiB of the encoded records around it in memory.
+    With the compiled module a record's key, value and headers stay encoded until one of them is
+    read; then all three are decoded. Until then the record keeps up to 64 KiB of encoded records,
+    its own among them, in memory.
     """
 
     topic: str

@@ -27,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 class _Keyed(NamedTuple):
     """A record inside the decompressed records of a batch: the positions of its first byte, of the
-    byte after its timestamp delta and of the byte after its last one."""
+    byte after its timestamp delta, and of the byte after the record."""
 
     start: int
     after_time: int
@@ -42,8 +42,8 @@ class KeyTable:
     """See `key_table.Table`."""
 
     ENTRY_BYTES: Final = 160
-    """An entry of a dictionary that is two thirds full, a digest and an offset, measured with
-    CPython 3.11 and rounded up."""
+    """The memory of one dictionary entry (a digest and an offset), in bytes. It was measured with
+    CPython 3.11 in a dictionary that is two thirds full, and rounded up."""
     RECORDS_PER_SLICE: Final = 256
     """The number of records that take about 2 ms."""
 

@@ -27,7 +27,7 @@ class RecordBuffer:
 
     `count` is the number of records, `size` is their size in bytes without the batch header.
     `base_timestamp` and `max_timestamp` are in ms since 1970 as in the batch header, -1 without
-    records. `full` tells whether another record of the size of the last record would not fit.
+    records. `full` is True if another record as large as the last one would exceed the limit.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class RecordBuffer:
         for none.
 
         Raises ValueError for any other negative timestamp, for a distance from the first record's
-        timestamp that exceeds 64 bits, for a record of 2 GiB, or for a header name that cannot be
-        encoded in UTF-8; TypeError for a key, a value or a header of another type. The buffer is
-        then unchanged.
+        timestamp that exceeds 64 bits, for a record of 2 GiB or more, or for a header name that
+        cannot be encoded in UTF-8; TypeError for a key, a value or a header of another type. The
+        buffer is then unchanged.
         """
         pairs = [
             (_header_name(name), to_bytes(content, f"header {name}")) for name, content in headers
@@ -143,10 +143,11 @@ def append_records(
     that is not None. Otherwise a record with a key goes to the partition that Kafka's Java client
     chooses, and a record without a key to the partition `without_key`.
 
-    A record does not fit if its buffer is None, if the buffer would exceed `limit` bytes, or if all
-    appended records might exceed `room` bytes. Return the index of this record, its partition, and
-    the size of the appended records in bytes. If all records fit, the index is the number of
-    values.
+    A record does not fit if its buffer is None or would exceed `limit` bytes. It does not fit
+    either if the records appended by this call, with the largest possible size of this record,
+    would exceed `room` bytes. Return the index of the first record that does not fit, its
+    partition, and the size of the appended records in bytes. If all records fit, the index is the
+    number of values.
     """
     used = 0
     at = without_key

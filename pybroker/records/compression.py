@@ -81,7 +81,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 def compress_steps(codec: Codec, data: Buffer) -> Generator[int, None, bytes]:
     """Compress as `compress` does with the default level, in steps that take a few milliseconds
-    each. After each step yield the number of bytes that it has read. Without a codec there are no
+    each. After each step yield the number of bytes that the step has read. Codec.NONE has no
     steps."""
     if codec == Codec.NONE:
         return bytes(data)
@@ -117,7 +117,8 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 def decompress_steps(codec: int, data: Buffer, limit_bytes: int) -> Generator[int, None, Buffer]:
     """Decompress as `decompress` does, in steps that take a few milliseconds each. Between two
-    steps yield the number of bytes of the last one. Raises the errors of `decompress`."""
+    steps yield the number of bytes that the earlier one has produced. Raises the errors of
+    `decompress`."""
     known = _known(codec)
     output = _Output(known, limit_bytes)
     pieces: deque[bytes] = deque()
@@ -173,7 +174,7 @@ class _Output:
             )
 
     def clear(self) -> None:
-        """Discard the bytes so far. They still count for the limit."""
+        """Discard the bytes so far. They still count towards the limit."""
         self._pieces.clear()
 
     def joined(self) -> bytes:
@@ -183,8 +184,8 @@ class _Output:
         return CorruptionError(f"{self._codec.name.lower()} data: {what}")
 
     def frame(self, index: int) -> None:
-        """Raise CorruptionError if the frame with the number `index`, counted from 0, exceeds the
-        maximum number of frames, FRAMES_MAX."""
+        """Raise CorruptionError if a frame with the number `index`, counted from 0, is more than
+        FRAMES_MAX allows."""
         if index >= FRAMES_MAX:
             raise self.damaged(f"the data has more than {FRAMES_MAX} concatenated frames")
 

@@ -1,13 +1,14 @@
 """The records that a consumer returns, and the reader that decodes them from a batch.
 
-`outline_batches` takes fetched data and an offset, and looks at the whole batches that end above
-this offset. It returns the offset after the last one (-1 if there is none), and the leader epochs
-of these batches: each epoch with the base offset of its first batch. It raises the errors of
-`read_header`.
+`outline_batches` takes fetched data and an offset. It reads the headers of the batches that are
+whole and end above this offset. It returns the offset after the last of these batches (-1 if there
+is none), and their leader epochs, each with the base offset of its first batch. It raises the
+errors of `read_header`.
 
-`record_slice` takes encoded records that were checked, the position of one of them, a number of
-records and a size. From this record on, it takes whole records up to about this size, but at most
-this number. It returns the position after them, and how many they are.
+`record_slice` finds the end of a slice of encoded records, which were checked before. Its arguments
+are the records, the position of the first record of the slice, the maximum number of records, and
+the approximate size of the slice in bytes. It returns the position after the slice, and the number
+of records in the slice.
 
 The compiled implementation (`_consumed.pxi`) leaves key, value and headers encoded until one of
 them is read. `_pure_consumed.py` decodes them at once. Both check a batch in the same way before
@@ -124,7 +125,8 @@ def _restore(
 def reduce_record(
     record: ConsumerRecord[Any, Any],
 ) -> tuple[Callable[..., Any], tuple[object, ...]]:
-    """Return a function and the arguments with which it makes an equal record, for pickle."""
+    """Return what pickle needs: a function, and the arguments. The call makes a record equal to
+    this one."""
     return _restore, tuple(getattr(record, name) for name in ConsumerRecord.__match_args__)
 
 

@@ -20,7 +20,7 @@ class Table(Protocol):
     """The interface of both implementations: key -> the offset of its last record.
 
     Keys are stored as digests of 16 bytes, like Kafka's MD5, so a key of a megabyte takes no more
-    memory than a short one. A secret goes into the digests: a producer cannot make two keys with
+    memory than a short one. The digests depend on a secret, so a producer cannot find two keys with
     the same digest. The compiled implementation releases the GIL; only one thread at a time may use
     a table.
     """
@@ -34,9 +34,9 @@ class Table(Protocol):
     """The maximum number of keys."""
 
     def __init__(self, memory_bytes: int, load_factor: float, secret: bytes) -> None:
-        """`memory_bytes` limits the memory; a share `load_factor` (0 to 1) of it may be full of
-        keys. The table begins small, and grows with its keys. `secret` are 16 random bytes. This
-        method and later calls may raise MemoryError."""
+        """`memory_bytes` is the maximum size of the table, and `load_factor` (0 to 1) the share of
+        its slots that may be used. The table begins small, and grows with its keys. `secret` is 16
+        random bytes. This method and later calls may raise MemoryError."""
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -46,11 +46,11 @@ class Table(Protocol):
         """The memory that the table takes now."""
 
     def put(self, payload: Buffer, position: int, record_count: int, base_offset: int) -> int:
-        """Note the next `record_count` records of a batch, which begin at `position` in `payload`.
-        Return the position after them. Return -1 if the table has no room for all keys; the table
-        then has some of them. The caller puts records in the order of their offsets. Records
-        without a key are skipped. Raises CorruptionError if a record is damaged; the table then has
-        the keys of the records before it."""
+        """Store the offsets of the next `record_count` records of a batch, which begin at
+        `position` in `payload`. Return the position after these records, or -1 if the table has no
+        room for all their keys; the table then has some of the keys. The caller puts records in the
+        order of their offsets. Records without a key are skipped. Raises CorruptionError if a
+        record is damaged; the table then has the keys of the records before it."""
 
     def select(
         self,
@@ -62,12 +62,13 @@ class Table(Protocol):
     ) -> tuple[int, int, bool, int, bytes | None]:
         """Decide which of the next `record_count` records of a batch stay in the log, as Kafka's
         Cleaner.shouldRetainRecord does. The records begin at `position` in `payload`. A record
-        stays if it has a key of which the table has no later record. With `drops_tombstones` no
-        tombstone stays.
+        without a key is removed, and so is a record for whose key the table has a higher offset.
+        With `drops_tombstones` all tombstones are removed as well.
 
-        Return the position after the records; the number of records that stay, whether a tombstone
-        is among them, their largest timestamp delta (0 without records); and their bytes, or None
-        if all stay. Raises CorruptionError if a record is damaged.
+        Return five values: the position after the `record_count` records, the number of records
+        that stay, whether a tombstone stays, the largest timestamp delta of the records that stay
+        (0 if none does), and the bytes of the records that stay (None if all stay). Raises
+        CorruptionError if a record is damaged.
         """
 
 
@@ -75,7 +76,7 @@ class Shift(Protocol):
     """The interface of both implementations of `shift_times`."""
 
     def __call__(self, payload: Buffer, record_count: int, shift: int) -> bytes:
-        """Return the records of a batch with timestamp deltas that are larger by `shift`. All other
+        """Return the records of a batch with `shift` added to each timestamp delta. All other
         fields stay. Raises CorruptionError if `payload` is not exactly `record_count` whole
         records, or a delta exceeds 64 bits."""
 
@@ -87,14 +88,14 @@ class PutBatches(Protocol):
         self, table: Any, data: Buffer, position: int, first_offset: int
     ) -> tuple[int, int]:
         """Put the records of consecutive batches into the table, from the batch at `position` in
-        `data` on. The function skips batches that end below `first_offset`. It stops at the end of
-        the last whole batch of `data`, or earlier: before a batch that is compressed, transactional
-        or damaged, that is a control batch or empty, or for which the table has no room. The table
-        may have some keys of that batch then. The implementation in Python stops before the first
-        batch.
+        `data` on. The function skips batches that end below `first_offset`. It stops after the last
+        whole batch of `data`, or before a batch that the caller must handle: one that is
+        compressed, transactional, damaged or empty, a control batch, or one for which the table has
+        no room. In the last case the table may already have some keys of that batch. The pure
+        Python implementation handles no batch and returns `position`.
 
-        Return the position where it stopped, and the offset after the last batch before that
-        position, or 0 if there is none."""
+        Return the position where it stopped, and the offset after the last batch that it handled or
+        skipped (0 if there is none)."""
 
 
 class SelectBatches(Protocol):
@@ -110,12 +111,13 @@ class SelectBatches(Protocol):
         length: int,
     ) -> tuple[int, int, list[tuple[int, int, int, int]]]:
         """Copy consecutive batches, with only their retained records, from `data` to `output`.
-        Reading begins with the batch at `position`, writing at the position `length`.
-        `Table.select` decides which records are retained; tombstones of a batch are removed if its
-        delete horizon is at or before `now_ms`. The function stops where `put_batches` would stop,
-        or earlier: if `output` has no room for the next batch, before a batch that gets a delete
-        horizon, and before a batch of an idempotent producer of which no record is retained. The
-        implementation in Python stops before the first batch.
+        Reading begins with the batch at `position` in `data`, writing at the position `length` in
+        `output`. `Table.select` decides which records are retained; tombstones of a batch are
+        removed if its delete horizon is at or before `now_ms`. The function stops after the last
+        whole batch, or before a batch that the caller must handle: one before which `put_batches`
+        stops, one that does not fit into `output`, one that gets a delete horizon, or one of an
+        idempotent producer of which no record is retained. The pure Python implementation handles
+        no batch and returns `position`.
 
         Return the position where it stopped, the new length of the content of `output`, and for
         each copied batch: its position in `output`, its size, its last offset and its largest

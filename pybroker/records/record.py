@@ -83,8 +83,8 @@ def encoded_records(batch: Buffer, header: BatchHeader, decompressed_bytes_max: 
 def encoded_records_steps(
     batch: Buffer, header: BatchHeader, decompressed_bytes_max: int
 ) -> Generator[int, None, Buffer]:
-    """Return what `encoded_records` returns, after steps of a few milliseconds. Between two steps
-    yield the number of decompressed bytes of the last one. Raises the errors of
+    """Return what `encoded_records` returns, in steps of a few milliseconds. Between two steps
+    yield the number of bytes that the earlier one has produced. Raises the errors of
     `decode_records`."""
     payload = _stored_records(batch, header)
     if _is_plain(payload, header, decompressed_bytes_max):
@@ -102,8 +102,9 @@ def _stored_records(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _is_plain(payload: memoryview, header: BatchHeader, decompressed_bytes_max: int) -> bool:
-    """Return whether there is nothing to decompress. If compaction removes all records, the batch
-    keeps its codec bits without compressed data."""
+    """Return whether `payload` needs no decompression. This is also the case if it is empty: a
+    batch whose records were all removed by compaction has no compressed data, but keeps its codec
+    bits."""
     codec = header.codec
     if codec == Codec.NONE:
         return len(payload) <= decompressed_bytes_max

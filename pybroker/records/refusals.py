@@ -1,8 +1,9 @@
-"""Lists the invalid records of a batch that a leader rejects (KIP-467), with Kafka's messages.
+"""Lists the invalid records of a batch that the leader has rejected, with Kafka's messages
+(KIP-467).
 
-`validate.py` calls this module only for a batch that it has rejected: the loop over the records is
-in Python and runs in a thread. The number of checked records and the number of listed records are
-limited, because a small batch may decompress to millions of records.
+The loop over the records is in Python and runs in a thread; `validate.py` calls it only for
+rejected batches. The number of checked records and the number of listed records are limited,
+because a small batch may decompress to millions of records.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pybroker.model import NO_TIMESTAMP
 from pybroker.records._pure import iter_outlines
 
 NAMED_MAX: Final = 1000
-"""The maximum number of records in an error response. Kafka has no limit, but a record may take 7
-bytes and its error message more than 100."""
+"""The maximum number of records in an error response. Kafka has no such limit. Without it the
+response could be far larger than the batch: a record may take 7 bytes, and its error message more
+than 100."""
 WALKED_MAX: Final = 100_000
 _SHOWN_MAX: Final = 3
 _LONG_MIN: Final = -(2**63)
@@ -32,8 +34,8 @@ class RecordError(NamedTuple):
 
 
 class RecordsRefused(BrokerError):
-    """Some records of a batch are invalid. `records` lists them, and is empty until `name_records`
-    finds them."""
+    """Some records of a batch are invalid. `records` lists them in the exception that
+    `name_records` returns; otherwise it is empty."""
 
     def __init__(self, code: ErrorCode, detail: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(code, detail)

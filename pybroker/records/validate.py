@@ -49,8 +49,8 @@ _RECORD_BYTES_MIN: Final = 7
 byte each."""
 _DECOMPRESSED_RATIO_MAX: Final = 64
 _DECOMPRESSED_BYTES_MIN: Final = 32 * 1024 * 1024
-"""The least limit, in bytes, of a batch's decompressed size. If `_DECOMPRESSED_RATIO_MAX` times
-`max.message.bytes` is larger, this product is the limit."""
+"""A batch's decompressed size is limited to this number of bytes, or to `_DECOMPRESSED_RATIO_MAX`
+times `max.message.bytes` if that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,7 @@ def validate_produced(data: Buffer | None, rules: BatchRules, now_ms: int) -> Ba
 
     Raises BrokerError with Kafka's code: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_COMPRESSION_TYPE or
-    INVALID_RECORD. If single records are invalid, raises RecordsRefused without the list of these
-    records.
+    INVALID_RECORD. If records are invalid, raises RecordsRefused with an empty list of records.
     """
     if data is None or not len(data):
         raise _invalid("the request has no records for the partition, expected one batch")
@@ -155,8 +154,8 @@ def validate_quickly(data: Buffer, rules: BatchRules, now_ms: int) -> BatchHeade
 
 
 def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
-    """Return whether `stored_form` must decompress or compress the records of the batch in `data`,
-    which may take long."""
+    """Return whether `stored_form` must decompress or compress the records of the batch in `data`.
+    Both may take long."""
     if len(data) <= _CODEC_POSITION:
         return False
     codec = data[_CODEC_POSITION] & CODEC_MASK
@@ -168,7 +167,7 @@ def has_to_decompress(data: Buffer, rules: BatchRules) -> bool:
 def stored_form(data: memoryview, rules: BatchRules, now_ms: int) -> tuple[memoryview, BatchHeader]:
     """Check the batch in `data`, and return it as the leader stores it, with its header. The result
     is `data` itself, or a new batch if the topic's codec differs from the producer's codec. Raises
-    the errors of `validate_produced`. If single records are invalid, RecordsRefused lists them."""
+    the errors of `validate_produced`. If records are invalid, RecordsRefused lists them."""
     try:
         header = validate_produced(data, rules, now_ms)
     except RecordsRefused as refused:

@@ -7,8 +7,8 @@ the leader sends an answer that no other replica confirms, such as one to a Prod
 acks=1, ZooKeeper must have answered this broker lately. Before it returns its log end, recent
 fetches of its followers or a check in ZooKeeper must also prove that it still leads.
 
-After an ordinary election the new leader waits replica.lag.time.max.ms for the old leader before it
-commits records without it. The new leader does not wait if the controller counted the old one as
+After an ordinary election the new leader waits replica.lag.time.max.ms before it commits records
+that the old leader may lack. The new leader does not wait if the controller counted the old one as
 failed, for example because the old leader had asked for another leader.
 """
 
@@ -71,7 +71,7 @@ SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
         " the controller may have elected it",
     }
 )
-"""Authority that a replica has -> the reason why its authority is not higher. `{}` is the
+"""Authority that a replica has -> the reason why its authority is not higher. `{}` stands for the
 partition."""
 
 
@@ -80,11 +80,11 @@ def authority(
 ) -> Authority:
     """Return the authority of a replica. `granted` is the authority that the controller's last
     command gives (`Partition.granted`). `lease` is the level of the broker's lease from ZooKeeper.
-    If no other broker can lead the partition (not `is_replicated`), any lease above NOTHING
-    suffices. `has_heard`: within replica.lag.time.max.ms each in-sync or eligible replica has
-    fetched from this one, or ZooKeeper has confirmed that this replica leads. `has_asked`: this
-    broker has asked the controller for another leader, and that leader would not wait for this
-    broker."""
+    If no other broker can lead the partition (not `is_replicated`), any lease above NOTHING gives
+    the whole `granted` authority. `has_heard`: within replica.lag.time.max.ms each in-sync or
+    eligible replica has fetched from this one, or ZooKeeper has confirmed that this replica leads.
+    `has_asked`: this broker has asked the controller for another leader, and that leader would not
+    wait for this broker."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

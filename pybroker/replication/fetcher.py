@@ -55,8 +55,8 @@ _PAUSE_FIRST_S: Final = 0.02
 """The pause after the first failure. It doubles after each failure in a row, up to
 replica.fetch.backoff.ms."""
 _ROUND_MS_MIN: Final = 10
-"""The shortest time that a fetch may wait at the leader for records, if the pause of a partition
-ends sooner than replica.fetch.wait.max.ms."""
+"""The lower limit of a fetch's wait at the leader for records. A fetch waits no longer than until
+the next pause of a partition ends, but at least this long."""
 _BUSY_S: Final = 0.02
 """How long a partition is not fetched while its log is being truncated or synced."""
 _SYNC_GRACE_S: Final = 0.005
@@ -66,13 +66,15 @@ _GRACE_S: Final = 0.01
 """How long a fetch that waits at the leader goes on after partitions were added to the fetcher. The
 controller may add more partitions in this time; then one new fetch includes all of them."""
 _QUIET_FAILURES: Final = 4
-"""How many failures in a row of one partition are logged only as a warning, or not at all. A change
-of leaders can cause them, or a batch that the leader finds corrupt only at a second fetch."""
+"""The number of failures in a row of one partition that the log shows only as a warning, or not at
+all, if their error usually passes: errors of a change of leaders, and a corrupt batch, which
+another fetch may return intact."""
 _QUIET_FETCHES: Final = 4
 """After this many fetches in a row without a change, the next ones wait longer at the leader."""
 _IDLE_SHARE: Final = 1 / 6
-"""The longest wait of a fetch as a share of replica.lag.time.max.ms. Two waits have to be shorter
-than the time after which a leader asks ZooKeeper because its followers are silent."""
+"""The longest wait of a fetch at the leader, as a share of replica.lag.time.max.ms. Two such waits
+must be shorter than the time without fetches after which a leader asks ZooKeeper whether it still
+leads."""
 
 _OF_CHANGES: Final = frozenset(
     {
@@ -141,8 +143,8 @@ class Fetcher:
         self._pause_s_max = config.replica_fetch_backoff_ms / 1000
         self._counters = counters
         self._cut: asyncio.Timeout | None = None
-        """The time limit of the fetch under way. There is none until partitions are added that this
-        fetch does not include."""
+        """The timeout of the fetch under way, or None between fetches. It has no time limit until a
+        partition is added to the fetcher."""
         self._wake = asyncio.Event()
         self._syncing = False
         """Whether the fetcher has appended records that are not durable yet."""
@@ -320,9 +322,9 @@ class Fetcher:
         return ask_ends
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
-        """Write to disk, in threads, the leader epochs that begin with these answers, before the
-        records are appended. Otherwise each append would wait for the disk, for thousands of
-        partitions after a change of leaders."""
+        """Write to disk, in threads, the leader epochs that begin with these answers. This happens
+        before the records are appended. Otherwise each append would write its new epoch itself, and
+        thousands of partitions may have a new epoch after a change of leaders."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)
@@ -339,8 +341,8 @@ class Fetcher:
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
         """Return whether the log of `copy` has the same end and leader epochs as in the request
-        `asked`. Only then can the answer to that request be applied. The log start may differ:
-        retention may have moved it, and the leader does not send an ignored answer again."""
+        `asked`. Only then can the answer to that request be applied. The log start may differ,
+        because retention may have moved it."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 QUIET_S: Final = 3.0
-"""How long no write must have failed before a directory counts as no longer full. This is longer
-than any pause of a follower between two attempts to append."""
+"""A directory stays full for at least this time after its last failed write. This is longer than
+any pause of a follower between two attempts to append."""
 FREE_BYTES_MIN: Final = 4 * 1024**2
 
 

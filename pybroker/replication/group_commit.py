@@ -25,7 +25,7 @@ _LANES_MAX: Final = 4
 """The maximum number of tasks that sync logs of one log directory at the same time. Each syncs a
 different log: the file system's journal combines the syncs into one commit."""
 _RETRY_S: Final = 1.0
-"""The pause before a sync is repeated that failed because the disk was full."""
+"""The pause after a sync that failed because the disk was full; then the sync is repeated."""
 
 
 @dataclass(slots=True)

@@ -55,10 +55,10 @@ class InternalLog:
         look: Callable[[], None] = lambda: None,
         verify: Verify = unverified,
     ) -> None:
-        """`look` updates the level of the broker's lease from ZooKeeper. It is called before each
-        append, and before this object says whether the broker leads: after a pause of the process,
-        a timer may fire before any request has updated the level. Raises BrokerError if the broker
-        does not lead the partition."""
+        """`look` updates the level of the broker's lease from ZooKeeper. Each append and each check
+        of the leadership calls it first: after a pause of the process, a timer may fire before any
+        request has updated the level. Raises BrokerError if the broker does not lead the
+        partition."""
         self._replicas = replicas
         self._blocking = blocking
         self._lead_now = lead_now

@@ -35,10 +35,11 @@ def has_enough_replicas(isr_size: int, min_insync_replicas: int, replica_count: 
 
 
 def may_commit(stored: PartitionState, required: int) -> bool:
-    """Return whether the high watermark may advance beyond its current value (KIP-966). The ISR in
-    the `stored` state must have at least `required` replicas, and the state must name no eligible
-    replicas: the controller may elect an eligible replica, which lacks the newer records. Replicas
-    stay eligible if an operator lowers min.insync.replicas."""
+    """Return whether the high watermark may advance beyond its current value (KIP-966). Two
+    conditions must hold. The ISR in the `stored` state has at least `required` replicas. The state
+    names no eligible replicas, because the controller may elect one, and it may lack records above
+    the current high watermark. Eligible replicas may remain although the ISR is large enough, for
+    example after an operator has lowered min.insync.replicas."""
     return len(stored.isr) >= required and not stored.eligible
 
 

@@ -78,7 +78,8 @@ class IsrChanges:
         """Set when the broker is connected to ZooKeeper again."""
         self._untold = ChangedPartitions()
         self._has_untold = asyncio.Event()
-        """Set while `_untold` has a partition, so that an idle broker needs no timer."""
+        """Set while a stored change waits for its notification (`_untold`), so that an idle broker
+        needs no timer."""
         self._tell_now = asyncio.Event()
         self._tasks = TaskOwner()
         coord.add_listener(self._on_session)

@@ -1,12 +1,11 @@
 """The periodic review of the ISR: it finds the followers that lag, and the leaders that have no
 proof of their leadership.
 
-A review looks at the partitions that have changed since the last review, and at those that the last
-review did not find settled (`LeaderState.is_settled`). A settled partition has to be reviewed again
-in two cases only. In the first case the partition has changed: the code that changes it notes it.
-In the second case the fetch session of a follower has ended. Thousands of partitions share a few
-sessions. So the review looks at each session, and if it has ended, at the partitions of the
-session.
+A partition is settled if its followers are at the leader's log end and fetch regularly
+(`LeaderState.is_settled`). A review looks at the partitions that have changed since the last
+review, and at those that were not settled then. It looks at a settled and unchanged partition only
+when the fetch session of a follower has ended. Thousands of partitions share a few sessions, so it
+is cheap to look at each session.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ class IsrReview:
         self._clock = clock
         self._changes = replicas.changes.reader(replicas.partitions)
         self._quiet: dict[Sessions, set[TopicPartition]] = {}
-        """Fetch sessions of followers -> the partitions that were settled, and stay so while these
-        sessions go on. A partition that has changed since may still be here."""
+        """Fetch sessions of followers -> the partitions that the last review found settled. An
+        unchanged partition stays settled while these sessions go on. Changed partitions are not
+        removed from here."""
 
     async def run(self) -> None:
         """For each partition that this broker leads, propose the ISR change that is due, if any."""
@@ -47,8 +47,8 @@ class IsrReview:
                 now = self._clock.monotonic()
 
     def _wake_quiet(self, now: float) -> None:
-        """Note each partition for which the fetch session of a follower sends no requests any
-        more."""
+        """Mark as changed each settled partition for which a fetch session has stopped sending
+        requests."""
         oldest_s = now - self._replicas.lag_max_s * LOOK_SHARE
         for sessions in list(self._quiet):
             if any(each.last_but_one_s < oldest_s for each in sessions):

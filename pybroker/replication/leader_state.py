@@ -21,8 +21,8 @@ NO_INCARNATION: Final = -1
 NOBODY: Final = -1
 LOOK_SHARE: Final = 0.4
 """A leader checks the state node when it has had no proof of its leadership for this share of
-replica.lag.time.max.ms. The leader reviews the ISR twice within that time, and ZooKeeper's answer
-must arrive before the time ends."""
+replica.lag.time.max.ms. The share leaves time for the next review, which comes after at most half
+of replica.lag.time.max.ms, and for ZooKeeper's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,7 @@ class LeaderState:
     followers: dict[int, Follower]
     _found_s: float
     """The last time at which the state node is known to have had the content in `facts`. At first
-    this is the time of the controller's command. If the controller has elected another leader
-    since, its next command reports the election."""
+    this is the time of the controller's command."""
     _proposed_s: float = -math.inf
     """The time at which the pending change was proposed."""
     pending: IsrChange | None = None
@@ -247,10 +246,10 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch sessions of all followers, if the result of `is_settled` depends only on them.
-        In this case a settled leader stays settled while the last two requests of each session are
-        recent, unless another event changes the leader's state. None if a follower has fetched
-        outside its session, or only once in it."""
+        """The fetch sessions of all followers, if each follower fetches only in its session. Until
+        the leader's state changes, a settled leader then stays settled while the last two requests
+        of each session are recent. None if a follower has fetched outside its session, or only once
+        in it."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -402,10 +401,9 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation, for the in-sync followers. Each of these brokers
-        registered with this incarnation before the state of the next leader epoch was stored. The
-        result is empty if that is uncertain: a follower may have left the stored ISR, or a change
-        is under way."""
+        """Return broker id -> incarnation for the in-sync followers. If this replica also leads in
+        the next epoch, it takes over these incarnations. The result is empty if a follower may have
+        left the stored ISR, or if a change is under way: the incarnations are then uncertain."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

@@ -3,9 +3,9 @@ another in-sync replica, for example because the disk is full. Until then the re
 leader.
 
 The broker informs the controller in the same way as after a failed log directory: by a
-notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. It executes this LeaderAndIsr
-nevertheless. The controller repeats LeaderAndIsr, so it also elects a replica that joins the ISR
-only later.
+notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. Despite this error it executes
+the LeaderAndIsr. Because of the error, the controller sends LeaderAndIsr again later. So it can
+also elect a replica that joins the ISR after the first request.
 """
 
 from __future__ import annotations

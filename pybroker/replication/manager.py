@@ -76,7 +76,7 @@ class ReplicaManager:
             fetchers.listen(self.replica_failed)
         self._metrics = Metrics() if metrics is None else metrics
         self.broker_epoch = self.roles_epoch = -1
-        """`roles_epoch`: the broker epoch in which all roles of the replicas were last received."""
+        """`roles_epoch`: the broker epoch of the last command that named all replicas' roles."""
         self.on_orphaned: Callable[[Partition], None] = lambda partition: None
         """Called with a replica of an orphaned partition, which then reports its log end."""
         self.on_internal: dict[str, Callable[[TopicPartition], None]] = {}
@@ -89,7 +89,7 @@ class ReplicaManager:
         """The level of the broker's ZooKeeper lease: it limits the authority of its replicas."""
         self.fetches = fetches
         self.replica_fetches = Purgatory()
-        """Fetches of followers, which may read up to the log end, that wait for data."""
+        """Fetches of followers that wait for data; they may read up to the log end."""
         self.produces = produces
         self.deletions = Purgatory()
         """DeleteRecords requests that wait until followers have raised their log start."""
@@ -148,7 +148,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority under `lease`. A result above `needed` may be too high."""
+        """Return the replica's authority under `lease`. It is exact only up to `needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -170,7 +170,7 @@ class ReplicaManager:
         return HighWatermarks(self._partitions)
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
-        """Wake Fetch and Produce requests: `more_bytes` (`offsets` offsets) are newly readable."""
+        """Tell waiting Fetch and Produce requests how many more bytes and offsets are readable."""
         self.fetches.progressed(key, more_bytes)
         self.produces.progressed(key, offsets)
 
@@ -201,7 +201,7 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake requests if `readable_bytes` > 0: the high watermark was `before`, and has risen."""
+        """If `readable_bytes` > 0, wake waiting requests: the high watermark rose from `before`."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
@@ -368,7 +368,7 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return the error of a refused command, NONE for a repeated epoch, None for a new one."""
+        """Return None for a new epoch, ErrorCode.NONE for a repeated one, else the error."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -69,9 +69,10 @@ class LogOpener:
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
     ) -> dict[str, LogConfig]:
         """Return topic -> its log configuration, for the partitions `news` of a command. For an
-        open replica (in `open_here`), its present configuration suffices. So the controller can
-        depose a leader that has no ZooKeeper connection. Raises BrokerError NETWORK_EXCEPTION if
-        the configuration of another topic cannot be read from ZooKeeper."""
+        open replica (in `open_here`), its present configuration is returned without asking
+        ZooKeeper. So the controller can depose a leader that has no ZooKeeper connection. Raises
+        BrokerError NETWORK_EXCEPTION if the configuration of another topic cannot be read from
+        ZooKeeper."""
         known: dict[str, LogConfig] = {}
         for facts in news:
             partition = open_here.get(facts.topic_partition)

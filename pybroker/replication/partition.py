@@ -69,8 +69,8 @@ class Partition(Watched):
         self._leader: LeaderState | None = None
         self._isr_size = 0
         self._alone_up_to = 0
-        """The largest min.insync.replicas with which this log's end alone determines the high
-        watermark; 0 if the log end of a follower counts too."""
+        """While min.insync.replicas is at most this number, followers do not limit the high
+        watermark."""
         self._uncommitted_bytes = 0
         """The approximate number of bytes between the high watermark and the log end."""
         self._rules = AppendRules(topic_partition)
@@ -176,7 +176,7 @@ class Partition(Watched):
 
     def told_again(self, facts: PartitionFacts) -> int:
         """Adopt a later version of the state node from a command that repeats the current leader
-        epoch. The leader still knows what its followers have fetched. Return the bytes that became
+        epoch. What the leader knows of its followers' fetches stays. Return the bytes that became
         readable (see `settle`)."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
@@ -332,7 +332,7 @@ class Partition(Watched):
 
     def require_epoch(self, current_leader_epoch: int) -> None:
         """Check the leader epoch in a request (KIP-320); -1 is always accepted. Raises BrokerError:
-        FENCED_LEADER_EPOCH if this broker knows a higher one, UNKNOWN_LEADER_EPOCH if a lower."""
+        FENCED_LEADER_EPOCH if this broker's is higher, UNKNOWN_LEADER_EPOCH if it is lower."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             raise BrokerError(
@@ -342,9 +342,9 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica leads, and no later leader can have committed records. The
-        reason is a proof of its leadership within the last `lag_max_s` seconds. `now`: monotonic
-        seconds, at or after the last fetch of a follower."""
+        """Return whether this replica leads, and had a proof of its leadership
+        (`LeaderState.led_s`) within the last `lag_max_s` seconds. No later leader can then have
+        committed records. `now` is in monotonic seconds."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property

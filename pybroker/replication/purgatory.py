@@ -29,7 +29,7 @@ class Growing(Protocol):
     """A set of partitions to which partitions may be added while a request waits for them."""
 
     on_pending: Callable[[TopicPartition], None] | None
-    """Called with each partition that is added, before its change is reported to the purgatory."""
+    """Called with each added partition, before `progressed` or `disturbed` is called for it."""
 
 
 class Wait:
@@ -157,11 +157,11 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Wait like `wait`, but without a task: `on_over` is called once when the wait is over. It
-        may be called in the middle of a change of a partition, so it must not read partitions. The
-        caller calls `end` of the result after that, or to cancel the request. If `shares_timer` is
-        True, the wait may end up to a second or half of `timeout_s` too early, together with
-        others."""
+        """Wait like `wait`, but without a task: `on_over` is called once when the wait is over.
+        `on_over` may be called while a partition is being changed, so it must not read partitions.
+        The caller calls `end` of the returned wait, either after the call of `on_over` or to cancel
+        the request. If `shares_timer` is True, the wait shares its timer with others, and may end
+        too early: after half of `timeout_s` or more, or up to a second before its end."""
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
         if more is not None:
@@ -191,9 +191,9 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return when the shared timer of a wait is due (s of the event loop). The wait uses the
-        last existing timer that is due in the second half of its time, or else a new one. So
-        requests whose first waits begin at different times share the timers of later waits."""
+        """Return when the shared timer of a wait is due (s of the event loop). If existing timers
+        are due in the second half of the wait, it uses the last of these; otherwise it gets a new
+        timer. So even requests that began at different times share timers after a few waits."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         existing = [due for due in self._due if earliest <= due <= latest]
         return max(existing) if existing else aligned_due(now, timeout_s)

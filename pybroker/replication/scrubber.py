@@ -28,15 +28,17 @@ log = logging.getLogger(__name__)
 
 _BYTES_AT_A_TIME: Final = 256 * 1024
 _BYTES_LEAST: Final = 32 * 1024
-"""Each check counts as at least this many bytes against the limit: a smaller read takes as long."""
+"""Each check counts as at least this many bytes against the limit, because a smaller read takes as
+long as one of this size."""
 _IDLE_S: Final = 1.0
 _REST_S: Final = 30.0
-"""The longest wait of the scrubber while no log is due. It does not look for new logs meanwhile: a
-new log has few records to check."""
+"""The longest wait of the scrubber while no log is due. It does not look for new logs during the
+wait: a new log has few records to check."""
 _PAUSE_S: Final = 1.0
-"""The longest pause before a log is checked again, so that thousands of small logs take little
-processor time. All pauses of a round together take at most half of the interval. The first check
-after the start has no pauses: bits may have changed while the broker did not run."""
+"""The longest pause between the checks of two logs, so that thousands of small logs take little
+processor time. All pauses of a round together take at most half of the interval. The first check of
+a log after the start of the broker has no pause: bits may have changed while the broker did not
+run."""
 _ALL: Final = 2**31
 """A number larger than the number of segments of any log."""
 
@@ -116,8 +118,8 @@ class Scrubber:
 
     def _due(self) -> list[TopicPartition]:
         """Return the partitions whose log has records and has not been checked for `interval_s`.
-        Those not checked for the longest time come first. Only changed logs and due ones cost
-        time."""
+        Logs that were never checked come first, then those with the earliest last check. The call
+        looks only at changed logs and at logs that are due."""
         for key in self._changes.take():
             if not self._has_records(key):
                 self._forget(key)
@@ -140,7 +142,7 @@ class Scrubber:
         self._looked_at[key] = self._clock.monotonic()
 
     def _forget(self, key: TopicPartition) -> None:
-        """Forget the last check. A later append notes the log again."""
+        """Remove a log without records from the schedule. The next append to it adds it again."""
         self._unread.pop(key, None)
         self._looked_at.pop(key, None)
 
@@ -178,7 +180,8 @@ class Scrubber:
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
         """Report the damage that the check `looked` has found, if it is still in the log. Runs on
-        the event loop, so that only a truncation can change the log meanwhile."""
+        the event loop, where no append can change the log at the same time. A log that is being
+        truncated in a thread is skipped."""
         if key not in self._replicas.busy and scrub.is_confirmed(
             opened, looked, self._epoch_max(key)
         ):

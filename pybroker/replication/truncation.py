@@ -41,8 +41,8 @@ class Losses(Protocol):
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
         """Return the newest loss receipt of the partition with a leader epoch above `after` and at
-        most `up_to`; None if there is none. Reads the receipts of all elections up to that of the
-        leader epoch `up_to`."""
+        most `up_to`; None if there is none. The answer takes into account every election up to that
+        of `up_to`."""
 
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int

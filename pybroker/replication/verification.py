@@ -29,8 +29,8 @@ RETRIABLE: Final = frozenset(
         ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
-"""The codes that leave open whether a partition is in a transaction. OPERATION_NOT_ATTEMPTED says
-that the coordinator does not know another partition of the request."""
+"""The codes that leave open whether a partition is in a transaction. With OPERATION_NOT_ATTEMPTED
+the coordinator has refused the request because of another partition in it."""
 
 
 class TransactionVerifier(Protocol):

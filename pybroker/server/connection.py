@@ -85,8 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_unsent = on_unsent
         self._on_wake = on_wake
         self.rests = False
-        """Whether nothing happens on the connection, so that until new bytes arrive only its idle
-        time has to be checked."""
+        """Whether the connection waits for the first byte of a request and has nothing to send.
+        Until bytes arrive, the owner then checks only its idle time."""
         self._memory = memory
         self._refusals = refusals
         counted = memory.is_limited
@@ -225,9 +225,10 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return for how long (s) the connection has been idle at `now` (monotonic s). It is not
-        idle while a request is handled, nor while a request arrives or a response is sent at least
-        at the rate `ServerLimits.read_bytes_per_second_min`. The owner calls this periodically."""
+        """Return for how long (s) the connection has been idle at `now` (monotonic s). A connection
+        whose request is being handled is not idle. It is not idle either while a request arrives,
+        or a response is sent, at the rate `ServerLimits.read_bytes_per_second_min` or faster. The
+        owner calls this periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes

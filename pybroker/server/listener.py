@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 _REAPER_INTERVAL_S = 10.0
 _REST_S_MAX = 3 * _REAPER_INTERVAL_S
-"""The longest time (s) for which a connection has been idle when it begins to rest. So if it began
-to rest at a time T, it became idle at T minus this time, or later."""
+"""A connection can begin to rest only if it has been idle for at most this time (s). So a
+connection that began to rest at a time T became idle no earlier than T minus this time."""
 _KEPT_DESCRIPTORS_MAX = 4096
 _SYSTEMS_CHOICE = -1
 """With this value of a buffer size option, the operating system chooses and adapts the size."""

@@ -23,8 +23,8 @@ _SIZE: Final = struct.Struct(">i")
 class ReceiveBuffer:
     """The bytes that have been received and not been released yet: those between `_start` and
     `_end`. If `small_bytes` is given, the buffer grows above that size only for a frame that needs
-    it, and then only to that frame's size. If it is None, the buffer may also grow for frames that
-    a peer sends ahead.
+    it, and then only to that frame's size. If it is None, the buffer may also grow when a peer
+    sends several frames together.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """

@@ -15,8 +15,9 @@ from pybroker.storage.log_changes import LogChanges, take
 from pybroker.storage.log_table import LogTable
 
 HighWatermarks = Mapping[TopicPartition, int]
-"""Partition -> its current high watermark. The writer reads each value when it writes, because a
-truncation may lower it meanwhile. A partition without a value keeps the value in the file."""
+"""Partition -> its current high watermark. The writer reads each value just before it writes it,
+because a truncation may lower it at any time. A partition that is not in the mapping keeps its
+value in the file."""
 
 
 class CheckpointWriter:

@@ -1,9 +1,9 @@
 """Computes the content of a log directory's checkpoints from its logs. Pure; `directory.py` writes
 it.
 
-The checkpointed values of a damaged log are never lowered, because they show up to which offset the
-log had records. With lower values the next start would take the corrupt range for a torn tail, and
-serve a shorter log.
+The checkpointed values of a damaged log are never lowered. They tell recovery that the log once had
+records up to this offset. With lower values recovery would take the corrupt range for an incomplete
+last write, and cut it off.
 """
 
 from __future__ import annotations

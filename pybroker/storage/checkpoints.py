@@ -30,7 +30,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
     """Return the offset of each partition in the content `data` of a checkpoint file. Raises
-    CorruptionError, which names the file `path`, if `encode_offsets` cannot have written `data`."""
+    CorruptionError, which names the file `path`, if `data` is malformed."""
     offsets = {}
     for line in _lines(data, path):
         words = line.split(" ")

@@ -51,8 +51,8 @@ def persist_epochs(
     """Write the leader epoch file of each undamaged log whose log start differs from the one in the
     checkpoint. `starts` are the current log starts, `known` those in the checkpoint. The caller
     writes the checkpoint afterwards. This order matters: the first entry of the leader epoch file
-    is also a log start, and a restarted broker uses the lower of the two log starts. Waits for the
-    disk. Raises StorageError."""
+    also gives a log start, and a restarted broker uses the lower of this one and the checkpointed
+    one. Waits for the disk. Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()

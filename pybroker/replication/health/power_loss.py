@@ -1,11 +1,10 @@
-"""Removes suspect replicas from the ISR and the eligible replicas, before a broker registers after
-a power loss.
+"""Removes suspect replicas from the ISR and the eligible replicas after a power loss. The broker
+registers only when this is done.
 
-A power loss destroys records that were not synced. The files do not show how many: the rest of the
-log may be valid, only shorter than the log was. So each replica whose log was not closed leaves the
-ISR and the eligible replicas of its partition, and catches up as a follower. If a partition has
-only one replica, this replica stays in the ISR, and the broker writes a loss receipt for the
-partition.
+A power loss destroys records that were not synced. The files do not show how many, because what is
+left of the log may be valid. So each replica whose log was not closed is suspect: it leaves the ISR
+and the eligible replicas of its partition, and catches up as a follower. If a partition has only
+one replica, this replica stays in the ISR, and the broker writes a loss receipt for the partition.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """No longer treat a suspect replica of the broker as suspect if the partition state that the
-    controller has sent (in `partitions`) lists the broker in the ISR."""
+    """End the suspicion of each replica of this broker whose partition state lists the broker in
+    the ISR. `partitions` has the states that the controller has sent."""
     suspects = set(health.having(Health.SUSPECT))
     for each in partitions if suspects else ():
         if broker_id in each.state.isr and each.topic_partition in suspects:
@@ -67,8 +66,8 @@ def in_sync_again(
 
 
 class PowerLoss:
-    """Removes one broker's suspect replicas from the ISR and the eligible replicas, at the start of
-    the broker."""
+    """Removes one broker's suspect replicas from the ISR and the eligible replicas, when the broker
+    starts."""
 
     def __init__(self, coord: Coord, broker_id: int, clock: Clock) -> None:
         self._coord = coord

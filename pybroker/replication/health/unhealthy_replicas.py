@@ -38,16 +38,17 @@ from pybroker.storage.replica_health import Event
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 2.0
-"""The interval between two attempts to remove a replica from the ISR while no other replica of the
-partition was in sync or eligible."""
+"""The interval between two attempts to remove a replica from the ISR. An attempt fails while no
+other replica of the partition can replace it."""
 
 
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
     """Return the partition state `state` without this broker as leader, in-sync or eligible
-    replica. Return None if no in-sync or eligible replica is on another broker in `live`. If
-    `live` is None, the live brokers are not known yet, and a replica on any other broker suffices.
+    replica. Return None if there is no other in-sync or eligible replica on a live broker. `live`
+    has the live brokers; None means that they are not known yet, and then all brokers count as
+    live.
 
     If the broker is neither in sync nor eligible, return `state` itself. The caller writes it
     nevertheless: the write raises the version of the state node, so that a leader's concurrent
@@ -126,8 +127,8 @@ class UnhealthyReplicas:
         self.loop.wake()
 
     def _on_refusal(self, key: TopicPartition) -> None:
-        """Note that this broker could not carry out a LeaderAndIsr command for its replica of
-        `key`. An incomplete replica then leaves the ISR soon."""
+        """Called when this broker has refused a LeaderAndIsr command for its replica of `key`. If
+        the replica is incomplete, it leaves the ISR soon."""
         if self._logs.health.allows(key, Event.ORPHANED):
             self._refused.add(key)
             self.loop.wake()
@@ -181,7 +182,7 @@ class UnhealthyReplicas:
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
         """Remove this broker's replica of `key` from the ISR and the eligible replicas, if a
-        replica on another broker in `live` can replace it (None: on any other broker). Return
+        replica on another live broker can replace it. `live` is as in `stepped_aside`. Return
         whether the new state is stored in ZooKeeper. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
