@@ -1,12 +1,14 @@
 """The move of a replica from one log directory to another (KIP-113), while the broker serves it.
 
 The log is copied into the directory `<topic>-<partition>.<32 hex>-future` until the copy is nearly
-as long as the log. Then the directory of the copy gets its final name. The copy gets the last
-records, and replaces the log in one step on the event loop. From the renaming of the copy until the
-removal of the original, both log directories have a directory of the partition. After a kill the
-broker uses the longer log: before the replacement only the original grows, afterwards only the
-copy. Before the log in use is truncated, the broker marks the other log as outdated; it never uses
-an outdated log.
+as long as the log. Then the directory of the copy gets its final name. In one step on the event
+loop the copy gets the last records and replaces the original. Later the original is removed.
+
+From the rename to the removal the partition has a directory in both log directories. If the broker
+is killed in this time, its next start uses the longer log. This is the log that was in use: before
+the replacement only the original grows, and after it only the copy grows. A truncation could make
+the log in use the shorter one. So before each truncation the broker marks the other log as
+outdated, and the next start never uses an outdated log.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class ReplicaMove:
     `rename`, `copy` again, and last `catch_up`, after which the copy replaces the log. All steps
     but `catch_up` wait for the disk.
 
-    Invariant: the batches of the copy are a prefix of the original's batches, unless `lower` was
-    called since the last step."""
+    Invariant: the batches of the copy are a prefix of the original's batches, except between a call
+    of `lower` and the end of the next step."""
 
     def __init__(
         self, source: Log, target: LogDirectory, disk: Disk, owner: LogOwner, clock: Clock
@@ -76,7 +78,8 @@ class ReplicaMove:
         """The final directory of the copy, once `rename` has given it this name."""
         self._marks = threading.Lock()
         """Guards `_lowered`, `_named`, and the file `pybroker.outdated` in the directory of the log
-        that is not in use. A thread holds it briefly, while it holds the table's lock."""
+        that is not in use. Held only briefly, because a thread may wait for it while it holds the
+        lock of `LogTable`."""
         self._cancelled = False
         self.done = False
         """Whether the copy has replaced the original log."""
@@ -90,8 +93,8 @@ class ReplicaMove:
 
     @property
     def copied(self) -> tuple[int, int]:
-        """The size in bytes and the log end offset of the copy; before `prepare` 0 and the log
-        start of the original."""
+        """The size in bytes and the log end offset of the copy. Before `prepare` there is no copy:
+        the size is 0, and the offset is the log start of the original."""
         log = self._log
         return (
             (0, self.source.log_start_offset)
@@ -122,10 +125,10 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation of the log in use to `offset`. The log in use is the
-        original, or the copy after it has replaced the original. The caller holds the table's lock.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must not truncate the
-        log then."""
+        """Prepare the move for a truncation to `offset` of the log in use. This is the original
+        until the copy has replaced it, and then the copy. The caller holds the lock of `LogTable`.
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; after this error the caller must
+        not truncate the log."""
         try:
             with self._marks:
                 if self.done:
@@ -212,8 +215,8 @@ class ReplicaMove:
                 self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
-        """Copy up to `SLICE_BYTES` of batches. The copy begins with a whole batch, although the log
-        start of the original may be inside this batch."""
+        """Copy up to `SLICE_BYTES` of batches, as `copy` does, but without its checks. With
+        `cached_only` raises NotCached instead of waiting for the disk."""
         source, log = self.source, self.log
         data = source.read(
             max(log.log_end_offset, source.log_start_offset),
@@ -263,10 +266,10 @@ class ReplicaMove:
                 raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
-        """Write the file `pybroker.moving` into the original's directory. It names the log
-        directory of the copy, which is about to replace the original and will then have newer
-        records. If that directory is offline at the next start, the file keeps the broker from
-        using the original."""
+        """Write the file `pybroker.moving`, which contains the path of the copy's log directory,
+        into the original's directory. The copy is about to replace the original, and will then have
+        newer records. If the copy's log directory is offline at the next start, the broker sees
+        from this file that it must not use the original."""
         try:
             path = f"{self.source.directory}/{MOVING_AWAY}"
             self._disk.replace(path, _naming(self.target.path))
@@ -293,8 +296,8 @@ class ReplicaMove:
 
     def _copy_epochs(self, log: Log) -> None:
         """Copy the leader epoch file, which includes epochs without records, from the original to
-        the copy. If the original was truncated, the copy keeps the epochs of its own batches: the
-        original's epochs would contradict them until the copy is truncated too."""
+        the copy. Exception: if the original was truncated and the copy was not yet, the copy keeps
+        the epochs of its own batches, because the original's file lacks some of them."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
@@ -366,9 +369,9 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the log directory of the other log of a move: that of the copy if `log` is the
-    original, else that of the original. The other log may have been removed already. Return None if
-    the directory of `log` has no file that marks a move. Raises StorageError."""
+    """Return the path of the log directory that has, or had, the other log of a move. If `log` is
+    the original, the other log is the copy, and vice versa. Return None if the directory of `log`
+    has no file that marks a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -385,9 +388,10 @@ def forget_move(log: Log, disk: Disk) -> None:
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """A kill of the broker has interrupted a move and left two logs of a partition. Return the log
-    to keep and the log to remove. If one of them is outdated, it is the log to remove; otherwise
-    the shorter one is. Raises CorruptionError if neither log is marked as a copy."""
+    """Return the log to keep and the log to remove, of two logs of a partition that remain after a
+    kill of the broker during a move. The outdated log is removed. If neither is outdated, the
+    shorter one is removed; if they are equally long, the original. Raises CorruptionError if
+    neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def is_suspect(home: LogDirectory) -> bool:
-    """Return whether the logs in the log directory `home` may lack records, because of a power loss
-    or a failed disk since its last clean mark.
+    """Return whether logs in the log directory `home` may lack records. They may if the broker did
+    not close the directory cleanly, and a power loss or a disk failure may have happened since.
 
-    The files do not show this: unsynced records may be missing although a file has its old size."""
+    The files do not show this: a file may have its full size although records in it that were not
+    synced are lost."""
     return not (home.was_clean or home.same_boot)
 
 
@@ -54,7 +55,8 @@ class Opening:
         self.opened: dict[TopicPartition, Opened] = {}
         self.home: dict[TopicPartition, LogDirectory] = {}
         self.unfinished_moves: dict[TopicPartition, str] = {}
-        """Partition -> the log directory to which its interrupted move copies."""
+        """The partitions whose move was interrupted. The value is the log directory to which the
+        log was being moved."""
         self.accepted_losses: set[TopicPartition] = set()
         """The partitions for which the operator accepts the loss of records."""
         self._accepted: set[str] = set()
@@ -62,9 +64,10 @@ class Opening:
         """The paths of renamed directories, which can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs of the broker. `expects_data`: the broker had partitions before. Raises
-        StartupError or StorageError. If two directories contain the same partition, or one log
-        directory is a copy of another, it raises before it writes anything."""
+        """Open all logs of the broker. `expects_data` says that the broker had partitions before:
+        if all directories are empty, their data is lost. Raises StartupError or StorageError.
+        StartupError is raised before anything is written if two log directories contain the same
+        partition, or if one log directory is a copy of another."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -97,7 +100,7 @@ class Opening:
         # have stepped aside.
 
     def _find_partitions(self) -> Mapping[str, Mapping[TopicPartition, str]]:
-        """Return log directory -> partition -> path of the partition's directory."""
+        """Return the paths of the partitions' directories, by log directory and partition."""
         found: dict[str, dict[TopicPartition, str]] = {}
         where: dict[TopicPartition, str] = {}
 
@@ -153,9 +156,9 @@ class Opening:
         self.home[partition] = directory
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
-        """Record that the operator accepts the loss of records of this log: those from a corrupt
-        range on, or those that may be only in the other log of an interrupted move, which is
-        lost."""
+        """Record that the operator accepts the loss of records of the partition. These are the
+        records from a corrupt range on, or the records that only the other log of an interrupted
+        move has."""
         log.warning(
             "loss of records accepted by the operator partition=%s log_end=%d",
             partition,
@@ -164,8 +167,8 @@ class Opening:
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the largest offset that the checkpoints may contain for the partition: its log
-        end, or no limit if its log is damaged."""
+        """Return the limit for the partition's offsets in the checkpoint files: its log end offset.
+        A damaged log has no limit (sys.maxsize)."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -175,8 +178,8 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Handle two logs of a partition that a kill during a move has left: keep one of them, and
-        rename the directory of the other."""
+        """Keep one of the two logs of a partition that a kill during a move has left behind. Rename
+        the directory of the other log, so that it can be removed."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
@@ -204,8 +207,8 @@ class Opening:
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
         """Handle the interrupted moves of which only one log remains. If the move's other log
         directory is offline or lost, it may contain a log with newer records. The remaining log is
-        then not served until that directory is usable, or until the operator accepts its loss. In
-        all other cases the remaining log is used."""
+        then not served until the other directory is usable again, or until the operator accepts the
+        loss of the other directory. In all other cases the remaining log is used."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):

@@ -5,14 +5,14 @@ Big-endian: `i16 version 1, u32 CRC-32C of the following bytes, i32 count`, then
 `i64 producer id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
 i32 coordinator epoch, i64 first offset of the open transaction`; -1 means "none".
 
-Kafka's format has the last batch of each producer. To distinguish a retry from a gap after a
-restart, the broker needs the last five. The four earlier batches follow after the entries, where
-Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence,
-i64 last offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the transactions whose
-marker may still be at or above the high watermark: `4 bytes "pyB2", i32 count`, then `i64 producer
-id, i64 first offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last
-stable offset could go back when a replica without the marker becomes the leader. The checksum
-covers both sections too.
+Kafka's format has only the last batch of each producer. After a restart the broker needs the last
+five, to recognize retries of them. The four earlier batches follow after the entries, where Apache
+Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence, i64 last
+offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the transactions whose marker
+may still be at or above the high watermark: `4 bytes "pyB2", i32 count`, then `i64 producer id, i64
+first offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last stable offset
+could go back when a replica without the marker becomes the leader. The checksum covers both
+sections too.
 """
 
 from __future__ import annotations

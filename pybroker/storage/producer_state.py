@@ -2,11 +2,10 @@
 
 The code does no I/O. `check` decides whether a batch may be appended, and changes nothing. `apply`
 updates the state for a batch that was written. The leader calls both. Followers and recovery call
-only `apply`, so all replicas reach the same state. `producer_snapshot.py` defines the file
-format.
+only `apply`, so all replicas reach the same state. `producer_snapshot.py` defines the file format.
 
-A transaction is open from its first batch to its marker. It is undecided from its marker on until
-the marker is below the high watermark: until then another leader may lack the marker.
+A transaction is open from its first batch to its marker. Then it is undecided until the high
+watermark is above its marker: a new leader might not have the marker.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ BATCHES_REMEMBERED: Final = 5
 """The largest number of batches that an idempotent producer has in flight
 (max.in.flight.requests.per.connection). The broker remembers this many for each producer."""
 VERIFICATIONS_MAX: Final = 10_000
-"""The largest number of guards of one partition, so that requests with made-up producer ids cannot
-fill the memory. Above it the oldest guard is removed; its batch then gets INVALID_TXN_STATE."""
+"""The largest number of guards (`Verification`) of one partition. The limit keeps requests with
+made-up producer ids from filling the memory. Above it the oldest guard is removed, and the batch of
+that guard gets INVALID_TXN_STATE."""
 EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
 """The default of the option producer.id.expiration.ms."""
 
@@ -82,8 +82,9 @@ class Verification:
     started_ms: int
     epoch: int
     lowest_sequence: int
-    """The lowest sequence of the batches of this epoch that had to be verified. The transaction
-    begins with that batch: a batch with a higher sequence is not appended before it."""
+    """The lowest base sequence of the batches with this epoch for which `verification` was called.
+    The transaction must begin with the batch of this sequence: the leader refuses to begin it with
+    a later batch."""
 
 
 EXEMPT: Final = Verification(0, NO_EPOCH, SEQUENCE_MAX)
@@ -103,24 +104,27 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """The state of all producers of one partition.
 
-    Invariants: the keys of `open_transactions` are the `transaction_first_offset` of all entries
-    with an open transaction, in ascending order. `first_unstable` is the smallest first offset of
-    all open and undecided transactions; None if there are none. Any thread may read it."""
+    Invariants: `open_transactions` has a key for each entry with an open transaction, its
+    `transaction_first_offset`, in ascending order. `first_unstable` is the smallest first offset of
+    all open and undecided transactions; None if there are none. Any thread may read
+    `first_unstable`."""
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: OrderedDict[int, int] = field(default_factory=OrderedDict)
     """First offset of an open transaction -> its producer id."""
     undecided: deque[CompletedTransaction] = field(default_factory=deque)
-    """The completed transactions whose marker was not below the high watermark at the last call of
-    `decide`, in the order of the markers."""
+    """The completed transactions whose marker was at or above the high watermark at the last call
+    of `decide`, in the order of the markers."""
     first_unstable: int | None = None
     unstable_since_ms: int = 0
-    """About when `first_unstable` got its value (wall-clock ms): at the append of its transaction's
-    first batch, or of the marker that ended the transaction before."""
+    """The wall-clock time in ms from which `stood_still_ms` counts, which is about when
+    `first_unstable` got its value. It is the append time of the transaction's first batch. If an
+    earlier transaction was the first unstable one until then, it is the append time of the last
+    marker."""
     verifications: dict[int, Verification] = field(default_factory=dict)
     """Producer id -> the guard of the producer's first append to a transaction."""
     marker_ms: int = 0
-    """When the last marker of an open transaction was appended (wall-clock ms)."""
+    """The wall-clock time in ms at which the last marker that ended a transaction was appended."""
 
     @classmethod
     def restored(
@@ -157,7 +161,7 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard of a transactional batch whose first sequence is `sequence`. The
         transaction coordinator has to confirm the guard. Return None if the producer has an open
-        transaction in this partition: the guard of its first batch was confirmed."""
+        transaction in this partition: the coordinator has confirmed it before its first batch."""
         entry = self.entries.get(producer_id)
         if entry is not None and entry.has_transaction:
             return None
@@ -182,13 +186,15 @@ class ProducerState:
         one of the producer's last five batches, return that batch. `guard` is what `verification`
         returned before the broker asked the coordinator.
 
-        Raises BrokerError: INVALID_PRODUCER_EPOCH for an older epoch than the producer's,
-        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap in the sequences and for a new epoch that does not
-        begin with sequence 0, INVALID_TXN_STATE for a non-transactional batch inside a transaction
-        and for the first batch of a transaction whose guard is no longer current,
-        TRANSACTION_COORDINATOR_FENCED for a marker of a replaced coordinator. An unknown producer
-        may begin with any sequence, since its state may have expired. Batches of the group
-        coordinator have no sequences.
+        Raises BrokerError:
+
+        - INVALID_PRODUCER_EPOCH: the batch's epoch is older than the producer's.
+        - OUT_OF_ORDER_SEQUENCE_NUMBER: the sequences have a gap, or a new epoch does not begin with
+          sequence 0. A batch of an unknown producer may have any sequence, since the producer's
+          state may have expired. Batches of the group coordinator have no sequences.
+        - INVALID_TXN_STATE: the batch is not transactional, but the producer has an open
+          transaction; or the batch would begin a transaction, but its guard was removed.
+        - TRANSACTION_COORDINATOR_FENCED: the marker comes from a replaced coordinator.
         """
         entry = self.entries.get(header.producer_id)
         first_sequence = header.base_sequence
@@ -248,8 +254,8 @@ class ProducerState:
             )
 
     def refuse(self, producer_id: int, epoch: int) -> None:
-        """Remove the guard of a producer after the coordinator has denied that the partition is in
-        the transaction of the producer with this epoch."""
+        """Remove the producer's guard. The coordinator has answered that the partition is not in
+        the transaction of the producer with `epoch`. A guard with a later epoch stays."""
         found = self.verifications.get(producer_id)
         if found is not None and found.epoch <= epoch:
             del self.verifications[producer_id]
@@ -321,8 +327,8 @@ class ProducerState:
         return completed
 
     def decide(self, high_watermark: int) -> bool:
-        """Record that the high watermark is `high_watermark`: transactions whose markers are below
-        it are no longer undecided. Return whether this changed any."""
+        """Set the high watermark. Transactions whose markers are below it are no longer undecided.
+        Return whether there was such a transaction."""
         undecided = self.undecided
         if not undecided or undecided[0].last_offset >= high_watermark:
             return False
@@ -350,8 +356,8 @@ class ProducerState:
         return 0 if self.first_unstable is None else max(0, now_ms - self.unstable_since_ms)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the transaction index entry of the transaction `completed`, which the last marker
-        has aborted."""
+        """Return the transaction index entry of the aborted transaction `completed`. The caller has
+        applied its marker, and no later batch."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -361,8 +367,8 @@ class ProducerState:
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove each producer that has no open transaction and has not appended for
-        `expiration_ms`. Also remove each guard (`Verification`) that is as old as that. Return the
-        number of removed producers."""
+        `expiration_ms`. Also remove each guard (`Verification`) that was created `expiration_ms`
+        ago or earlier. Return the number of removed producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

@@ -1,7 +1,7 @@
 """Reads a file, with or without waiting for the disk.
 
-A read that does not wait raises `NotCached` if bytes are not in the page cache. So a lookup in
-several steps needs no checks: its caller repeats the whole lookup in a thread that may wait.
+A read that must not wait raises `NotCached` if some of its bytes are not in the page cache. If a
+step of a lookup raises it, the caller repeats the whole lookup in a thread that may wait.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffe
 
 
 def hint(hints: dict[int, int], offset: int, position: int) -> None:
-    """Store in `hints` at which position of the file the batch at `offset` begins: a sequential
-    reader continues there."""
+    """Store in `hints` the file position at which the batch at `offset` begins. A sequential reader
+    continues at this batch."""
     if len(hints) >= _HINTS_MAX:
         hints.clear()
     hints[offset] = position

@@ -3,9 +3,11 @@
 Recovery checks every batch from the recovery point on. An invalid batch has one of two causes:
 
 - The last write is incomplete (a torn tail). No valid batch follows, and recovery cuts the bytes
-  off. If only the process was killed, the first bytes of the write are in the file.
-- Bytes that had been written are corrupt. The log ends before them until it is repaired, because
-  records after the corrupt range may have been acknowledged.
+  off. After a kill of the process the file has the first bytes of the write; after a power loss it
+  may lack any of them.
+- Bytes that had been written completely are corrupt. Recovery does not cut them off, because
+  records after the corrupt range may have been acknowledged. Until the log is repaired, it ends
+  before the corrupt range.
 
 Recovery saves the bytes that it cuts off in a file beside the log.
 """
@@ -47,9 +49,10 @@ _ENDS_TRIED_MAX: Final = 64
 
 
 class ScanEnd(NamedTuple):
-    """The end of the valid batches of a segment: the position in the file, and the offset that
-    follows. `reason` says why the next batch is invalid; None if the file ends there.
-    `is_complete`: the invalid batch has its full length, so some of its bytes are corrupt."""
+    """The end of the valid batches of a segment: its position in the file, and the offset after the
+    last valid record. `reason` says why the batch at this position is invalid; None if the file
+    ends here. `is_complete` says that this batch has its full length, so some of its bytes are
+    corrupt."""
 
     position: int
     next_offset: int
@@ -82,10 +85,10 @@ def scan(
     *,
     may_have_gaps: bool = True,
 ) -> ScanEnd:
-    """Check the batches in `file` from `position` on: header, length, checksum, and offsets that
-    rise from `next_offset` on. Call `visit` for each valid batch, and return the end of the valid
-    batches. Unless `may_have_gaps` is True, the last batch is invalid if its base offset leaves a
-    gap."""
+    """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
+    the end of the valid batches. A batch is valid if its header, length and checksum are right, and
+    its offsets are above those of the batch before it, or at least `next_offset` for the first one.
+    With `may_have_gaps` False, the last batch must begin exactly where the batch before it ends."""
     chunk = b""
     start = position
     while position < size:
@@ -144,9 +147,10 @@ def _has_successor(file: File, position: int, size: int) -> bool:
 
 
 def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of the batch at `position` is wrong. No checksum covers a base
-    offset. It is wrong if it leaves a gap after the offset `expected`, and the next valid batch
-    begins inside this gap or inside this batch."""
+    """Return whether the base offset of the batch at `position` is wrong. A checksum does not cover
+    the base offset, so the function compares it with the next batch. It is wrong if the next batch
+    is valid and has a lower base offset, or begins inside this batch. The caller has found that
+    this batch leaves a gap after the offset `expected`."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -160,9 +164,10 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
 
 def _ends_elsewhere(file: File, position: int, size: int) -> bool:
     """Return whether the bytes at `position` are a whole batch whose length field or magic is
-    corrupt. No checksum covers these two fields. The function tries several ends of the batch, and
-    computes the checksum for each: before the next base offset, and the last 8 positions of the
-    file. Slow; called for the last batch only."""
+    corrupt. The checksum covers neither field. So the function tries several positions at which the
+    batch may end: each one where the next base offset follows, and the last 8 positions of the
+    file. The batch is whole if the checksum is right for one of them. Slow; called at most once for
+    a scan."""
     left = size - position
     if left < HEADER_SIZE:
         return False
@@ -232,10 +237,10 @@ def recover(
 
     `segments` are all segments of the log, in order. All records below `floor_offset` were written,
     so a log that ends below it is damaged. A segment that begins above `gapless_from` must begin at
-    the end of the previous one. `trusts_indexes`: the machine has been up since the last write.
-    The index files are then kept, and an invalid batch of full length is corrupt, not a torn tail.
-    `visit` is called for each valid batch that is checked. `accepts_loss`: cut off all records from
-    a corrupt range on."""
+    the end of the previous one. `trusts_indexes` says that the machine has been up since the last
+    write. Then the index files are kept, and an invalid batch of full length is always a corrupt
+    range: only a power loss can leave one as a torn tail. `visit` is called for each valid batch
+    that is checked. With `accepts_loss` all records from a corrupt range on are cut off."""
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,

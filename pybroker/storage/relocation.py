@@ -53,8 +53,9 @@ class Relocations:
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         self._requested: dict[TopicPartition, LogDirectory] = {}
         self.unfinished: dict[TopicPartition, str] = {}
-        """Partition -> the log directory to which its unfinished move copied it when the broker
-        last stopped. The broker has removed these copies, and begins the moves again."""
+        """The partitions whose move was unfinished when the broker last stopped. The value is the
+        log directory that was to get the log. The broker has removed the copies at its start, and
+        begins these moves again."""
 
     @property
     def current(self) -> Mapping[TopicPartition, ReplicaMove]:
@@ -74,8 +75,8 @@ class Relocations:
             self._requested[partition] = directory
 
     def take_request(self, partition: TopicPartition) -> LogDirectory | None:
-        """Remove and return the log directory that a client has requested for a partition whose log
-        is created now; None without a request."""
+        """Remove and return the log directory that a client has requested for the partition, whose
+        log is about to be created. Return None if no client has requested one."""
         return self._requested.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
@@ -97,9 +98,9 @@ class Relocations:
         Waits for the disk.
 
         Raises StorageError and the errors of `request_directory`. Raises BrokerError
-        REPLICA_NOT_AVAILABLE if the partition has no log, and KAFKA_STORAGE_ERROR if the log is
-        unusable, or if any log directory is offline or lost: it may contain a log of the
-        partition."""
+        REPLICA_NOT_AVAILABLE if the partition has no log. Raises BrokerError KAFKA_STORAGE_ERROR if
+        the log is unusable. Raises the same error if any log directory of the broker is offline or
+        lost, because this directory may contain another log of the partition."""
         table = self._table
         target = self._target(path)
         source = table.logs.get(partition)
@@ -127,8 +128,8 @@ class Relocations:
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace a log by its copy, if the copy can get the last records at once. Return whether
-        the log was replaced. Runs on the event loop, and never waits."""
+        """Replace a log by its copy, if the copy can get the last records without waiting for the
+        disk. Return whether the log was replaced. Runs on the event loop, and never waits."""
         table, partition = self._table, move.topic_partition
         if not table.lock.acquire(blocking=False):
             return False
@@ -177,8 +178,8 @@ class Relocations:
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Prepare the partition's move, if it has one, for a truncation of its log to `offset`.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; the caller must not truncate the
-        log then."""
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; after this error the caller must
+        not truncate the log."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -208,8 +209,8 @@ class Relocations:
             self._abandon(move)
 
     def cancel_all(self) -> None:
-        """Stop all moves at the shutdown of the broker. The copies stay on the disk. The next start
-        finds them, and begins these moves again."""
+        """Stop all moves at the shutdown of the broker. The unfinished copies stay on the disk, so
+        that the next start knows which moves to begin again."""
         for move in self._moves.values():
             directory = None if move.done else move.abandon()
             if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
@@ -224,7 +225,7 @@ class Relocations:
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
         """Cancel the moves from or to a log directory that has failed, and leave their copies
-        unchanged. `partitions` are those with their log in this directory."""
+        unchanged. `partitions` are the partitions whose log in use is in this directory."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

@@ -1,9 +1,9 @@
 """The health of a broker's replicas: whether a replica may lack records that it has acknowledged,
 and why. A table has the legal moves from one health to another.
 
-A replica has one health. `docs/replication_rules.rst` shows the table. The marks on the disk (a
-file in the directory of the log, or one in the log directory) let the next start find the same
-health.
+At each time a replica has exactly one health. `docs/replication_rules.rst` shows the table. Files
+on the disk, in the directory of the log or in the log directory, let the next start of the broker
+find the health again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class Health(enum.Enum):
     """The log was lost, and the broker copies a new one from the leader. The copy is incomplete:
     the replica may not lead."""
     RESIGNED = "Resigned"
-    """As COPYING, and the replica has left the ISR once when no other replica was in sync or
-    eligible."""
+    """As COPYING. Besides, the replica was the last in-sync or eligible one of the partition, and
+    it has stepped aside: the partition now has no leader."""
     ELECTABLE = "Electable"
-    """As RESIGNED, but the controller elected the replica again: no live replica has more records.
-    It may lead after the next election."""
+    """As RESIGNED. Besides, the controller has elected the replica again, which shows that no live
+    replica has more records. The replica has stepped aside a second time. If it is elected once
+    more, it leads."""
     DAMAGED_COPY = "DamagedCopy"
     """Both COPYING and DAMAGED."""
     GONE = "Gone"
@@ -123,7 +124,8 @@ class ReplicaHealth:
         return next((each for each, keys in self._replicas.items() if key in keys), Health.WHOLE)
 
     def having(self, *healths: Health) -> list[TopicPartition]:
-        """Return the replicas with one of these healths. WHOLE replicas are omitted."""
+        """Return the replicas with one of these healths. WHOLE replicas are never returned, even if
+        `healths` includes WHOLE."""
         return [key for each in healths for key in list(self._replicas[each])]
 
     def allows(self, key: TopicPartition, event: Event) -> bool:
@@ -131,12 +133,14 @@ class ReplicaHealth:
         return self[key] in LEGAL_MOVES[event]
 
     def allowing(self, event: Event) -> list[TopicPartition]:
-        """Return the replicas for which the event is legal now. WHOLE replicas are omitted."""
+        """Return the replicas for which the event is legal now. WHOLE replicas are never returned,
+        even if the event is legal for them."""
         return self.having(*LEGAL_MOVES[event])
 
     @property
     def damage(self) -> Mapping[TopicPartition, Damage]:
-        """Replica whose log has a corrupt range -> the first such range. The mapping is a copy."""
+        """Return a copy of the mapping from each replica whose log has a corrupt range to the first
+        such range."""
         return self._damage.copy()
 
     def move(
@@ -146,9 +150,10 @@ class ReplicaHealth:
         seen: Health | None = None,
         damage: Damage | None = None,
     ) -> bool:
-        """Give the replica the health that follows after the event. `seen` is the health on which
-        the caller has decided: if the replica has another health now, do nothing and return False.
-        `damage` is the corrupt range that was found. Raises IllegalMove."""
+        """Give the replica the health that follows after the event, and return True. `seen` is the
+        replica's health when the caller decided on the event. If the replica has another health
+        now, do nothing and return False. `damage` is the corrupt range that was found. Raises
+        IllegalMove if the event is not legal for the replica."""
         with self._lock:
             before = self[key]
             if seen not in (None, before):
@@ -165,7 +170,8 @@ class ReplicaHealth:
             return True
 
     def forget(self, key: TopicPartition) -> None:
-        """Forget a replica that is deleted or begins as a new, empty one: it is WHOLE."""
+        """Set the health of a replica to WHOLE, because it is deleted or begins as a new, empty
+        one."""
         with self._lock:
             self._set(key, self[key], Health.WHOLE)
 
@@ -190,13 +196,14 @@ class ReplicaHealth:
             self.move(key, Event.CORRUPT, damage=log.damage)
 
     def mark_incomplete(self, directory: str) -> None:
-        """Create the log's directory with the mark of an incomplete log, before the log itself."""
+        """Create the directory of a log that does not exist yet, with the file that marks an
+        incomplete log."""
         self._disk.make_dirs(directory)
         self._disk.replace(f"{directory}/{INCOMPLETE}", _INCOMPLETE)
 
     def require_complete(self, key: TopicPartition, is_copied: bool) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete, unless another broker
-        leads, so that this broker copies the log from it (`is_copied`)."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete and `is_copied` is
+        False. `is_copied` says that another broker leads, so this broker copies the log from it."""
         if self.allows(key, Event.COMPLETE) and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -207,16 +214,17 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Let the replica lead if it is incomplete, and remove its mark: the copy has every record,
-        or no live replica has more."""
+        """Make an incomplete replica complete, so that it may lead, and remove its mark. Do nothing
+        for any other replica. The caller knows that the copy has every record, or that no live
+        replica has more."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):
             self._disk.unlink(f"{log.directory}/{INCOMPLETE}")
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Mark a log that is in use as damaged. Other replicas have its records, so the broker does
-        not use the log any more, even after a restart."""
+        """Stop using the log because of `damage`, and mark it on the disk, so that it stays unused
+        after a restart. Other replicas have its records."""
         seen = self[log.topic_partition]
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())

@@ -29,9 +29,9 @@ def expired(
     by_age: bool = True,
 ) -> int:
     """Return how many segments of a log may be deleted, counted from the oldest one. A segment may
-    be deleted if it is below the log start, or too old, or if the log is too large even without it.
-    The count ends at the first segment that must stay. A segment with records at or above the high
-    watermark always stays, and so does an empty last segment.
+    be deleted if it is below the log start, if it is too old, or if the rest of the log alone has
+    at least retention.bytes. The count ends at the first segment that must stay. A segment with
+    records at or above the high watermark always stays, and so does an empty last segment.
 
     If the topic is only compacted, or `by_age` is False, only segments below the log start are
     deleted, regardless of age and size."""

@@ -1,5 +1,6 @@
-"""Decides which logs retention looks at. A log that nobody changes has nothing to delete before its
-oldest segment is too old, so it waits in a queue until then.
+"""Decides when retention looks at which log. Retention looks at a log that has changed soon after
+the change. In a log that does not change, retention can delete nothing until the oldest segment is
+too old. Such a log waits in a queue until then.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pybroker.storage.log_changes import ChangeReader
 from pybroker.storage.log_config import UNLIMITED
 
 LOOK_MS_MAX: Final = 3_600_000
-"""Retention looks at each log at least this often, even without a note. So it removes idle
-producers, whose time limit may have changed, and finds logs whose note was lost."""
+"""Retention looks at each log at least this often (ms), even if no change was noted. It then
+removes idle producers, whose time limit may have changed, and finds changes of which the note was
+lost."""
 
 
 class RetentionSchedule:
-    """The logs at which retention has to look. `changes` has notes of each change of a log and of
-    its high watermark. Used from the event loop only."""
+    """The logs at which retention has to look. `changes` yields the partitions whose log or high
+    watermark has changed. Used from the event loop only."""
 
     def __init__(self, changes: ChangeReader, log_of: Callable[[TopicPartition], Log | None]):
         self._changes = changes
@@ -29,17 +31,17 @@ class RetentionSchedule:
         self._waiting = DueQueue[TopicPartition]()
 
     def due(self, now_ms: int) -> list[TopicPartition]:
-        """Return the logs at which retention looks now: the changed ones, and those that may have a
-        segment whose age (ms since 1970) exceeds the limit. The caller calls `looked_at` for
-        each."""
+        """Return the partitions at whose logs retention has to look at the time `now_ms` (ms since
+        1970): those that have changed, and those whose oldest segment may be too old. The caller
+        calls `looked_at` for each."""
         found = dict.fromkeys(self._changes.take())
         found.update(dict.fromkeys(self._waiting.take_due(now_ms)))
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Record that retention has deleted the expired segments of this log, and compute when the
-        log is due again. A log is due again at the next call if retention could not change it now:
-        its partition is in `busy`, or the log cleaner reads it."""
+        """Record that retention has looked at this log, and compute when the log is due again. If
+        retention could not delete its segments, the log is due again at the next call of `due`.
+        This is so if the partition is in `busy`, or if the log cleaner is reading the log."""
         log = self._log_of(key)
         if log is None:
             return

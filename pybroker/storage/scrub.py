@@ -1,6 +1,6 @@
-"""Checks whether the batches of a log are still as they were written: by their checksums, and, for
-the header fields that no checksum covers, by comparison with the neighbouring batches. The
-functions change nothing."""
+"""Checks whether the batches of a log were changed since they were written. Checksums show changes
+of most bytes. The header fields that no checksum covers are compared with those of the neighbouring
+batches. The functions change nothing."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_M
 
 
 def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
-    """Check again the batch in which `look` has found damage, in the thread that changes the log.
-    Return False if the batch is intact, or was truncated or deleted meanwhile."""
+    """Check again the batch in which `look` has found damage. Return False if the batch is intact,
+    or if it was truncated or deleted since. The caller runs in the thread that changes the log."""
     damage, segment = looked.damage, looked.segment
     if damage is None or segment is None or log.failure is not None or log.damage is not None:
         return False
@@ -135,14 +135,14 @@ def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
 
 
 def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
-    """Return a function like `epoch_of` whose results are at most `epoch_max`: the known leader
-    epochs may come from corrupt batches."""
+    """Return a function like `epoch_of` whose results are at most `epoch_max`. The broker may have
+    learned a higher leader epoch from a corrupt batch."""
     return lambda offset: min(epoch_of(offset), epoch_max)
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """Return the segment in which `place` is. If it was deleted, return the next one; None if there
-    is no later segment."""
+    """Return the segment with `place`. If this segment was deleted, return the next one; None if
+    there is no later segment."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 

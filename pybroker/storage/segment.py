@@ -24,7 +24,7 @@ SCAN_BYTES: Final = 8192
 SCRUB_BYTES: Final = 1024**2
 """The number of bytes that `headers` reads at a time if it goes through a whole segment."""
 _WALKED_BYTES_MAX: Final = 64 * 1024
-"""Up to this many bytes, reading all headers is faster than finding the last batch by the index."""
+"""The size in bytes up to which `read` goes through all headers instead of using the index."""
 
 
 class Appended(NamedTuple):
@@ -38,8 +38,8 @@ class Appended(NamedTuple):
 
 
 class Segment:
-    """The batches with offsets from `base_offset` on. One thread appends and changes; other threads
-    may read at the same time.
+    """The batches with offsets from `base_offset` on. Only one thread changes the segment; other
+    threads may read at the same time.
 
     Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is the last offset
     + 1, or `base_offset` if the segment is empty. After a clean stop, `next_offset` of a segment
@@ -161,9 +161,9 @@ class Segment:
         self._bytes_since_entry += batch.size
 
     def _spill(self) -> None:
-        """Write the index entries that are in memory. The time index is written first, since a
-        crash must not leave it behind the offset index. After a failed write the entries stay in
-        memory for the next call; the next append to the log reports the failure."""
+        """Write the index entries that are in memory, those of the time index first: after a crash
+        it must have all offsets of the offset index. After a failed write the entries stay in
+        memory for the next call, and the next append to the log reports the failure."""
         try:
             self.times.table.spill()
             self.offsets.table.spill()
@@ -171,7 +171,7 @@ class Segment:
             return
 
     def seal(self) -> None:
-        """Complete and write the indexes, because no more records are appended for now."""
+        """Complete and write the indexes. The caller expects no more appends for now."""
         if not self.size:
             return
         timestamp, offset = self.largest_timestamp()
@@ -485,8 +485,8 @@ class Segment:
         return [path for path in map(self._path, SegmentFile) if self._disk.exists(path)]
 
     def retire(self) -> None:
-        """Close the files for good, since the segment was replaced. Later reads raise StorageError,
-        so that no reader finds the files of the new segment under the same names."""
+        """Close the files for good, since the segment was replaced. A later read raises
+        StorageError, so it cannot read the new segment, whose files have the same names."""
         self._is_retired = True
         self.close()
 

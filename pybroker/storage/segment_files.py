@@ -1,12 +1,11 @@
-"""Changes of the names of a segment's files: its deletion, and its replacement by the segment that
-the log cleaner has made.
+"""Renames the files of a segment that is deleted, or that a segment of the log cleaner replaces.
 
-The steps and file names of a replacement are those of Apache Kafka. So Apache Kafka can complete a
-replacement that pybroker has begun, and pybroker one that Kafka has begun. The log cleaner writes
-the new segment into files `*.cleaned` and syncs them. The files are then renamed to `*.swap`, the
-file of batches last. From this last rename on the replacement is decided: if the broker is killed,
-its next start completes the replacement. After the renames the old files are removed, and the new
-files get their final names.
+The steps and file names of a replacement are those of Apache Kafka. So pybroker and Apache Kafka
+can each complete a replacement that the other one has begun. The log cleaner writes the new segment
+into files `*.cleaned` and syncs them. The files are then renamed to `*.swap`, the file of batches
+last. This last rename decides the replacement: if the broker is killed later, its next start
+completes the replacement. After the renames the old files are removed, and the new files get their
+final names.
 """
 
 from __future__ import annotations
@@ -78,12 +77,12 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete the replacements that an earlier run of the broker has decided (`decide`). Remove
-    the files of other replacements, which it had only begun. `names` are all files in the log's
+    """Complete the replacements that were decided (`decide`) before the broker stopped. Remove the
+    files of replacements that were begun but not decided. `names` are all files in the log's
     `directory`. Return whether any file was changed.
 
-    A new segment replaces each segment whose base offset is at least that of the new segment, and
-    below the end offset of the new segment. Raises StorageError."""
+    A new segment replaces each old segment whose base offset is in the range of the new segment,
+    from its base offset to its end offset. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False

@@ -24,15 +24,14 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Return whether the log must begin a new segment before it writes `batch`. The batch would be
-    written to the segment `active`, after `pending_bytes` of other batches. The log rolls if the
-    segment would be too large, if an index is full, if the batch's offset is too far from the base
-    offset, or if the segment is too old.
+    """Return whether `batch` must go to a new segment. `pending_bytes` is the size of other batches
+    that will be written to the segment `active` before it. The log rolls if the active segment
+    would be too large, if an index is full, if the batch's offset is too far from the base offset,
+    or if the segment is too old.
 
     The age is the difference between the timestamps of this batch and of the segment's first batch.
-    For records without timestamps it is `age_ms`, the time since the segment began. With
-    `jitter_ms` the log rolls that much earlier, which keeps many partitions from rolling at the
-    same time."""
+    For records without timestamps it is `age_ms`, the time since the segment began. The log rolls
+    `jitter_ms` before the age limit, which keeps many partitions from rolling at the same time."""
     size = active.size + pending_bytes
     if not size:
         return False
@@ -62,11 +61,11 @@ NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """Return the limits within which a batch certainly needs no segment after `active`.
-    Checking these limits is cheaper than calling `is_due` for each batch.
+    """Return the limits within which a batch certainly needs no segment after `active`. Checking
+    these limits is cheaper than calling `is_due` for each batch.
 
-    A segment gets an index entry after more than `index_interval_bytes` of batches, so the number
-    of free index entries limits the number of bytes."""
+    At most one index entry is written for each `index_interval_bytes` of batches. So the number of
+    free index entries allows for a certain number of bytes."""
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
         (config.segment_index_bytes - active.offsets.table.size_bytes) // OFFSET_ENTRY.size,
@@ -94,7 +93,8 @@ class SegmentRoll:
         """Record that a new segment has begun at the wall-clock time `now_ms`. If `now_ms` is 0,
         only the configuration has changed, and the active segment keeps its age."""
         self.room = NO_ROOM
-        """The limits of the active segment (`room_of`), or smaller ones."""
+        """The limits for the next batch in the active segment, as of the last call of `measure`;
+        NO_ROOM before it."""
         self._begun_ms = now_ms or self._begun_ms
         # As in Kafka; with more jitter, every batch would get a segment of its own.
         limit = min(config.segment_jitter_ms, config.segment_ms)
@@ -113,8 +113,8 @@ class SegmentRoll:
     def is_due(
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
-        """Return whether the log must begin a new segment before it writes `batch`, after
-        `pending_bytes` of other batches, to the active segment."""
+        """Return whether `batch` must go to a new segment. `pending_bytes` is the size of other
+        batches that will be written to the active segment before it."""
         return is_due(
             active,
             batch,

@@ -20,9 +20,9 @@ class Segments:
     """The segments of one log, sorted by base offset. An open log has at least one segment; the
     last one is the active segment.
 
-    One thread changes the segments; any thread may call `sync`, and the log cleaner calls `replace`
-    in another thread. The tuple of segments is replaced, never changed: a reader in another thread
-    keeps the tuple with which it began. Methods may raise StorageError."""
+    One thread changes the segments, with two exceptions: any thread may call `sync`, and the log
+    cleaner calls `replace` in its own thread. Each change makes a new tuple of segments, so a
+    reader in another thread keeps the tuple with which it began. Methods may raise StorageError."""
 
     __slots__ = (
         "_changes",
@@ -49,8 +49,8 @@ class Segments:
         is_new: bool = False,
         are_names_durable: bool = True,
     ) -> None:
-        """`is_new`: the name of the log's directory is not durable yet. `are_names_durable`: the
-        names of the files in this directory are durable."""
+        """`is_new` says that the log's directory was just created, and its name is not durable yet.
+        `are_names_durable` says that the names of the files in this directory are durable."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
@@ -135,8 +135,8 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later batches, durably. If a power loss
-        restored one of them, it would count as a batch of the leader epoch that follows."""
+        """Remove the batch that contains `offset`, and all later batches, durably. A batch that a
+        power loss restored later would be taken for a batch of the next leader epoch."""
         # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
         # truncated, because later segments that a power loss restores would also leave a gap.
         with self._files:
@@ -155,8 +155,8 @@ class Segments:
         when the cleaner began to read. Return the new segment with its final file names. Waits for
         the disk.
 
-        Raises StorageError if the log was truncated or closed since then. The log's files are then
-        unchanged."""
+        Raises StorageError if the log was truncated or closed after the cleaner began to read; the
+        log's files are then unchanged."""
         with self._files:
             is_there = all(any(each is one for one in self._state) for each in old)
             if self._is_released or generation != self.generation or not is_there:
@@ -208,22 +208,23 @@ class Segments:
 
     def remove_doomed(self, now_ms: int) -> None:
         """Remove the files of deleted segments whose delay has passed at the time `now_ms` (wall
-        clock). Sync their renames before: otherwise a power loss could undo some renames, and the
-        segments in between would be missing. Raises StorageError."""
+        clock). Before the removal, sync the renames of these files. Otherwise a power loss could
+        undo some of the renames, and the log would lack the segments between the restored ones.
+        Raises StorageError."""
         if self._doomed.is_due(now_ms):
             self._sync_names(self._changes)
         self._doomed.remove_due(now_ms)
 
     def _sync_names(self, changes: int) -> None:
-        """Sync the names of the log's files, unless the changes up to number `changes` are synced
+        """Sync the names of the log's files, unless the first `changes` changes of names are synced
         already."""
         if changes != self._durable_changes:
             self._disk.sync_dir(self._directory)
             self._durable_changes = changes
 
     def seal_active(self) -> None:
-        """Complete and write the indexes of the active segment. `sync` then makes their names
-        durable, and with `indexes` also their content."""
+        """Complete and write the indexes of the active segment. They become durable at the next
+        call of `sync` with `indexes`."""
         active = self.active
         tables = (active.times.table, active.offsets.table)
         if not all(self._disk.exists(table.path) for table in tables):

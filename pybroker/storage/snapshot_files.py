@@ -1,7 +1,7 @@
 """The producer snapshots of one log: listing, writing and loading them.
 
-Snapshots are not synced, since each contains a checksum. If a snapshot is lost or damaged, the
-broker loads an older one, and reads more batches of the log.
+Snapshots are not synced. Each contains a checksum, so the broker detects a damaged one. If a
+snapshot is lost or damaged, the broker loads an older one, and reads more batches of the log.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class SnapshotFiles:
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove the snapshots above `end_offset`. Of the others keep the newest two, and those at
-        a base offset of a segment (in `bases`). Remove all others."""
+        """Remove the snapshots above `end_offset`. Of the others keep the newest two, and those
+        whose offset is the base offset of a segment (in `bases`); remove the rest."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}

@@ -78,10 +78,11 @@ class TxnIndex:
         """Whether the file is known not to exist."""
         self._is_unsynced = False
         self._last_offset: int | None = None
-        """The last offset of the last entry, -1 without entries; None if it was not read yet."""
+        """The offset of the abort marker of the last entry; -1 if the index is empty, None if it
+        was not read yet."""
         self.is_in_doubt = False
-        """Whether entries may be wrong or missing: the markers of the segment must be read
-        again."""
+        """Whether entries may be wrong or missing. They are then compared with the markers in the
+        segment."""
         # A reader in another thread must not find the file missing while it is being created.
         self._lock = threading.Lock()
 
@@ -103,14 +104,14 @@ class TxnIndex:
             self.append(entry)
 
     def doubt(self) -> None:
-        """Record that the entries may be corrupt, since they have no checksum. With a corrupt
-        entry, consumers would read the records of an aborted transaction. So recovery has to
-        compare the entries with the markers in the log."""
+        """Mark the entries as possibly corrupt, since no checksum covers them. A corrupt entry
+        would let consumers read the records of an aborted transaction. So after recovery the
+        entries are compared with the markers in the log."""
         self.is_in_doubt = self._disk.exists(self.path)
 
     def confirm(self, expected: Sequence[AbortedTransaction]) -> None:
-        """Store exactly the `expected` entries, which come from the markers of the segment. This
-        reverses `doubt`."""
+        """Make the index consist of the `expected` entries, which were read from the markers of the
+        segment. End the effect of `doubt`."""
         self.is_in_doubt = False
         if self.entries() != [*expected]:
             log.warning("transaction index rewritten path=%s entries=%d", self.path, len(expected))
@@ -192,8 +193,8 @@ class TxnIndex:
                 self._disk.unlink(self.path)
 
     def sync(self) -> None:
-        """Make the changes of the file, and its name, durable. Recovery could not restore lost
-        entries: it reads no markers below the recovery point."""
+        """Make the file, its changes and its name durable. Recovery could not restore lost entries,
+        because it reads only the markers above the recovery point."""
         if not self._is_unsynced:
             return
         self._is_unsynced = False

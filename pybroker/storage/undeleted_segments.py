@@ -32,10 +32,11 @@ def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: 
     """Restore the `*.deleted` segments of a log that fill a gap. Return whether any was restored.
     `names` are all files in the log's `directory`. Raises StorageError.
 
-    A segment fills a gap if its base offset equals the end of the previous segment, and if a later
-    segment exists or the log would end below its recovery point. (A truncation lowers the recovery
-    point first.) If the log has no other segment, the newest segment that begins below the recovery
-    point is restored."""
+    A segment fills a gap if its base offset equals the end of the previous segment, and a later
+    segment exists. Without a later segment it also fills a gap if it begins below the recovery
+    point. A truncation cannot have removed such a segment, since it lowers the recovery point
+    first. If the log has no other segment, the newest segment that begins below the recovery point
+    is restored."""
     if not any(name.endswith(DELETED_SUFFIX) for name in names):
         return False
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}

@@ -1,8 +1,8 @@
 """Helpers for tests of this project and of its users: a real cluster (`Cluster`), a simulated one
 (`simulation`), and the check of what clients saw (`history`).
 
-`Cluster` is imported only at its first use, because pytest imports this package in every run on a
-machine with pybroker installed.
+`Cluster` is imported only at its first use, to keep the import of this package fast: it contains
+pybroker's pytest plugin, which every run of pytest imports if pybroker is installed.
 """
 
 import importlib

@@ -55,10 +55,10 @@ class Cluster:
 
     `config` holds options of every broker; they override defaults for tests (short sessions,
     replication factor min(3, brokers), no HTTP port). `zookeeper` (HOST:PORT/chroot) replaces the
-    cluster's own ZooKeeper. The directory `data` is kept. Without it, a temporary directory is
-    used, and removed unless a test failed. With `proxied`, each link goes through a proxy and can
-    be `cut`. `places` puts brokers elsewhere than on 127.0.0.1. `environment` holds environment
-    variables of the brokers.
+    cluster's own ZooKeeper. The data is in the directory `data`, which is never removed. Without
+    `data`, it is in a temporary directory, which is removed unless a test failed. With `proxied`,
+    each link goes through a proxy and can be `cut`. `places` puts brokers elsewhere than on
+    127.0.0.1. `environment` holds environment variables of the brokers.
     """
 
     def __init__(
@@ -285,9 +285,10 @@ class Cluster:
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
-        """Delay links: up to 64 KiB of data at a time are delayed by `seconds`, plus a random part
-        of `jitter` seconds; the order is kept. `to` limits the delay to the brokers' links to
-        `"zookeeper"`, `"clients"` or other `"brokers"`. Only with `proxied=True`."""
+        """Delay links. The data passes in pieces of at most 64 KiB. Each piece is delayed by
+        `seconds` plus a random part of `jitter` seconds; the order is kept. `to` limits the delay
+        to the brokers' links to `"zookeeper"`, `"clients"` or other `"brokers"`. Only with
+        `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
@@ -299,10 +300,10 @@ class Cluster:
         """Let the test inspect the traffic between a broker and `from_`, which is `"zookeeper"` or
         `"clients"`, and reset a connection at any byte.
 
-        The existing connections are reset, and `make()` returns a tap, a function, for each new
-        connection. A tap is called with a `Direction` and the bytes to pass on. If it returns
-        False, the connection is reset instead. Taps run in a thread of the cluster. A call with
-        `make` None, or `heal`, ends the inspection. Only with `proxied=True`.
+        The existing connections are reset. For each new connection `make()` is called, and returns
+        a function, the tap. The tap is called with a `Direction` and the bytes to pass on. If it
+        returns False, the connection is reset instead. Taps run in a thread of the cluster. A call
+        with `make` None, or `heal`, ends the inspection. Only with `proxied=True`.
         """
         self._loop.call(self._proxies().tap, broker, from_, make)
 

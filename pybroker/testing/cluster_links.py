@@ -25,12 +25,13 @@ class Side(Enum):
     OUT = "out"
 
     def of_target(self) -> frozenset[Direction]:
-        """Return the directions to cut in a relay that stands in front of the isolated broker."""
+        """Return the directions to cut in a relay through which others connect to the isolated
+        broker."""
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a relay that stands in front of a peer, and to which the
-        isolated broker connects."""
+        """Return the directions to cut in a relay through which the isolated broker connects to a
+        peer."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
 
@@ -55,7 +56,7 @@ class Links:
         self._brokers = brokers
         self._chroot = zookeeper.chroot
         self._relays: dict[tuple[int, str], Relay] = {}
-        """(broker id, listener) -> the relay in front of that listener."""
+        """The relay in front of each listener, by broker id and listener name."""
         self._zookeeper: dict[int, list[Relay]] = {
             broker: [Relay(host) for host in zookeeper.hosts] for broker in brokers
         }

@@ -20,7 +20,8 @@ from pybroker.testing.place import Place
 
 CLIENTS: Final = "CLIENTS"
 BROKERS: Final = "BROKERS"
-"""The names of the listeners of a cluster whose links can be cut."""
+"""The names of the listeners of a broker whose links can be cut. `CLIENTS` is for the tests'
+clients, `BROKERS` for the other brokers."""
 OWN_OPTIONS: Final = frozenset(
     {"broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "zookeeper.connect"}
 )
@@ -64,7 +65,7 @@ class BrokerProcess:
     log_file: Path
     place: Place
     ports: Mapping[str, int]
-    """Listener -> bound port. The listener for clients is PLAINTEXT or CLIENTS."""
+    """The port of each listener, by its name. The listener for clients is PLAINTEXT or CLIENTS."""
     advertised: Mapping[str, int]
     """Listener -> advertised port."""
     properties: dict[str, str] = field(default_factory=dict)

@@ -115,8 +115,9 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """`missing()` returns a text that names what is still missing. Wait until the text is
-        empty. Raises ClusterError with the last text after `seconds`."""
+        """Call `missing()` again and again until it returns an empty text. Until then it returns a
+        text that names a missing condition. Raises ClusterError with the last text after
+        `seconds`."""
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

@@ -1,7 +1,7 @@
 """An event loop in its own thread, so that blocking code such as a test can use asynchronous code.
 
-The thread runs until `close`. A child process that must end with the thread that started it is
-started in this thread, whichever thread asks for it.
+The thread runs until `close`. Child processes that the system ends together with the thread that
+started them are started in this thread, because a test's own thread may end earlier.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class TcpProxy:
         self._loop.call(self._relay.refuse)
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay the forwarded data, up to 64 KiB at a time, by `seconds` plus a random part of
-        `jitter` seconds."""
+        """Delay the forwarded data. It passes in pieces of at most 64 KiB; each is delayed by
+        `seconds` plus a random part of `jitter` seconds."""
         self._loop.call(self._relay.delay, seconds, jitter)
 
     def reset(self) -> None:

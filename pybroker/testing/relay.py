@@ -51,7 +51,8 @@ class _Connection:
     writers: tuple[asyncio.StreamWriter, ...]
     tap: Tap | None = None
     peer: str | None = None
-    """The name of the peer; None until a fault of a single peer needs the name."""
+    """The name of the peer. It is looked up only when a fault affects a single peer; None until
+    then."""
 
     def close(self) -> None:
         """Close both sides of the connection, once all data that the relay has written is sent."""
@@ -132,8 +133,9 @@ class Relay:
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay the data of all connections, up to 64 KiB at a time, by `seconds` plus a random
-        part of `jitter` seconds. The data of one connection stays in order."""
+        """Delay the data of all connections. It passes in pieces of at most 64 KiB; each is delayed
+        by `seconds` plus a random part of `jitter` seconds. The data of one connection stays in
+        order."""
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:

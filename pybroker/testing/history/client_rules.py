@@ -170,9 +170,9 @@ def producer_order(history: History) -> Iterator[Violation]:
     """Check that a producer's values are stored in the order in which it sent them.
 
     For an idempotent producer the rule covers all stored values. For a producer with a single
-    request in flight it covers acknowledged values, since a value that the producer reported as
-    failed may arrive later. Only the first offset of a value is compared, even if retention has
-    deleted the record there.
+    request in flight it covers only acknowledged values, since a value that the producer reported
+    as failed may still be stored later. If a value is stored more than once, its first offset
+    counts. This may be an acknowledged offset at which retention has deleted the record.
     """
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
@@ -202,8 +202,8 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 
 def consumer_order(history: History) -> Iterator[Violation]:
-    """Check that a consumer of an assigned partition gets ascending offsets, skips no existing
-    record, and never gets the error that the log no longer has the consumer's position."""
+    """Check that a consumer of an assigned partition gets ascending offsets and skips no existing
+    record. Its position must not disappear from the log, except by retention."""
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:

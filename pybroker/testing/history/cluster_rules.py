@@ -52,7 +52,8 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each latest offset is above the offsets that were known to be committed."""
+    """Check that each latest offset is above the offset of every record that, before the request,
+    was read by a client or acknowledged with acks=all."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -79,8 +80,8 @@ def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterat
 
 def replicas_identical(history: History) -> Iterator[Violation]:
     """Check that at the end of the run all replicas have the same batches below the high watermark,
-    byte for byte, the same leader epochs and the same producer states, and that all final reads of
-    a partition are equal."""
+    byte for byte. They must also have the same leader epochs and the same producer states. All
+    final reads of a partition must be equal."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)
@@ -177,8 +178,9 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _of_deposed(history: History) -> Iterator[Violation]:
-    """Yield a violation for each leader that a controller elected after another broker had replaced
-    this controller. A change by which a leader resigns itself is no election."""
+    """Yield a violation for each election by a controller that another broker had already replaced
+    as the controller. A change that leaves the partition without a leader is no election: a leader
+    that resigns makes it itself."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)
@@ -215,7 +217,8 @@ def _falling(
 
 def clean_elections(history: History) -> Iterator[Violation]:
     """Check that each elected leader is in the ISR, and was in sync or eligible before its
-    election, unless a loss receipt was written at the same moment."""
+    election, unless the controller recorded at the same moment that committed records may be lost
+    (a loss receipt)."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

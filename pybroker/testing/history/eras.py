@@ -1,11 +1,12 @@
 """The eras of a partition: the periods in which the guarantees for its records hold without
-interruption. An era ends when the topic is recreated, or when the controller writes a loss receipt
-(an entry in ZooKeeper that committed records may be lost).
+interruption. An era ends when the topic is recreated. It also ends when the controller writes a
+loss receipt, a ZooKeeper node that says that committed records may be lost.
 
 `split` gives every partition a name for each era. The last era keeps the plain name. The names of
 earlier eras end with PAST and a number, so that the rules check each era separately. A client
-cannot see to which era an answer belongs. If a broker of the previous era may still have answered,
-the answer belongs to no era, and proves only that the value was sent.
+cannot see to which era an answer belongs. For some time after the end of an era, a broker that does
+not know of the end may still answer. An answer in this time belongs to no era, and proves only that
+the value was sent.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history with partition names that tell the era of each operation, or the same
-    history if each partition has only one era. Without `at_losses`, only the deletion of a topic
-    ends an era."""
+    """Return the history with a partition name in each operation that identifies its era. If each
+    partition has only one era, return the same history. With `at_losses` False, loss receipts end
+    no era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -115,8 +116,9 @@ class _Eras:
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition with its name in the topic's life (from creation to deletion) at the
-        time `at`, for a change of its state in ZooKeeper. A loss receipt ends no life."""
+        """Return the partition with the name of the topic's life at the time `at`. A life is the
+        time from the creation of a topic to its deletion; a loss receipt does not end it. This name
+        is used for the changes of a partition's state in ZooKeeper."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

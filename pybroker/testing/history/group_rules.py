@@ -48,7 +48,7 @@ class _Known(NamedTuple):
 
 
 def one_owner(history: History) -> Iterator[Violation]:
-    """Check that a partition has one owner in each generation of a group, and that a member
+    """Check that a partition has at most one owner in each generation of a group, and that a member
     processes only partitions that are assigned to it."""
     owners: dict[tuple[str, int, TopicPartition], Holding] = {}
     held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
@@ -95,9 +95,9 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
     """Check that no answer to OffsetFetch is below an offset that was known to be committed before
-    the request. There are two exceptions. A later commit may reach the coordinator before an
-    earlier commit. A coordinator may not know that it was replaced, if a fault ended its ZooKeeper
-    session early."""
+    the request. There are two exceptions. The commit of a lower offset may reach the coordinator
+    late, after the commit of the higher one. The answer may come from a replaced coordinator that
+    does not know that a fault has ended its ZooKeeper session early."""
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
         rows = known.get(place, [])
@@ -122,8 +122,8 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
 
 
 def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
-    """Return whether the coordinator may have applied `commit`, which has a lower offset, after the
-    commit that `before` shows."""
+    """Return whether the coordinator may have applied `commit` after the commit that `before`
+    shows. The offset of `commit` is the lower one."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
         return False  # no member commits less than it knows to be committed

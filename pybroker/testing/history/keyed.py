@@ -45,9 +45,9 @@ class KeyedRecord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedRead:
     """The committed records that one reader found from the offset `start` up to, not including,
-    `end`. The read lasted from `begun` to `ended` (ns). `is_final`: no client wrote any more.
-    `source` names the client or the files; `broker` is the id of the files' broker, UNKNOWN for a
-    client."""
+    `end`. The read lasted from `begun` to `ended` (ns). `is_final` says that all clients had
+    stopped writing before the read. `source` names the client or the files; `broker` is the id of
+    the files' broker, UNKNOWN for a client."""
 
     partition: TopicPartition
     source: str
@@ -65,8 +65,8 @@ class KeyedRead:
 
 @dataclass(slots=True)
 class Keyed:
-    """All operations on compacted topics. `delete_retention` is their delete.retention.ms in ns,
-    0 if the clocks of brokers jump."""
+    """All operations on compacted topics. `delete_retention` is their delete.retention.ms in ns, 0
+    if the brokers' clocks jump during the run, so that tombstones may be removed at any time."""
 
     sends: list[KeyedSend] = field(default_factory=list)
     reads: list[KeyedRead] = field(default_factory=list)

@@ -29,8 +29,9 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
-    the key. If the last acknowledged record is a tombstone, no earlier value is found, unless the
-    replica may have been behind when another replica removed the tombstone."""
+    the key. If the last acknowledged record is a tombstone, the read must not find an earlier
+    value. Exception: a replica that was behind may never have got the tombstone, because the leader
+    had removed it."""
     sends = _by_key(history)
     for read in _judged(history):
         found = _last(read.records)
@@ -72,8 +73,8 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
 
 
 def tombstones_kept(history: History) -> Iterator[Violation]:
-    """Check that every replica keeps a tombstone that is the last record of its key for
-    delete.retention.ms. The time counts from the send, because the answer may be late."""
+    """Check that every replica keeps a tombstone for at least delete.retention.ms if no later
+    record has its key. The time counts from the send, because the answer may be late."""
     for read in _judged(history):
         found = _last(read.records)
         for (partition, key), asked in _by_key(history).items():
@@ -138,9 +139,9 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether the send `other` may have replaced `last`, the last acknowledged record of the
-    key, before the read ended, although the read does not find the record of `other`. This is
-    possible if the record lies at or above the end of the read, or is a tombstone that was
-    removed."""
+    key, although the read does not find the record of `other`. This is possible in two cases: the
+    record lies at or above the end of the read, or it is a tombstone that was removed before the
+    read ended."""
     if other is last or other.outcome == "fail" or other.begun > read.ended:
         return False
     if other.offset != UNKNOWN and other.offset < last.offset and not other.may_repeat:
@@ -151,8 +152,9 @@ def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
-    """Return whether the read cannot have missed the marker that aborts the record's transaction.
-    Markers are removed like tombstones, so a follower that is behind may never get one."""
+    """Return whether the replica that was read certainly had the marker that aborts the record's
+    transaction. A follower that is behind may never get a marker, because markers are removed like
+    tombstones."""
     ended = aborted.begun + _TRANSACTION_MAX
     if read.ended < history.keyed.delete_retention:
         return True
@@ -160,11 +162,11 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether the read cannot have missed the tombstone. A client must have read the
-    partition within delete.retention.ms and from one leader, because each replica has its own
-    delete horizons. The replica must have lost no data, and must have been in sync when the
-    tombstone was committed: a follower that is behind for longer than delete.retention.ms never
-    gets the tombstone."""
+    """Return whether the replica that was read certainly had the tombstone. It must have lost no
+    data, and it must have been in sync when the tombstone was committed: a follower that is behind
+    for longer than delete.retention.ms never gets the tombstone. A read by a client must have
+    lasted less than delete.retention.ms and come from one leader, because each replica removes
+    tombstones at its own time."""
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)
     if replicas & history.keyed.doubted:

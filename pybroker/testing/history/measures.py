@@ -43,8 +43,8 @@ def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartitio
 
 def election_delay(history: History, since: int, loser: int) -> dict[TopicPartition, float]:
     """Return, by partition, the seconds from the time `since` (in ns) until another broker led. The
-    result has the partitions that the broker `loser` led at this time and that got another
-    leader."""
+    result has only the partitions that the broker `loser` led at the time `since`, and that got
+    another leader later."""
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):

@@ -34,10 +34,11 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer, although a higher offset was
-        known to be committed before. Either the controller could not reach this leader after the
-        replacement, or the leader did not know that a fault had ended its session. Even a stale
-        leader's answer must be above the offsets known to be committed at the replacement."""
+        """Return whether a stale leader may have given this answer, so that its offset may be below
+        offsets that were known to be committed before the request. A leader may be stale in two
+        cases: the controller could not reach it after the replacement, or a fault had ended its
+        session without its knowledge. Even then the answer must be above every offset that was
+        known to be committed when the leader was replaced."""
         return any(
             answer.offset > self._top(answer.partition, state.at - OBSERVATION_DELAY_NS)
             for replaced, state in self._replaced[_named(answer.partition)]
@@ -64,7 +65,7 @@ class StaleLeaders:
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
         """Return, by partition, each replaced leader with the first state that has another leader.
-        The partition's name has no era: the time of an answer tells to which topic it belongs."""
+        The partition has its plain name in all eras."""
         found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
         last: dict[TopicPartition, State] = {}
         for state in sorted(self._history.states, key=lambda state: state.at):

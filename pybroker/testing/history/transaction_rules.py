@@ -2,8 +2,8 @@
 
 As in `group_rules`, only topics that were never recreated and lost no records are checked. If a
 producer got no answer to its request to commit, the transaction may be committed or aborted.
-`Transactions.reads` has the reads of `read_committed` consumers. The rules of `client_rules` for
-reads are applied to them as well (`_READ_RULES`).
+`Transactions.reads` has the reads of `read_committed` consumers. They must also obey the rules of
+`client_rules` in `_READ_RULES`.
 """
 
 from __future__ import annotations
@@ -71,13 +71,16 @@ def committed_reads(history: History) -> Iterator[Violation]:
 
 
 def stable_offset(history: History) -> Iterator[Violation]:
-    """Check the last stable offsets in the answers to ListOffsets. The offsets that one client gets
-    never decrease, are above each record that was read with read_committed before, and do not pass
-    a record of a transaction that its producer has not asked to commit or abort yet.
+    """Check the last stable offsets in the answers to ListOffsets:
 
-    If records expire, the offsets may decrease and may pass an open transaction: the last stable
-    offset is at least the log start offset, and retention may delete the records of an open
-    transaction, on one replica before the others (as in Kafka,
+    - The offsets that one client gets never decrease.
+    - They are above each record that a client had read with read_committed before.
+    - They are not above a record of an open transaction, before its producer has asked to commit or
+      abort.
+
+    If records expire, the first and the third rule do not apply. Retention may delete the records
+    of an open transaction, on one replica before the others. This raises the log start offset, and
+    the last stable offset is never below it (as in Kafka,
     `UnifiedLog.maybeIncrementFirstUnstableOffset`)."""
     view = _view(history)
     if view is None:
@@ -109,8 +112,8 @@ def stable_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_match_output(history: History) -> Iterator[Violation]:
-    """Check each loop that consumes, transforms and produces: the output has each record below the
-    committed offset once, and no record above it."""
+    """Check each loop that consumes, transforms and produces. Each input record below the committed
+    offset must have exactly one output record, and no other input record may have one."""
     view = _view(history)
     if view is None:
         return
@@ -210,8 +213,9 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
 
 
 def _within(send: Send, transaction: Transaction | None) -> Send:
-    """Return the send with the outcome that it has for a read_committed consumer: if its
-    transaction is not committed, the outcome is that of the transaction."""
+    """Return the send with the outcome that a read_committed consumer sees. If the transaction was
+    aborted, the send has failed; if the outcome of the transaction is unknown, so is that of the
+    send."""
     if transaction is None:
         return send
     if transaction.is_aborted:

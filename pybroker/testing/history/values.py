@@ -46,7 +46,7 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the partition's name is one for operations without a known era: the time of
+    """Return whether the partition's name is that of an operation without a known era. The time of
     such an operation overlaps the recreation of the topic or a loss receipt."""
     return NO_ERA in partition[0]
 
