@@ -14,7 +14,8 @@ EARLY_S: Final = 0.002
 
 def aligned_due(now_s: float, wait_s: float) -> float:
     """Return the time at which a timer is due if it starts at `now_s` and waits for `wait_s` (both
-    in seconds of the event loop). If the wait is at least TICK_S, it ends at a multiple of TICK_S:
-    up to TICK_S earlier than requested, or up to EARLY_S later."""
+    in seconds of the event loop). If the wait is at least TICK_S, the result is rounded down to a
+    multiple of TICK_S. An event loop may call a timer up to EARLY_S too early. So a time that is at
+    most EARLY_S before a multiple is rounded up to that multiple."""
     due_s = now_s + wait_s
     return due_s if wait_s < TICK_S else math.floor((due_s + EARLY_S) / TICK_S) * TICK_S

@@ -39,8 +39,8 @@ class BackgroundTask:
         self._name = name
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        """Whether this task has been cancelled. It is not cancelled a second time, which would
-        interrupt its clean-up."""
+        """Whether this task has been cancelled. A second cancellation would interrupt the clean-up
+        of the task, so it is omitted."""
 
     @property
     def runs(self) -> bool:

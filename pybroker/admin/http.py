@@ -103,16 +103,16 @@ class HttpServer:
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """Return the protocol for a new connection: one that serves a request, or, above the
-        maximum number of connections, one that answers 503."""
+        """Return the protocol that serves the request of a new connection. If CONNECTIONS_MAX
+        connections are open already, return the protocol that answers 503."""
         factory = self._runner.server
         if factory is None or len(factory.connections) >= CONNECTIONS_MAX:
             return _Busy()
         return factory()
 
     def _reap(self) -> None:
-        """Close each connection whose request and response take longer than CONNECTION_S_MAX.
-        Repeats itself."""
+        """Close each connection that has been open longer than CONNECTION_S_MAX. Then set a timer
+        for the next call of this method."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         factory = self._runner.server

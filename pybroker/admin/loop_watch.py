@@ -1,4 +1,5 @@
-"""The load and the delay of the event loop, and the distribution of durations in the last minute.
+"""The load and the delay of the event loop, and histograms of the last minute for metrics that
+measure durations, such as request times.
 
 Kafka measures the idle ratio of its request handler threads. This broker has no such threads. It
 measures the idle ratio of the event loop's thread instead: the share of time in which the thread
@@ -20,7 +21,7 @@ TICK_S: Final = 0.2
 S seconds with probability S / TICK_S, and each stall of TICK_S or more."""
 _SAMPLE_TICKS: Final = 25
 _SAMPLES: Final = 12
-"""The number of stored samples, one each 5 seconds. So "recent" means the last minute."""
+"""The number of stored samples, one each 5 seconds. Together they cover the last minute."""
 
 Meters = Callable[[], Iterable[tuple[str, TimeMeter]]]
 Buckets = Mapping[int, int]

@@ -19,7 +19,7 @@ the event loop. That many take about a millisecond."""
 
 class LogRow(NamedTuple):
     """The values of the log of an open replica on this broker, in bytes and offsets. `min_isr` is
-    min.insync.replicas, at most the number of replicas."""
+    min.insync.replicas, or the number of replicas if that is smaller."""
 
     size_bytes: int
     start: int

@@ -103,8 +103,8 @@ async def _replica_faults(rooms: Rooms) -> str:
 
 
 def _named(faulty: Sequence[str]) -> str:
-    """Return the reason as text: the first of these faulty partitions, and how many more there are.
-    Return an empty text if there are none."""
+    """Return the reason as text: the first few of the `faulty` partitions, and the number of the
+    others. Return an empty text if `faulty` is empty."""
     more = f" and {len(faulty) - _NAMED_MAX} more" if len(faulty) > _NAMED_MAX else ""
     return "; ".join(faulty[:_NAMED_MAX]) + more
 
@@ -152,10 +152,9 @@ def _replica_fault(
 
 
 def _newest_state(partition: Partition, facts: PartitionFacts) -> PartitionState:
-    """Return the later of the two states of a partition that the broker has: that of its replica,
-    and that of its metadata. A leader itself has the latest ISR. A follower receives one
-    LeaderAndIsr request per leader epoch, so it learns later changes of the ISR from UpdateMetadata
-    requests."""
+    """Return the latest known state of the partition: the state in the local replica or the state
+    in the broker's metadata. A leader's replica has the latest ISR. A follower's replica has the
+    ISR of the last LeaderAndIsr request, so within the same leader epoch the metadata is newer."""
     state = partition.state
     if state is None:
         return facts.state

@@ -2,9 +2,9 @@
 server later.
 
 The HTTP libraries take longer to import than the rest of the broker. A thread imports them as soon
-as the broker serves clients. If the start is slow, it imports them PATIENCE_S after the begin of
-the start. A connection that arrives before the HTTP server starts waits in the backlog of the
-listener. This module imports no HTTP library.
+as the broker serves clients, or after PATIENCE_S if the broker does not serve clients by then. A
+connection that arrives before the HTTP server starts waits in the backlog of the listener. This
+module imports no HTTP library.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def bind_http(config: BrokerConfig) -> socket.socket | None:
 
 
 class AdminService:
-    """The owner of the HTTP server, from `start` to `close`. The pages show the broker's state from
-    `view`. The code that starts the broker writes it there."""
+    """The owner of the HTTP server, from `start` to `close`. The pages show the broker's state as
+    `view` describes it; the code that starts the broker keeps `view` current."""
 
     def __init__(self, view: BrokerView, listening: socket.socket) -> None:
         self.view = view

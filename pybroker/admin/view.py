@@ -1,8 +1,8 @@
 """The state of a broker that its HTTP pages show: its components, and its phase (starting,
 recovering, running, stopping).
 
-The pages only read this state. The HTTP server may start before the components exist, so a view may
-have no `rooms` yet.
+The pages only read this state. The HTTP server may start before the components exist; until then
+`rooms`, the components, is None.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TransactionNumbers:
 @dataclass(slots=True)
 class SessionWatch:
     """The state of the broker's ZooKeeper session, and counters of lost connections and sessions.
-    `heard` receives the events of the session. A broker starts with a connected session."""
+    The owner passes each event of the session to `heard`."""
 
     state: SessionEvent = SessionEvent.CONNECTED
     expired: int = counter(

@@ -1,7 +1,7 @@
 """The levels of the process's loggers, under Kafka's names for levels. They can be read and changed
 while the broker runs (KIP-412: the resource type BROKER_LOGGER).
 
-This module does not depend on requests or files. `output.py` decides where lines are written.
+`output.py` decides where lines are written.
 """
 
 from __future__ import annotations

@@ -211,10 +211,10 @@ class _Complaining:
 
 class _Console(_Complaining, logging.StreamHandler[IO[str]]):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return False, which drops the line, if it is an INFO line of the logger STATE_CHANGE and
-        the level of that logger is not DEBUG. Such a line is about a single partition:
-        state-change.log has it. Standard output has one line for the whole command of the
-        controller."""
+        """Return False, which drops the line, for an INFO line of the logger STATE_CHANGE, unless
+        the level of that logger is DEBUG. Such a line is about a single partition, and
+        state-change.log has it. For standard output, the one line that the broker logs for the
+        whole request of the controller is enough."""
         if record.name != STATE_CHANGE or record.levelno >= logging.WARNING:
             return True
         return logging.getLogger(STATE_CHANGE).isEnabledFor(logging.DEBUG)

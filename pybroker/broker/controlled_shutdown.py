@@ -1,10 +1,10 @@
 """Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
 partitions.
 
-Without a controlled shutdown no record is lost, since a broker may die at any time. But clients
-would have to wait until the controller notices that the broker has ended. The number of attempts
-and the time of each one are limited. The broker stops asking if no other broker is live, or if it
-has no connection to ZooKeeper.
+A broker that stops without a controlled shutdown loses no records, but clients have to wait until
+the controller notices that the broker has ended. The number of attempts and the time of each one
+are limited. The broker stops asking if no other broker is live, or if it has no connection to
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class ControlledShutdown:
 
     async def _try(self, attempt: int) -> bool:
         """Ask the controller once to move the leadership of this broker's partitions. Return True
-        if the controller answers that none of them remains here. Return False if some remain, or
-        the request fails. A failure is logged."""
+        if the controller answers that this broker leads no partition any more. Return False if it
+        still leads some, or if the request fails. A failure is logged."""
         self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000

@@ -55,8 +55,7 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Stop writing entries. Before that, try once to write the entries that are queued.
-        Idempotent."""
+        """Try once to write the queued entries, and end the writing. Idempotent."""
         await self._task.stop()
         await self._flush()
 

@@ -24,8 +24,9 @@ class BrokerEnvironment:
     """Opens the separate ZooKeeper session in which the broker writes committed offsets. Raises
     StartupError."""
     earlier_session_ids: Callable[[], Collection[int]] = tuple
-    """Returns the ids of this broker's earlier ZooKeeper sessions. A registration that one of them
-    owns does not mean that the broker id is taken: this broker may replace that registration."""
+    """Returns the ids of this broker's earlier ZooKeeper sessions. If one of them owns the
+    registration of this broker id, the registration is this broker's own, and the broker may
+    replace it."""
     resize_blocking: Callable[[int], None] = lambda threads: None
     """Changes the number of threads of `blocking`."""
     metrics: Metrics = field(default_factory=Metrics)

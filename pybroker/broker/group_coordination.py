@@ -1,6 +1,7 @@
 """The group coordinators of a broker. This broker runs one shard for each partition of
-`__consumer_offsets` that it leads. The module connects each shard with its log and with its fence
-in ZooKeeper, and creates the topic.
+`__consumer_offsets` that it leads. The module connects each shard with its log. It creates the
+topic. It takes the fence of each shard: the node in ZooKeeper that names the shard's current
+coordinator.
 
 Committed offsets are written in a ZooKeeper session of their own, so that a flood of commits does
 not delay the broker's other writes, such as changes of an ISR.
@@ -132,11 +133,10 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__consumer_offsets`, unless it is known. Then take the fence
-        of the shard whose log is `source`: write to the fence's node in ZooKeeper that this broker
-        coordinates the shard, in the log's leader epoch and with `token`. From then on the writes
-        of an earlier coordinator fail. Return the version of the node, or None if the caller has to
-        try again."""
+        """Take the fence of the shard whose log is `source`: write this broker's id, the log's
+        leader epoch and `token` to the fence's node in ZooKeeper. From then on the writes of an
+        earlier coordinator fail. Return the version of the node, or None if the caller has to try
+        again. If the partition count of `__consumer_offsets` is not known yet, read it first."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:

@@ -34,14 +34,15 @@ GROUPS_AT_ONCE: Final = 50
 """The number of groups whose offsets are read at the same time. A group whose offsets are in
 ZooKeeper needs several answers, so reading one group after the other would be slow."""
 POSITIONS_IN_DETAIL_MAX: Final = 1_000
-"""If the groups have more committed partitions than this, a report has the lag in records only. For
-the lag in seconds, this broker would have to fetch a batch of each partition that has a lag."""
+"""The maximum number of committed partitions for which a report has the lag in bytes and seconds.
+With more partitions, a report has the lag in records only, because the lag in seconds costs a fetch
+of one batch from each partition with a lag."""
 
 Position = tuple[TopicPartition, int]
 AskLag = Callable[[Sequence[Position], bool], Awaitable[Sequence[Lag | None]]]
-"""Called with (partition, committed offset) pairs, and with whether the lag in bytes and seconds is
-wanted, too. Returns the lag of each pair, in the same order; None if the partition's leader does
-not answer. Raises PybrokerError or OSError."""
+"""Called with (partition, committed offset) pairs, and with True if the lag in bytes and seconds is
+wanted in addition to the lag in records. Returns the lag of each pair, in the same order; None if
+the partition's leader does not answer. Raises PybrokerError or OSError."""
 
 
 class Offsets(Protocol):

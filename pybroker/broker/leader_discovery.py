@@ -52,8 +52,8 @@ OSError."""
 
 class LeaderDiscovery:
     """Asks other brokers for the current leaders, between `start` and `stop`, while this broker
-    gets no answers from ZooKeeper. The ZooKeeper lease calls `changed` whenever its level
-    changes."""
+    gets no answers from ZooKeeper. `changed` must be called with each change of this broker's
+    ZooKeeper lease."""
 
     def __init__(
         self,
@@ -85,8 +85,9 @@ class LeaderDiscovery:
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """If `lease` is ALL, stop asking other brokers; otherwise begin to ask them. With ALL this
-        broker's ZooKeeper session is alive, and the controller sends it every change."""
+        """Receive the new level of this broker's ZooKeeper lease. ALL means that the ZooKeeper
+        session is alive, so that the controller sends this broker every change: stop asking other
+        brokers. At any other level, begin to ask them."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -158,9 +159,9 @@ class LeaderDiscovery:
         self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
     ) -> bool:
         """Compare `leader_epoch`, from another broker's answer, with the leader epoch of the local
-        replica. If the local replica leads in an earlier epoch, it has been replaced as the leader:
-        make it accept no more records and return True. Otherwise return False. Also return False if
-        the local replica belongs to a topic of the same name with another id."""
+        replica. If the local replica leads this very topic (`topic_id`) in an earlier epoch, it has
+        been replaced as the leader: make it accept no more records and return True. Otherwise
+        return False."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (

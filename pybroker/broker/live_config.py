@@ -31,8 +31,8 @@ from pybroker.replication.manager import ReplicaManager
 log = logging.getLogger(__name__)
 
 _REFRESH_WAIT_S: Final = 5.0
-"""How long (s) a change request waits, after the change is written, until the change is in force on
-this broker. After that it is answered nevertheless."""
+"""How long (s) the broker waits to answer a request that changes options, after it has written the
+change to ZooKeeper: at most until the change is in force on this broker."""
 
 OnChange = Callable[[BrokerConfig, BrokerConfig], None]
 """Receives the broker's configuration before and after a change."""

@@ -35,11 +35,11 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker that lost records and for which the operator has accepted
-    the loss. The lost records were in a lost log directory, or in or after a corrupt range of the
-    log. The result maps the partition to the replica's present log end offset and its checkpointed
-    high watermark; both are 0 if the log does not exist. If such a replica were elected, its
-    followers would truncate their logs. Raise CoordError."""
+    """Return the replicas of this broker that lost records, and for which the operator has accepted
+    the loss. Such a replica must not be elected, because its followers would then truncate their
+    logs. The loss is that of a log directory, or of the records from the begin of a corrupt range
+    on. The result maps the partition to the replica's present log end offset and its checkpointed
+    high watermark; both are 0 if the log does not exist. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -119,7 +119,8 @@ class DirectoryFailures:
 
     def replicas_changed(self) -> None:
         """Notify the controller that replicas of this broker should no longer lead, or have left
-        the ISR. The controller then reads which ones."""
+        the ISR. The notification does not name them: the controller reads the states of all
+        partitions with a replica on this broker."""
         self._queue(LogDirEvent.REPLICAS_CHANGED)
 
     def _queue(self, event: LogDirEvent) -> None:

@@ -25,7 +25,7 @@ DRAIN_S: Final = 1.0
 
 async def close_connections(server: Server, replicas: ReplicaManager) -> None:
     """Close each connection after the response to its current request, at the latest after DRAIN_S
-    seconds. Waiting fetches are answered at once, since those of idle followers may wait for
+    seconds. Waiting fetches are answered at once, because a follower's fetch may otherwise wait for
     seconds."""
     replicas.fetches.time_out_all()
     replicas.replica_fetches.time_out_all()

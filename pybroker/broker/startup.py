@@ -49,8 +49,9 @@ log = logging.getLogger("pybroker.server")
 EMBEDDED_DIRECTORY: Final = "zookeeper"
 SESSION_FILE: Final = "zookeeper.session"
 OFFSETS_SESSION_FILE: Final = "zookeeper.offsets.session"
-"""EMBEDDED_DIRECTORY is a directory in the first log directory, SESSION_FILE and
-OFFSETS_SESSION_FILE are files in it."""
+"""EMBEDDED_DIRECTORY is the directory of the embedded ZooKeeper. SESSION_FILE and
+OFFSETS_SESSION_FILE are files with the ids of the broker's two ZooKeeper sessions. All three are in
+the first log directory."""
 FOREIGN_NAMES: Final = (
     EMBEDDED_DIRECTORY,
     SESSION_FILE,
@@ -58,8 +59,8 @@ FOREIGN_NAMES: Final = (
     FILE_NAME,
     OLDER_FILE_NAME,
 )
-"""The names in a log directory that are not directories of partitions, and that the log manager
-ignores."""
+"""The names of files and directories in a log directory that do not belong to a partition. The log
+manager ignores them."""
 
 
 class Session(Coord, Protocol):
@@ -101,8 +102,8 @@ class StartupInputs:
     """Receives the cluster id that the log directories contain, None for new directories. Raises
     StartupError if the cluster's embedded ZooKeeper is missing."""
     report_phase: Callable[[Phase, Rooms | None], None] = lambda phase, rooms: None
-    """Receives each phase of the broker's life when it begins, and in some phases the parts of the
-    broker that the admin pages show, else None."""
+    """Called at the begin of each phase of the broker's life. The second argument is the components
+    that the HTTP pages show, or None in a phase without these components."""
 
 
 async def serve_until(

@@ -2,9 +2,10 @@
 `__transaction_state` that it leads. The module connects each shard with its log, creates the topic,
 and sends the markers.
 
-The state of a transactional id is in the log only. So a shard takes no fence in ZooKeeper. An
-earlier coordinator cannot get its records replicated to the in-sync replicas, and the leaders of
-the transactions' partitions refuse its markers because their coordinator epoch is lower.
+Unlike a group coordinator, a shard needs no node in ZooKeeper (fence) against an earlier
+coordinator, because the state of a transactional id is only in the log. The in-sync replicas do not
+replicate the records of an earlier coordinator. The leaders of the transactions' partitions refuse
+its markers, because their coordinator epoch is lower.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
-        of the version of a fence's node, because a shard of this topic has no fence."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0, since a
+        shard of this topic has no fence whose version could be returned."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)

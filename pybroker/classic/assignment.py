@@ -1,9 +1,9 @@
 """The assignment of a group's partitions, which every member computes by itself.
 
 All members must compute the same assignment from the same nodes, so the strategies are exactly
-those of the Scala consumer. `range` is the same in all of its releases. `roundrobin` is that of the
-releases 0.8.2 to 0.10.1; later ones hash a different text of the partition. `nodes.py` reads the
-nodes.
+those of the Scala consumer. `range` is the same in all of its releases. `roundrobin` is the
+strategy of the releases 0.8.2 to 0.10.1, which sorts partitions by the hash of `[topic,partition]`;
+later releases hash another text. `nodes.py` reads the nodes.
 """
 
 from __future__ import annotations

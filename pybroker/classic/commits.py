@@ -23,9 +23,10 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The stored offsets of one partition. `start` is the offset at which a new owner of the
-    partition starts. `stored` is the partition's offset in the store to which this member commits.
-    Each is None if there is no such offset."""
+    """The stored offsets of one partition. `stored` is the offset in the store to which this member
+    commits. `start` is the offset at which a new owner of the partition starts; it is larger than
+    `stored` if the group migrates from ZooKeeper and the offset there is larger. Each is None if
+    there is no such offset."""
 
     start: int | None
     stored: int | None
@@ -71,8 +72,8 @@ class Offsets:
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
         """Store the offsets of these partitions that have changed: the consumed offsets, or those
-        in `exact`. Return the partitions that this member no longer owns. Raises CoordError if at
-        least one offset may not be stored."""
+        in `exact`. Return the partitions that this member no longer owns. Raises CoordError if
+        ZooKeeper did not confirm that all offsets are stored."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),

@@ -32,8 +32,8 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )
 """Kafka's options that have no effect on this consumer. In a properties file they cause a warning;
-as keyword arguments they are errors. In Kafka, the only effect of zookeeper.sync.time.ms is the
-default of rebalance.backoff.ms."""
+as keyword arguments they are errors. Even in Kafka, zookeeper.sync.time.ms only sets the default of
+rebalance.backoff.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

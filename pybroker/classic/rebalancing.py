@@ -163,8 +163,8 @@ class Rebalancer:
 
     async def rebalance(self) -> None:
         """Compute the assignment from the present nodes, and own exactly this member's partitions.
-        Raises RebalanceFailed after rebalance.max.retries times rebalance.backoff.ms, or
-        GroupIsCoordinated."""
+        Raises RebalanceFailed if no attempt succeeds within rebalance.max.retries times
+        rebalance.backoff.ms, and GroupIsCoordinated."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
@@ -359,8 +359,9 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
     """Whether this member has to release the partition: `wanted` does not assign it to the same
-    stream, or the topic was deleted or recreated. In the second case no offset of the partition is
-    stored any more, because the recreated topic would be read from that offset."""
+    stream, or the topic was deleted or recreated. If the topic was deleted or recreated, also mark
+    the partition so that its offset is not stored: it would be the start offset in the recreated
+    topic."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

@@ -95,8 +95,8 @@ class Stream:
                 pass
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record. Raises DeadlinePassed after consumer.timeout.ms without a record
-        (-1: never), and the errors of `getmany`."""
+        """Return the next record. Raises DeadlinePassed if no record arrives within
+        consumer.timeout.ms (-1: no limit), and the errors of `getmany`."""
         timeout_ms = _WAIT_MS if self._timeout_ms < 0 else self._timeout_ms
         while True:
             for records in (await self.getmany(timeout_ms, 1)).values():
@@ -124,7 +124,8 @@ class Stream:
         self._owned.pop(owned, None)
 
     def settle_all(self) -> None:
-        """Count the returned records as consumed, before the next records are read."""
+        """Count the returned records as consumed at once, without waiting until the next records
+        are read."""
         self._settle()
 
     def wake(self) -> None:

@@ -32,10 +32,10 @@ class ProducerBatch:
     batch to the log. `expired` is true if the records have failed, but the producer still waits for
     the response.
 
-    `records` are the encoded records, released once `payload` has them compressed. `memory` is the
-    number of bytes that the batch has taken from the memory budget. `halves` are the two batches
-    that replace a split batch. `outcome` is None until the batch is delivered or has failed;
-    `waiters` wait for it.
+    `records` are the encoded records. They are released once they are compressed in `payload`.
+    `memory` is the number of bytes that the batch has taken from the memory budget. `halves` are
+    the two batches that replace a split batch. `outcome` is None until the batch is delivered or
+    has failed; `waiters` wait for it.
     """
 
     topic_partition: TopicPartition
@@ -76,8 +76,8 @@ class ProducerBatch:
         return self.outcome is not None
 
     def at(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the batch that has the record `index` now, and the record's place in it. This is
-        another batch if this batch was split."""
+        """Return the batch that now has the record with the place `index` in this batch, and the
+        record's place there. If this batch was split, the record is in another batch."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -199,8 +199,8 @@ class PartitionQueue:
         self.waiting.insert(place, batch)
 
     def has_numbers_before(self, batch: ProducerBatch) -> bool:
-        """Return whether the queue has an earlier batch than `batch` with a sequence number,
-        waiting or in flight."""
+        """Return whether a batch before `batch` in the order of sending, waiting or in flight, has
+        a sequence number."""
         return any(
             other.has_sequence and other.ordinal < batch.ordinal
             for other in (*self.in_flight, *self.waiting)
@@ -208,8 +208,9 @@ class PartitionQueue:
 
     def lost_sequence(self, batch: ProducerBatch, code: ErrorCode) -> bool:
         """Return whether the error code means that the broker no longer knows the producer's
-        sequence numbers. The producer then resets them. The result is False if the batch has only
-        overtaken earlier batches, which are still in flight."""
+        sequence numbers. The producer then resets them. The broker also returns
+        OUT_OF_ORDER_SEQUENCE_NUMBER if `batch` has overtaken an earlier batch that is still in
+        flight; the result is then False."""
         if not batch.has_sequence:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -244,10 +245,11 @@ class Accumulator:
         self._idempotent = idempotent
         self._in_flight_max = in_flight_max if idempotent else 1
         self.records_max = batch_size - HEADER_SIZE
-        """The maximum size of a batch's records in bytes, unless it has only one record."""
+        """The maximum size of a batch's records in bytes. A single record may exceed it."""
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
-        """The queues that are not empty, and some that have become empty."""
+        """All queues that are not empty. It may also have queues that have become empty since the
+        last look."""
         self.flushing = 0
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:

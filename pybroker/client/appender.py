@@ -45,8 +45,8 @@ Join = Callable[[str, Any, Any, Headers, int | None, int | None], Delivery | Non
 
 
 def _join_nothing(*_: object) -> None:
-    """Takes the place of `Appender.join` if the producer has serializers. Without them, no record
-    has to ask for serializers first."""
+    """Append no record. This is `Appender.join` of a producer with serializers, whose records must
+    be serialized before they can join a batch. A producer without serializers saves the check."""
 
 
 class Appender:
@@ -84,7 +84,8 @@ class Appender:
         self._routes: dict[str, Route] = {}
         """The routes of all topics in use."""
         self._current_routes: dict[str, Route] = {}
-        """The routes that have the current metadata; none if the producer accepts no records."""
+        """The routes of topics for which `_join` may append records: their metadata is current, and
+        the producer accepts records. `check_again` empties it."""
         cluster.add_listener(self.check_again)
         sender.on_break = self.check_again
         self._used: dict[str, float] = {}
@@ -92,7 +93,8 @@ class Appender:
         self._wall_ms = self._clock.wall_ms
         self._records_max = accumulator.records_max
         self._used_max = budget.limit - options.batch_size
-        """The maximum use of the budget at which a record may join a batch without a check."""
+        """`_join` appends a record without a check of its size only if at most this many bytes of
+        the budget are used."""
         self.filled = False
 
     def check_again(self) -> None:
@@ -152,8 +154,9 @@ class Appender:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery | CheckedRecord:
-        """Serialize and check a record that `join` did not append. Return its delivery if its bytes
-        then join a batch, otherwise the record. Raises SerializationFailed."""
+        """Serialize and check a record that `join` did not append. If the serialized record can
+        join a batch, append it and return its delivery. Otherwise return the checked record, for
+        `wait_and_append`. Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
             delivery = self._join(topic, value, key, headers, partition, timestamp_ms)

@@ -81,8 +81,8 @@ def keys_and_values(
     """Return the columns key and value of an Arrow record batch as lists. Without a column key, the
     first result is None. The columns are binary or text; text becomes UTF-8.
 
-    Raises ValueError if the column value is missing, for another type, and for any other column,
-    because its data would be lost.
+    Raises ValueError if the column value is missing, if a column has another type, and if there is
+    any other column, because its data would be lost.
     """
     names = batch.schema.names
     extra = sorted(set(names) - {"key", "value"})

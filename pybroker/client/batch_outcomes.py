@@ -71,9 +71,9 @@ class BatchOutcomes:
         self._release(batch)
 
     def fail(self, batch: ProducerBatch, reason: str) -> None:
-        """Fail the records of a batch. If no task awaits one of them yet, one log line reports
-        them. Without this line, an application that awaits no delivery would never learn about the
-        failure."""
+        """Fail the records of a batch. Without transactions, also log one line if no task awaits
+        any of them yet: an application that awaits no delivery does not learn about the failure
+        otherwise."""
         if self._transactions is None and not batch.is_awaited:
             log.warning(
                 "records not delivered partition=%s records=%d reason=%s",

@@ -114,7 +114,7 @@ class BulkAppend:
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
         """Return the buffer of the last batch of a partition. Begin a new batch if the last one is
-        full or closed, or has the buffer `full`."""
+        full or closed, or if its buffer is `full`, a buffer that has just refused a record."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

@@ -290,8 +290,8 @@ class Cluster:
 
     def connected(self, node_id: int, lane: str = "") -> Connection | None:
         """Return the open connection to the broker `node_id`. Without an open connection, return
-        None and let a background task connect, unless the backoff after a failed attempt has not
-        ended. The task calls the listeners at its end.
+        None. If the backoff after a failed attempt has ended, the call also starts a background
+        task, which connects and then calls the listeners.
 
         A broker responds to the requests of a connection in their order, so a request that may wait
         long uses a connection of its own. `lane` is the name of that connection.
@@ -334,8 +334,7 @@ class Cluster:
         raise NoBrokers(attempts)
 
     def last_failures(self) -> list[Attempt]:
-        """Return the last failure of each address to which the client could not connect at its last
-        attempt."""
+        """Return the failure of each address for which the last attempt to connect failed."""
         return [
             self._named(address, link.last_failure)
             for (address, _), link in self._links.items()
@@ -354,8 +353,7 @@ class Cluster:
         come first. Among them the broker that has got no metadata request for the longest time
         comes first, because a broker that is isolated from the cluster may return outdated leaders.
         If the last requested refresh did not change the metadata, a broker to which the client has
-        not yet tried to connect counts as connected. So the client sends the next request to such a
-        broker."""
+        not yet tried to connect counts as connected and comes first, because it may know more."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)
@@ -448,8 +446,8 @@ def leaders(
 
 
 def _advertised(node: Node, failure: Attempt) -> Attempt:
-    """Return the failure with an address text that names the broker and its advertised.listeners:
-    the address there may be wrong for this client."""
+    """Return the failure with a longer address text. It names the broker, and says that the address
+    is from the broker's advertised.listeners, because an operator may have to correct it there."""
     return Attempt(
         f"broker {node.id} at {failure.address} (from its advertised.listeners)", failure.reason
     )

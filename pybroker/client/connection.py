@@ -222,8 +222,8 @@ class Connection:
             raise ConnectionLost(f"{format_address(*self.address)}: {self._failure}")
 
     async def close(self, *, flush: bool = True) -> None:
-        """Close the connection, after its buffered bytes were written if `flush` is true. Requests
-        in flight fail with ConnectionLost. Idempotent."""
+        """Close the connection. If `flush` is true, write its buffered bytes before. Requests in
+        flight fail with ConnectionLost. Idempotent."""
         self._fail(ConnectionLost("the client closed the connection"), abort=False)
         if flush:
             self._writer.close()

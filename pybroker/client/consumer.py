@@ -48,16 +48,16 @@ class Consumer(Generic[Key_co, Value_co]):
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    `topics` are subscribed at the start; `subscribe` takes a pattern and callbacks, too. The other
-    keyword arguments are those of `ConsumerKeywords`. One task at a time may read.
-    `getmany`, `getone` and `async for` also complete rebalances, so a consumer that calls none of
-    them for max.poll.interval.ms leaves its group.
+    `topics` are subscribed at the start. Call `subscribe` for a pattern, or to give callbacks. The
+    other keyword arguments are those of `ConsumerKeywords`. One task at a time may read. `getmany`,
+    `getone` and `async for` also complete rebalances, so a consumer that calls none of them for
+    max.poll.interval.ms leaves its group.
 
     `key_deserializer` and `value_deserializer` make `record.key` and `record.value` of the bytes,
     or of None, for all calls but `poll_arrow`. Each is a function of the bytes, or an object with a
-    method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. It is called at the
-    first look at `record.key` or `record.value`. If it raises, the look raises
-    DeserializationFailed.
+    method `deserialize(topic, data)` or `deserialize(topic, headers, data)`. It is called when the
+    application first reads the attribute `record.key` or `record.value`. If it raises an error,
+    this reading raises DeserializationFailed.
 
     With enable.auto.commit, a record counts as processed when the next record is requested. If an
     exception ends the `async with` block, the records of the last call are not committed.
@@ -304,7 +304,8 @@ class Consumer(Generic[Key_co, Value_co]):
 
     def lag(self, partition: TopicPartition) -> int | None:
         """Return the high watermark (with read_committed, the last stable offset) of the last Fetch
-        response, minus the position: 0 or more, None if one is unknown. Raises NotAssigned."""
+        response, minus the position. The result is never negative, and None if one of the two
+        offsets is unknown. Raises NotAssigned."""
         return self._fetcher.reader(partition).lag(committed_only=self._committed_only)
 
     def metrics(self) -> ConsumerMetrics:
@@ -329,9 +330,9 @@ class Consumer(Generic[Key_co, Value_co]):
         the offset of the next record to read. Waits for earlier commits. `timeout_ms` None means
         default.api.timeout.ms.
 
-        Raises CommitFailed if other members may own the partitions; its subclass
-        RebalanceInProgress in a rebalance: call `getmany`, then commit what is still assigned. Also
-        FencedInstance, DeadlinePassed, ResponseError, ValueError for a negative offset.
+        Raises CommitFailed if other members may own the partitions. During a rebalance this is the
+        subclass RebalanceInProgress: call `getmany`, then commit what is still assigned. Also
+        raises FencedInstance, DeadlinePassed, ResponseError, and ValueError for a negative offset.
         """
         group = self._need_group("commit")
         limit_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -369,7 +370,7 @@ class Consumer(Generic[Key_co, Value_co]):
         Raises OffsetUnavailable (auto.offset.reset=none), DamagedRecords, and a ResponseError that
         is not retriable; `pause` or `seek` the failed partition to read on. Raises
         SubscriptionConflict without a subscription or assignment, and NotAssigned if a given
-        partition is not assigned, or no longer after a rebalance in this call.
+        partition is not assigned, or if a rebalance during this call revokes it.
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         return await self._reading.records(timeout_ms, limit, partitions)

@@ -74,8 +74,8 @@ class DeliveryBatch(Protocol):
     def waiters(self) -> list[Waiter]: ...
 
     def at(self, index: int) -> tuple[DeliveryBatch, int]:
-        """Return the batch that has the record `index` now, and the record's place in it. This is
-        another batch if the batch was split."""
+        """Return the batch that now has the record with the place `index` in this batch, and the
+        record's place there. If this batch was split, the record is in another batch."""
 
 
 class Delivery:

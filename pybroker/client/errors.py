@@ -240,8 +240,8 @@ class LogTruncated(OffsetUnavailable):
 
 class SubscriptionConflict(ClientError):
     """The call does not fit the state of the consumer. Topics, a pattern and a manual assignment
-    exclude each other: call `unsubscribe` before the change. Or the operation needs an option that
-    is not set, such as group.id."""
+    exclude each other: call `unsubscribe` before you change from one to another. The error is also
+    raised if the operation needs an option that is not set, such as group.id."""
 
 
 class NotAssigned(ClientError):
@@ -308,7 +308,7 @@ class InvalidSessionTimeout(JoinRefused):
 
 class TransactionError(ClientError):
     """The base class of the errors of a transaction. It is never raised itself. `definite` is false
-    if the transaction may be committed."""
+    if the coordinator may have committed the transaction."""
 
     def __init__(self, transactional_id: str, text: str, *, definite: bool = True) -> None:
         super().__init__(f"transactional.id {transactional_id}: {text}")

@@ -67,9 +67,9 @@ class Fetcher:
         self._metrics = metrics
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self._ends: dict[TopicPartition, tuple[int, int]] = {}
-        """The high watermark and the last stable offset of previously assigned partitions. A
-        partition that is assigned again soon stays in the fetch session, whose responses report
-        only changes."""
+        """The high watermark and the last stable offset of previously assigned partitions. If such
+        a partition is assigned again before the next request, it is still in the fetch session. The
+        broker then sends these offsets only after they change."""
         self.news = asyncio.Event()
         self.broken: BaseException | None = None
         self._wake = asyncio.Event()
@@ -234,9 +234,9 @@ class Fetcher:
         )
 
     def _watch_leaders(self) -> None:
-        """Report the partitions that have had no leader for a long time. With
-        leaderless.timeout.ms, the next read raises an error. Without this option, one warning is
-        logged, because a replica may return."""
+        """Report the partitions that have had no leader for a long time. If leaderless.timeout.ms
+        is set, the next read raises an error. If not, the consumer logs one warning and waits,
+        because a replica may return."""
         limit_ms = self._options.leaderless_timeout_ms
         self._leaders.look(self._cluster.view, self.readers)
         found = self._leaders.leaderless(limit_ms or REPORT_AFTER_MS)

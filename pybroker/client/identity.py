@@ -45,10 +45,11 @@ class ProducerIdentity:
         self.producer_epoch = answer.producer_epoch
 
     def surpass(self, producer_id: int, producer_epoch: int) -> None:
-        """Raise the epoch above `producer_epoch`, unless it is above it already.
+        """Raise the epoch by one, so that it is above `producer_epoch`, the epoch that a
+        partition's leader knows. If the epoch is above it already, or the producer id is no longer
+        `producer_id`, do nothing.
 
-        `producer_epoch` is the epoch that a partition's leader knows. If the maximum epoch is
-        reached, the identity is unknown until the next `obtain`.
+        If the maximum epoch is reached, the identity is unknown until the next `obtain`.
         """
         if producer_id != self.producer_id or producer_epoch < self.producer_epoch:
             return

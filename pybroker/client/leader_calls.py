@@ -34,7 +34,7 @@ async def ask_leaders(
     once: bool = False,
 ) -> dict[TopicPartition, T | ClientError]:
     """Call `ask` for the leader of each partition, and return each partition's result, in order.
-    Unless `once`, errors are retried until the deadline, or until a leader was missing for
+    Unless `once`, errors are retried until the deadline, or until the leader has been missing for
     leaderless.timeout.ms. A request that may have had an effect is retried only if `repeatable`."""
     wanted = list(dict.fromkeys(partitions))
     cluster.watch({topic_partition.topic for topic_partition in wanted})

@@ -39,8 +39,8 @@ class LeaderlessWatch:
         self._gaps: dict[TopicPartition, _Gap] = {}
 
     def look(self, view: ClusterView, partitions: Iterable[TopicPartition]) -> None:
-        """Note a new metadata view. Count it for each of `partitions` that exists in it and has no
-        leader, and forget the other partitions."""
+        """Note a new metadata view. For each of `partitions` that exists without a leader in
+        `view`, count the view. Forget all other partitions."""
         if view is self._view:
             return
         self._view = view
@@ -55,8 +55,8 @@ class LeaderlessWatch:
             gap.answers += 1
 
     def leaderless(self, for_ms: int) -> list[TopicPartition]:
-        """Return the partitions that had no leader in any metadata response of the last `for_ms`,
-        and in at least three responses. The list is empty if `for_ms` is 0."""
+        """Return the partitions that have been without a leader for at least `for_ms`, in each of
+        at least three metadata responses. The list is empty if `for_ms` is 0."""
         now = self._clock.monotonic()
         return [
             key

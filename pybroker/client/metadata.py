@@ -120,10 +120,10 @@ def view_of(response: MetadataResponse, *, complete: bool = False) -> ClusterVie
 
 
 def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
-    """Return the metadata `fresh`, except that a partition keeps its state in `known` if its leader
-    epoch there is larger, or if `fresh` does not have the partition. Brokers learn changes at
-    different times, and a client must not return to older metadata (KIP-320). A topic loses
-    partitions only if it is recreated."""
+    """Return the metadata `fresh`, but for each partition whose state in `known` is later, the
+    state in `known`. Brokers learn changes at different times, and a client must not return to
+    older metadata (KIP-320). A recreated topic has another topic id, so its partitions are all from
+    `fresh`."""
     topics = dict(fresh.topics)
     for name, topic in fresh.topics.items():
         before = known.topics.get(name)
@@ -140,9 +140,10 @@ def newer(known: ClusterView, fresh: ClusterView) -> ClusterView:
 
 
 def _is_later(known: PartitionInfo, fresh: PartitionInfo | None, topic: TopicInfo) -> bool:
-    """Return whether a partition's state in `known` is later than in `fresh`. Without a topic id, a
-    partition that `fresh` does not have counts as deleted, because the topic may have been
-    recreated."""
+    """Return whether `known`, the earlier received state of a partition, has a larger leader epoch
+    than `fresh`. If `fresh` is None, the response of a slower broker does not have the partition
+    yet, and the result is True: no topic loses partitions. The result is False if the topic has no
+    topic id, because the topic may then have been recreated with fewer partitions."""
     if fresh is None:
         return topic.topic_id != NO_TOPIC_ID and topic.error == ErrorCode.NONE
     return NO_EPOCH < fresh.leader_epoch < known.leader_epoch

@@ -45,7 +45,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "receive_buffer_bytes": _BUFFERS,
 }
 """Kafka's options without an effect here, each with the reason. In a properties file they cause a
-warning. As keyword arguments they are errors, because the program relies on them."""
+warning. As keyword arguments they are errors, because the program that sets one expects an effect.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +333,8 @@ def parse_options(
 ) -> OptionsT:
     """Return the options of a client of this kind, from the `given` names and values. If
     `bootstrap_servers` is not None, it has precedence over the option of that name. Raises
-    ConfigError with all invalid options, and with `faults`, those of other arguments."""
+    ConfigError, which lists all invalid options and `faults`, the messages about other arguments of
+    the caller."""
     if bootstrap_servers is not None:
         is_text = isinstance(bootstrap_servers, str)
         addresses = bootstrap_servers if is_text else list(bootstrap_servers)

@@ -280,9 +280,9 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Return for each partition the offset of its timestamp, or the error. A timestamp is in ms
-        since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed before `start`
-        and after `close`."""
+        """Return for each partition the offset that belongs to the given timestamp, or the error. A
+        timestamp is in ms since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises
+        Closed before `start` and after `close`."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -402,8 +402,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
-        """Return the lags that `partition_lag` returns, for pairs of partition and offset, in the
-        order of the pairs. A partition may occur several times. Raises Closed before `start` and
+        """Return the lag for each pair of partition and offset, in the order of the pairs. Unlike
+        in `partition_lag`, a partition may occur several times. Raises Closed before `start` and
         after `close`."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
@@ -420,9 +420,8 @@ class Admin:
         """Return the transactional ids of all brokers.
 
         The result has only ids with a state in `states` and a producer id in `producer_ids`. An
-        empty collection means any. With a `duration_ms` of 0 or more, it omits transactions that
-        began within the last `duration_ms`; this needs brokers of Kafka 3.8 or later. Raises
-        Closed.
+        empty collection means any. If `duration_ms` is 0 or more, it has only transactions that
+        began more than `duration_ms` ago; this needs brokers of Kafka 3.8 or later. Raises Closed.
         """
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms

@@ -119,7 +119,7 @@ class Calls:
         repeatable: bool = True,
     ) -> dict[TopicPartition, T | ClientError]:
         """Return, for each partition, the value that `ask` gets from the partition's leader, or the
-        error, as `ask_leaders` does."""
+        error. `ask_leaders` describes the retries."""
         self.check_opened()
         return await ask_leaders(
             self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
@@ -169,9 +169,9 @@ class Calls:
     async def _before_retry(
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
-        """Wait before the next attempt and refresh the metadata. Raise `error` instead if the time
-        is over or a retry does not help. A request that the broker may have processed is sent again
-        only if it is `repeatable`."""
+        """Wait before the next attempt and refresh the metadata. Raise `error` instead if the
+        deadline comes too early, if `error` is not retriable, or if the broker may have processed
+        the request and the request is not `repeatable`."""
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:

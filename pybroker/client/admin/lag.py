@@ -33,8 +33,9 @@ from pybroker.wire.messages.fetch import (
 )
 
 BATCHES_MAX: Final = 8
-"""The maximum number of batches in which the client searches for the first record from an offset
-on. Transaction markers and batches emptied by compaction have no records."""
+"""The maximum number of batches that the client fetches to find the first record at or after an
+offset. It may need several, because transaction markers and batches emptied by compaction have no
+records."""
 TOGETHER_MAX: Final = 16
 """The maximum number of batches that the client fetches at the same time, each of another
 partition. A batch may have more than a megabyte."""
@@ -112,8 +113,8 @@ async def partition_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionLag]:
-    """Return for each partition the lag behind its offset in `committed`, as `position_lag`
-    computes it."""
+    """Return for each partition the lag of its offset in `committed`. `position_lag` describes the
+    lag."""
     lags = await position_lag(calls, [*committed.items()], details=details, timeout_ms=timeout_ms)
     return dict(zip(committed, lags, strict=True))
 
@@ -161,9 +162,8 @@ async def position_lag(
 async def _spans(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
-    """Return the log start offset, last stable offset and high watermark of each partition.
-
-    The partition's leader reports them. The second result has the errors of the other partitions.
+    """Ask the leaders for the log start offset, last stable offset and high watermark of each
+    partition. Return these by partition, and the errors of the partitions that failed.
     """
     wanted = sorted(partitions)
     starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)

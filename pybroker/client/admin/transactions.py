@@ -65,8 +65,8 @@ class TransactionList:
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """The state of a transactional id. `start_ms` is when its last transaction began, in ms since
-    1970, -1 if none has begun. `partitions` are those in which the marker is still to be written.
-    If the request failed, only `error` is set."""
+    1970, -1 if none has begun. `partitions` are the partitions of the transaction in which no
+    marker has been written yet. If the request failed, only `error` is set."""
 
     transactional_id: str
     coordinator: int = -1
@@ -122,8 +122,8 @@ async def list_transactions(
     timeout_ms: int | None,
 ) -> TransactionList:
     """Return the transactional ids of all brokers, sorted by id. `states` and `producer_ids` limit
-    the list unless they are empty. A `duration_ms` of 0 or more omits transactions that began
-    within the last `duration_ms`."""
+    the list unless they are empty. If `duration_ms` is 0 or more, the list has only transactions
+    that began more than `duration_ms` ago."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),

@@ -29,7 +29,7 @@ class Ownership:
 def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
     """Return the owner of each partition. If several members report the same partition, the owner
     is the member of the latest generation: the others missed a rebalance. If two members report it
-    in the same generation, it has no owner, because one of the reports must be wrong."""
+    in this latest generation, it has no owner, because one of the reports must be wrong."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, ownership in ownerships.items():
         for partition in dict.fromkeys(ownership.partitions):

@@ -17,9 +17,9 @@ from pybroker.model import TopicPartition
 
 class RangeAssignor(Forgetful):
     """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
-    members gets one partition more than the others. Topics with the same partition count are
-    assigned alike. So one member gets the partitions of all these topics with the same number, and
-    can join them by key."""
+    members gets one partition more than the others. Topics with the same partition count and the
+    same members are assigned alike: a member that gets partition 3 of one of them gets partition 3
+    of all. So it can join their records by key."""
 
     name: Final = "range"
     cooperative: Final = False

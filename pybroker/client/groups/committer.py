@@ -75,11 +75,11 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes. For a partition in `in_hand` this
-        is its offset in `in_hand`, because the application has possibly not processed the records
-        at and after it. For any other partition it is the position. A partition in `in_hand` is
-        omitted if the application itself has committed its position and the position has not
-        changed since."""
+        """Return the offsets to commit when the consumer closes. `in_hand` has the partitions of
+        the records that the last call returned, each with the offset of its first such record: the
+        application may not have processed them. So for these partitions this offset is committed,
+        not the position. But if the application itself has committed the position of such a
+        partition, nothing more is committed for it."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
@@ -165,7 +165,8 @@ class Committer:
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, unless `settle` has done so in vain, then cancel the rest."""
+        """Wait for commits in flight, unless `settle` has already waited for them in vain. Then
+        cancel those that have not ended."""
         try:
             if not self._gave_up:
                 await self.settle()

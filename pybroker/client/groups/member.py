@@ -170,8 +170,8 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """Return the result of joining once. Return None if there is no result, or an earlier call
-        has returned it."""
+        """Return the result of joining if there is a new one, that is, one that no earlier call has
+        returned. Otherwise return None."""
         joined, self.joined = self.joined, None
         return joined
 
@@ -360,9 +360,9 @@ class Membership:
     def _divide_what_was_withheld(self, now: float) -> None:
         """Let the group rebalance, as its leader, if a partition still has no owner.
 
-        A cooperative assignor gives a moving partition to no member until the previous owner
-        releases it and rejoins. That owner may have failed. A static member that replaces it causes
-        no rebalance.
+        A cooperative assignor gives a moving partition to no member until the previous owner has
+        released it and rejoins. If a static member fails before that and restarts, it causes no
+        rebalance: without this function the partition would stay without an owner.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None

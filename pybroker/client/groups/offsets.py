@@ -206,9 +206,10 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """Return whether the partition was deleted, by the error code of its commit and by the
-        metadata. A coordinator may also lack a new partition in its metadata; then a retry of the
-        commit succeeds."""
+        """Return whether the partition was deleted: the coordinator rejected its commit with
+        UNKNOWN_TOPIC_OR_PARTITION, and the client's metadata does not have the partition. The error
+        code alone does not show this, because the coordinator may not know a new partition yet; a
+        retry then succeeds."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._cluster.request_refresh()
@@ -281,7 +282,8 @@ class GroupOffsets:
     ) -> None:
         """Wait before the next attempt, or raise DeadlinePassed if no time is left for one.
         `problem` is the error of the last attempt. `reason` is the error that the message names:
-        the error of the last attempt that the deadline did not cut short."""
+        usually the same, but if the deadline ended the last attempt, the error of an earlier
+        attempt, which says more."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"
