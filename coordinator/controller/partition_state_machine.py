@@ -42,8 +42,8 @@ state_change = logging.getLogger("pybroker.state_change")
 """Changes of leaders and in-sync replicas, as in Kafka's state-change log."""
 
 ATTEMPTS_MAX: Final = 3
-"""The number of attempts to decide and store without a pause. An attempt fails if a leader has
-changed the ISR since the state was read."""
+"""The maximum number of attempts to decide and store that follow each other without a pause. An
+attempt fails if a leader has changed the ISR since the state was read."""
 
 Decide = Callable[[Partition], StateWrite | None]
 

@@ -1,5 +1,5 @@
-"""The loss receipt of an unclean election: one multi writes the partition's state and the
-receipt."""
+"""The loss receipts of unclean elections. A loss receipt is a node in ZooKeeper that tells which
+records an election may have lost. One multi writes the partition's state and the receipt."""
 
 from __future__ import annotations
 

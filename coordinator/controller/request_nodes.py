@@ -30,8 +30,9 @@ async def read_request(
 async def remove_request(
     services: ControllerServices, path: str, stat: NodeStat, again: Event
 ) -> None:
-    """Remove the node, unless it has changed since `stat`. `again`: the event that the controller
-    handles later after a failure, to read the node again. Raises ControllerMoved, or CoordError."""
+    """Remove the node, unless it has changed since `stat`. If the removal fails, the controller
+    later handles the event `again`, which reads the node again. Raises ControllerMoved, or
+    CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         log.warning("request_not_removed path=%s reason=%r", path, outcome)

@@ -29,10 +29,11 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log, in the order of the assignment: the log ends with
-    the latest leader epoch and, in that epoch, at the largest offset. These replicas have the same
-    records. Return an empty sequence while any assigned replica has not reported its log end for
-    this state, or is not on one of `hosts`, the live brokers that can use their replica.
+    """Return the replicas with the longest log, in the order of the assignment. Of two logs, the
+    one with the later last leader epoch is longer; within one epoch, the one with the larger end
+    offset. The returned replicas have the same records. Return an empty sequence while any assigned
+    replica has not reported its log end for this state, or is not on one of `hosts`, the live
+    brokers that can use their replica.
 
     A log whose last epoch is later than the partition's leader epoch is damaged and does not count:
     no checksum covers the epochs of batches.

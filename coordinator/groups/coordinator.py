@@ -59,8 +59,8 @@ from pybroker.ports import KeyValue
 log = logging.getLogger(__name__)
 
 LATE_S: Final = 2.0
-"""If a timer fires this long (s) after its time, the broker's process was paused. The broker has
-not handled heartbeats during the pause either, so it must not expire its members."""
+"""If a timer fires this long (s) after its time, the broker's process was paused. The broker
+handled no heartbeats during the pause, so it must not expire group members because of it."""
 
 
 NOTES_MAX: Final = 100
@@ -92,8 +92,8 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, tuple[float, Timer]] = {}
         self._given_out: dict[tuple[str, str], None] = {}
-        """(group id, member id) of the member ids that were sent to clients (KIP-394), oldest
-        first. Many of the clients have joined since."""
+        """The latest member ids that were sent to clients (KIP-394), as (group id, member id),
+        oldest first. An id stays here after its client has joined."""
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._tickets = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -246,8 +246,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts; None if no group with this id is in memory. The offset store
-        may have offsets for the group id nevertheless."""
+        """Return the group's facts; None if no group with this id is in memory. Such a group may
+        still have offsets in the offset store."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -404,10 +404,9 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for a group's members after a record of the group was not
-        committed: NOT_COORDINATOR if another broker may be their coordinator, else
-        REBALANCE_IN_PROGRESS, after which they rejoin. A broker that is cut off from ZooKeeper
-        commits nothing, so the members must look for the coordinator again."""
+        """Return the error code for a group's members after one of the group's records may be lost.
+        It is NOT_COORDINATOR if another broker may be their coordinator. Otherwise it is
+        REBALANCE_IN_PROGRESS, and the members rejoin."""
         try:
             self.context.require_current()
         except BrokerError as error:

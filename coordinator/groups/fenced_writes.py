@@ -53,10 +53,10 @@ _OURS: Final = f"{paths.COMMITTED}/"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The wanted content of some nodes; None: the node shall not exist. Changes with the same `key`
-    name the same nodes, and a later change replaces an earlier one. The same multi creates the
-    `parents`, and each missing ancestor of a node, without data. `is_ephemeral`: ZooKeeper deletes
-    the nodes at the end of the session."""
+    """The wanted content of some nodes; None means that the node must not exist. Changes with the
+    same `key` name the same nodes, and a later change replaces an earlier one. The same multi
+    creates the `parents`, and each missing ancestor of a node, without data. `is_ephemeral`:
+    ZooKeeper deletes the nodes at the end of the session."""
 
     group_id: str
     key: object
@@ -271,9 +271,9 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether a change of the node can be built without a read, because it is known whether the
-        node exists. A missing node outside /pybroker is not known, because other clients may have
-        created it."""
+        """Whether a change of the node can be built without a read. This is so if the node is known
+        to exist. It is also so if the node is known to be missing and is below /pybroker: other
+        clients create no nodes there."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 

@@ -4,7 +4,7 @@ partitions that it has revoked.
 The coordinator decodes only the part of the metadata that all consumers encode in the same format.
 A partition is being revoked if a member owned it before, and no member is assigned it in this
 generation. The next generation, which begins when that member rejoins, assigns it again. A static
-member that restarts before it has rejoined has lost the information that it has to rejoin. The
+member that restarts before it has rejoined does not know any more that it has to rejoin. The
 coordinator therefore tracks which members have to rejoin.
 """
 

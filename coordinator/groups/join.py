@@ -28,8 +28,8 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
-    """Return the error of a JoinGroup request that is invalid whatever the state of the group is;
-    NONE if it is valid. The session timeout and the size of the protocols are checked."""
+    """Check the session timeout and the assignors of a JoinGroup request. Return the error, or
+    NONE. The result does not depend on the group's state."""
     timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -170,8 +170,9 @@ def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
     """Replace a static member that has restarted: the member gets a new member id, and its old
-    member id is fenced (KIP-345). A Stable group only stores the new id. It rebalances only if it
-    was waiting for this member to rejoin (`handover.py`)."""
+    member id is fenced (KIP-345). A Stable group normally stores the new id without a rebalance. It
+    rebalances if it was waiting for this member to rejoin (`handover.py`), or if its assignor
+    changes."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -196,7 +197,8 @@ def _replace(
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Undo the replacement of a static member whose record could not be appended."""
+    """Undo the replacement of a static member, because the record of the replacement could not be
+    appended."""
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))

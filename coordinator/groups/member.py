@@ -19,11 +19,11 @@ MEMBER_BYTES: Final = 2048
 @dataclass(slots=True)
 class Member:
     """A member of a group. `deadline` is the time, in seconds of the monotonic clock, at which the
-    member's session times out unless the member sends a request before.
+    member's session times out. The member's heartbeats and other requests move it.
 
-    `join` and `sync` are the member's waiting requests. `is_new`: its first JoinGroup is not
-    answered yet, so it cannot send heartbeats. A member with a waiting request does not time out,
-    except a new member: its client may have disconnected.
+    `join` and `sync` are the member's waiting requests. `is_new`: the member's first JoinGroup is
+    not answered yet, so it cannot send heartbeats. While a request of a member waits, the member
+    does not time out. A new member does, because its client may have disconnected.
     """
 
     member_id: str
@@ -65,8 +65,8 @@ class Member:
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether a request of the member waits for its answer. While it waits, the member's
-        session does not time out."""
+        """Whether the member's session cannot time out now, because one of its requests waits for
+        an answer. Always False for a new member."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:

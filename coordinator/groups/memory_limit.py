@@ -26,8 +26,9 @@ measuring takes time for every member."""
 
 class MemoryLimit:
     """A limit of `bytes_max` for the memory of all objects of one kind. `what` names the kind in
-    errors. `measure` returns the bytes in use. It is called only when the bytes taken since its
-    last call could exceed the limit."""
+    errors. `measure` returns the bytes in use. Its result plus all bytes reserved since then is an
+    upper bound for the bytes in use. `measure` is called again when this bound would exceed the
+    limit."""
 
     def __init__(
         self,

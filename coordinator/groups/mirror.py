@@ -1,8 +1,8 @@
 """The members of coordinated groups as nodes in the format of classic consumers (those of Kafka
 0.8, whose group is in ZooKeeper): the members in `/consumers/<group>/ids/<member>`, and the
 assignment in `owners/<topic>/<partition>`. Operators and tools read these nodes. The broker uses
-them for one decision: a group has either classic consumers or coordinated members, never both. Each
-kind finds the other by its nodes.
+the nodes for one purpose: a group must never have both classic consumers and coordinated members,
+and each kind finds the other by its nodes.
 
 No request waits for these writes, with one exception: the first JoinGroup of an empty group waits
 for its placeholder node. Only the current coordinator writes the nodes, one group after the other.

@@ -13,8 +13,8 @@ METADATA_BYTES_MAX: Final = 1 << 20
 """The maximum size (bytes) of one member's metadata for all its assignors. A group is stored as one
 record, so a generation with more metadata would not fit."""
 PENDING_MAX: Final = 2_000
-"""The maximum number of member ids of one shard that clients were sent (KIP-394) but have not
-joined with yet. Above this number the oldest id is forgotten, and its client has to ask for
+"""How many of the member ids that it has sent to clients (KIP-394) a shard remembers. Above this
+number it forgets the oldest id. If the client has not joined with that id yet, it has to ask for
 another. Each id may keep a group in memory, which takes about two kilobytes."""
 REASON_MAX: Final = 255
 """How many characters of a member's reason for joining are logged, as in Kafka's clients."""

@@ -30,7 +30,7 @@ class GroupShards(Protocol):
     """The coordinator shards of this broker."""
 
     def shard_for(self, partition: int) -> GroupCoordinator:
-        """Return the coordinator of that `__consumer_offsets` partition. Raises BrokerError:
+        """Return the coordinator of this partition of `__consumer_offsets`. Raises BrokerError:
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
 
     def may_be_elsewhere(self, partition: int) -> bool:

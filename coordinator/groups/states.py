@@ -43,8 +43,8 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class GroupRequest(enum.Enum):
-    """The requests whose answer depends on the group's state. In every state except Dead, these
-    answers come first: an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another
+    """The requests whose answer depends on the group's state. Some answers do not depend on it,
+    except in the state Dead: an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another
     generation ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
 
     JOIN = "JoinGroup of a new member"

@@ -1,5 +1,5 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
-Kafka. A fetch returns an offset only after its record is committed.
+Kafka. A fetch returns an offset when the in-sync replicas have its record, not earlier.
 
 Offsets are imported from ZooKeeper on two occasions. When the shard loads, it imports the offsets
 of all its groups, if the storage mark names ZooKeeper (`storage_mark.py`). At the first request of
@@ -119,9 +119,9 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the offset records of transactions whose offsets were already written to
-        ZooKeeper, while it was the offset store: the nodes may be newer than these records, or may
-        have been deleted."""
+        """Forget the offset records of transactions whose offsets were written to ZooKeeper while
+        it was the offset store. The nodes may be newer than these records, or may have been deleted
+        since."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:

@@ -2,10 +2,10 @@
 `zookeeper_store.py`). A record takes effect when the in-sync replicas have it. A record of a
 transaction takes effect when the in-sync replicas have the transaction's commit marker.
 
-While the shard loads, records take effect as they are read: the shard serves no request before the
-whole log is committed. Afterwards new records and markers wait in a queue until they are committed,
-and then take effect in log order. So a shard that has served requests and a shard that has loaded
-the same log have the same state.
+While the shard loads, records take effect as they are read: the shard serves no request until the
+in-sync replicas have the whole log. Afterwards new records and markers wait in a queue until the
+in-sync replicas have them (until they are committed), and then take effect in log order. So a shard
+that has served requests and a shard that has loaded the same log have the same state.
 """
 
 from __future__ import annotations

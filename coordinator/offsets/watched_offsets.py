@@ -1,6 +1,7 @@
-"""The committed offsets of groups, for reports that are made again and again. A report reads only
-the nodes that have changed since the last report, because their watches have fired. So a report
-also has the offsets that tools and consumers of Kafka 0.8 write to the nodes directly."""
+"""A cache of committed offsets that are stored in ZooKeeper, for reports that are made again and
+again. A report reads only the nodes that have changed since the last report, because their watches
+have fired. So a report also has the offsets that tools and consumers of Kafka 0.8 write to the
+nodes directly."""
 
 from __future__ import annotations
 
