@@ -333,8 +333,8 @@ class Producer(Generic[Key_contra, Value_contra]):
         exception or a cancellation ends the block, or the commit fails, the transaction is aborted,
         and the exception leaves the block.
 
-        An abort that an earlier block could not complete is completed first. Raises the errors of
-        `commit_transaction`."""
+        If an earlier block could not complete its abort, that abort is completed first. Raises the
+        errors of `commit_transaction`."""
         transactions = self._need_transactions("transaction")
         if transactions.state is State.ABORTING:
             await self.abort_transaction()

@@ -111,8 +111,8 @@ class PartitionReader:
     inside_batch: bool = False
     """Whether `columns` has only a part of the records of the last batch."""
     end: tuple[int, int] | None = None
-    """The position, and its leader epoch, once all decoded records are taken. None means the
-    position after the last decoded record."""
+    """The position, with its leader epoch, that is set when all decoded records are taken. None
+    means the position after the last decoded record."""
     decoding: Iterator[int] | None = None
     """The steps of the decoding, each with its cost in bytes."""
     problem: ClientError | None = None

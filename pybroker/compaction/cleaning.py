@@ -99,7 +99,8 @@ class _Pass:
         self.keys = keys
 
     def transactions(self, from_offset: int) -> SeenTransactions:
-        """Return the state of the transactions before the first batch at or after `from_offset`."""
+        """Return the state of the transactions for reading the log's batches from `from_offset`
+        on."""
         log, end = self._plan.log, self._plan.end
         return SeenTransactions(log.aborted_transactions(from_offset, end))
 
@@ -237,8 +238,8 @@ class _Writer:
         batches: Iterable[tuple[int, int, int, int]],
         index_interval_bytes: int,
     ) -> None:
-        """Count `batches`, which the caller has put into `data`, up to the position `length`. Each
-        item has the fields of `Appended`."""
+        """Add `batches`, which the caller has already put into `data`, where they end at the
+        position `length`. Each item has the fields of `Appended`."""
         self.length = length
         self._batches += map(Appended._make, batches)
         if length >= _WRITE_BYTES:

@@ -336,9 +336,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """Return, in milliseconds, the first amount that is not None; None if all are None. Each of
-    `candidates` is an amount, or None, and the number of milliseconds in the amount's unit. This is
-    Kafka's rule for options that differ only in their unit."""
+    """Return the first amount that is set, in milliseconds, or None if none is set. Each of
+    `candidates` is an amount (None if it is not set) and the number of milliseconds in its unit.
+    This is Kafka's rule for options that differ only in their unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms

@@ -296,8 +296,8 @@ def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
     """Return a new pass over the partitions of the request, or over the pending partitions of
-    `session`. It has read nothing yet. The first partition that has records returns at least one
-    whole batch, even if the batch exceeds the limits of the request (KIP-74)."""
+    `session`. The first partition that has records returns at least one whole batch, even if the
+    batch exceeds the limits of the request (KIP-74)."""
     room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)
     if message.replica_id < 0:

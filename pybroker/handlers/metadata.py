@@ -90,8 +90,8 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Return the error response to a DescribeCluster request for endpoints that are not those of
-    brokers. Only KRaft has endpoints of controllers (KIP-919)."""
+    """Return the error response to a DescribeCluster request that does not ask for the endpoints of
+    brokers. Endpoints of controllers exist only in KRaft (KIP-919)."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

@@ -55,8 +55,8 @@ class _Progress:
     waiting: list[_Waiting] = field(default_factory=list)
     unchecked: list[_UNCHECKED] = field(default_factory=list)
     held_up: set[TopicPartition] = field(default_factory=set)
-    """The partitions that have unchecked batches. Further batches of these partitions are not
-    appended before them."""
+    """The partitions that have unchecked batches. A later batch of such a partition has to wait
+    until the unchecked batch is appended."""
 
     def leave(
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse

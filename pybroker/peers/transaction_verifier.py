@@ -87,7 +87,8 @@ class Verifier:
         self._verify_here = verify_here
         self._channels: dict[int, Channel] = {}
         self._waiting: dict[int, list[_Question]] = {}
-        """Broker id -> the questions for its next request. A broker with an entry has a task."""
+        """Broker id -> the questions for its next request. For each broker with an entry, a task
+        sends the questions."""
         self._tasks = TaskOwner()
 
     async def stop(self) -> None:

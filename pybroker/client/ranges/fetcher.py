@@ -127,8 +127,8 @@ class RangeFetcher:
         self._checked_epoch: int | None = None
         """The leader epoch of the last successful validity check."""
         self._bare_since: tuple[int, float] | None = None
-        """The leader epoch, and the time since when the leader returns no batch although the whole
-        range is readable. None after any other response."""
+        """The leader epoch, and the time at which the leader began to return no batch although the
+        whole range is readable. None after any other response."""
         self._bytes_read = 0
         self._check = CountCheck(wanted.counts)
 

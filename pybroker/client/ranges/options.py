@@ -24,7 +24,7 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return the parsed consumer options, and the times after which a problem fails the reading.
+    """Return the parsed consumer options, and how long a problem may last before the reading fails.
     `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
     without the prefix `kafka.`, and kafkaConsumer.pollTimeoutMs. Values in `fixed` override them.
     Raises ConfigError with all invalid options."""
