@@ -277,7 +277,7 @@ class Metrics:
     isr_shrinks: int = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that left an ISR.")
     isr_expands: int = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that joined an ISR again.")
     verification_failures: int = counter("kafka_server_addpartitionstotxnmanager_verificationfailurerate_total", "Partitions whose leader refused the first batch of a transaction, because the coordinator did not confirm that the transaction includes the partition (KIP-890).")
-    verifications: TimeMeter = summary("kafka_server_addpartitionstotxnmanager_verificationtimems", "Time of a leader's request to the transaction coordinator whether a transaction includes a partition (KIP-890), in ms.", TimeMeter)
+    verifications: TimeMeter = summary("kafka_server_addpartitionstotxnmanager_verificationtimems", "Time of a leader's request that asks the transaction coordinator whether a transaction includes a partition (KIP-890), in ms.", TimeMeter)
     isr_update_failures: int = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the leader could not write to ZooKeeper.")
     # fmt: on
 

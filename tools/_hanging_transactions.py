@@ -1,6 +1,6 @@
 """The search of `transactions find-hanging`. A transaction is hanging if it is open in a partition,
-but its coordinator does not know that the transaction includes the partition. So the coordinator
-will not send the marker that ends it there."""
+but its coordinator does not know that the transaction includes the partition. The coordinator will
+then never send this partition the marker that ends the transaction."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return those of the `suspected` transactions that no coordinator will end, sorted by
-    partition. `names` maps producer ids to transactional ids, `descriptions` maps transactional ids
-    to their states. A coordinator will end a transaction in those partitions that it lists in the
-    description of the transactional id."""
+    """Return those of the `suspected` transactions that are hanging, sorted by partition. `names`
+    maps producer ids to transactional ids, `descriptions` maps transactional ids to their states. A
+    transaction is hanging if its coordinator's description of the transactional id does not list
+    the partition. Without a name or a description it is hanging, too."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))

@@ -1,5 +1,5 @@
-"""Stops a tool in order at SIGTERM or SIGINT: the tool sends the records that it has accepted, and
-leaves its group. This module imports no tool."""
+"""Shuts a tool down cleanly at SIGTERM or SIGINT: the tool sends the records that it has accepted,
+and leaves its group. This module imports no tool."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and that have a hanging transaction: it has held back the last stable offset for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
-    _of_controller("offlinepartitionscount", "Partitions without a leader. 0 if this broker is not the controller, as in every metric of kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
+    _of_controller("offlinepartitionscount", "Partitions without a leader. Only the controller counts: on every other broker this metric is 0, and so is every metric whose name begins with kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
     _of_controller("preferredreplicaimbalancecount", "Partitions whose leader is not their preferred (first) replica.", lambda at: sum(row.leader != row.preferred for row in at.picture.partitions)),
     _of_controller("globaltopiccount", "Topics in the cluster.", lambda at: len(at.picture.topics)),
     _of_controller("globalpartitioncount", "Partitions in the cluster.", lambda at: len(at.picture.partitions)),

@@ -31,7 +31,8 @@ async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T])
 
 async def persist_epochs(blocking: Blocking, logs: Sequence[Log]) -> None:
     """Write the new leader epochs of these logs to disk, so that no append has to wait for this
-    write. After an error the append tries it again, and raises the error."""
+    write. An error is not raised here. The next append to that log then tries the write again, and
+    raises its error."""
     await spread(blocking, _persist_epochs, logs)
 
 

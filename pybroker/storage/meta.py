@@ -157,7 +157,8 @@ def decode_family(data: bytes, path: str) -> Family:
         return Family(members, int(content["revision"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(
-            f"{path}: expected JSON with revision, and directories with id and path each"
+            f"{path}: expected JSON with 'revision', and with 'directories', a list of objects with"
+            " 'id' and 'path'"
         ) from error
 
 

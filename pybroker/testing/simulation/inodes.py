@@ -263,7 +263,8 @@ class DirectoryNode:
         self.pending.clear()
 
     def nodes(self) -> Iterator[FileNode | DirectoryNode]:
-        """Yield all files and directories in this directory that processes see, at any depth."""
+        """Yield all files and directories below this directory, at any depth, as running
+        processes see them (not as they would be after a power loss)."""
         for node in self.entries.values():
             yield node
             if isinstance(node, DirectoryNode):

@@ -69,8 +69,8 @@ def replica_files(
 def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
-    """Return all records except markers from `start` up to, not including, `end` in the replica's
-    files, like a consumer's read from the replica. Raises DamagedFile."""
+    """Return the records from `start` up to, not including, `end` in the replica's files, without
+    transaction markers, in the form of a consumer's read. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(
