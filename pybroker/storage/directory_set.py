@@ -153,8 +153,9 @@ class DirectorySet:
 
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
         """Find the lost directories. Return path -> id of each usable directory, and the list of
-        directories that the caller stores in all of them. Writes nothing. `expects_data` is True if
-        this broker had partitions: then the data is lost if all directories are empty.
+        all directories, which the caller must store in each usable one. Writes nothing.
+        `expects_data` is True if this broker had partitions: then the data is lost if all
+        directories are empty.
 
         Raises StartupError if one directory is a copy of another; StorageError."""
         ids = self._ids()

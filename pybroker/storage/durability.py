@@ -54,8 +54,8 @@ class Durability:
 
     def counted_end(self, end: int) -> int:
         """Return the end offset of the records that count as durable, for a log with the end offset
-        `end`. These are the synced records, and the unsynced records below the last `end` for which
-        `tolerates` returned True."""
+        `end`. All synced records count. Unsynced records count if they are below the `end` of the
+        last call of `tolerates` that returned True."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:

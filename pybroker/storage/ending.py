@@ -38,8 +38,8 @@ class Ending:
 
     def shares(self) -> list[Sequence[Log]]:
         """Return all logs, divided into shares. The caller may run `end` for each share in its own
-        thread. The directory names of new logs are made durable first, by one sync for each log
-        directory. Waits for the disk."""
+        thread. Before it returns, it makes the directory names of new logs durable, with one sync
+        for each log directory. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]

@@ -65,7 +65,8 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
     """Return whether the leader epoch of the batch with this header agrees with `history`. A batch
-    without a leader epoch, below the log start or outside the history agrees."""
+    also counts as agreeing if it has no leader epoch, is below the log start, or has an offset
+    whose epoch the history does not know."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -109,8 +110,8 @@ class _Run:
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
     """Decide which leader epochs of a log to use: those in the epoch file (`filed`; None if the
-    file is unusable) or those in the headers of all batches. The file was made durable before the
-    first batch of each epoch was written. Raises CorruptionError.
+    file is unusable) or those in the headers of all batches. An epoch is durable in the file before
+    its first batch is written, so a correct file has all epochs. Raises CorruptionError.
 
     Leader epochs never fall from batch to batch. So where they fall, a batch is corrupt. If a
     single batch contradicts the file, either may be corrupt. If several batches contradict the

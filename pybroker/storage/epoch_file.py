@@ -66,9 +66,9 @@ class EpochFile:
 
     @property
     def is_owed(self) -> bool:
-        """Whether the log must not be closed before `persist` has written the file. A file that
-        lacks only epochs without records need not be written, because the start of a broker ignores
-        the epochs that begin at the log end."""
+        """Whether `persist` must be called before the log is closed. It need not be called if the
+        file lacks only epochs without records, because a starting broker ignores the epochs that
+        begin at the log end."""
         return self.changed and not (self._begins_only and self._precedes is None)
 
     def comes_after(self, path: str) -> None:
@@ -96,7 +96,8 @@ class EpochFile:
             raise
 
     def begin(self, epoch: int, start_offset: int, log_end_offset: int) -> None:
-        """Let the leader epoch `epoch` begin at `start_offset`, in a log with this end."""
+        """Let the leader epoch `epoch` begin at `start_offset`. `log_end_offset` is the present log
+        end."""
         before = self.history.entries
         if epoch >= 0 and self.history.assign(epoch, start_offset):
             recorded = tuple(each for each in before if each.start_offset < log_end_offset)

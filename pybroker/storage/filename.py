@@ -36,8 +36,8 @@ MOVED_HERE: Final = "pybroker.moved"
 """A file in the directory of a log that was copied from another log directory. It names the log
 directory of the original log, which may have been removed already."""
 OUTDATED: Final = "pybroker.outdated"
-"""A file in the directory of a log that was moved, or of its copy. The log in this directory is
-outdated, because the other one of the two was truncated later."""
+"""A file that marks one of the two directories of a moved log, the original or the copy, as
+outdated: the log in the other directory was truncated later."""
 MOVING_AWAY: Final = "pybroker.moving"
 """A file in the directory of a log that is moved to another log directory. It names the log
 directory of the copy, which the broker may already use instead."""
@@ -61,7 +61,7 @@ DIRECTORY_FILES: Final = frozenset(
         CLEANER_OFFSETS,
     }
 )
-"""The files in a log directory that are not directories of partitions."""
+"""The names of the files that a log directory contains besides the directories of partitions."""
 
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -130,8 +130,8 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return a name for a directory of a partition that is not, or no longer, the partition's log.
-    The purposes:
+    """Return a name for a directory that has files of a partition but is not the partition's log in
+    use. The purposes:
 
     - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
     - STRAY_DIRECTORY: the files belong to a deleted topic of the same name.

@@ -59,8 +59,8 @@ class _reported:
 
 class _reported_write(_reported):
     """Wrap an operation that writes. Raises DiskFull for a full disk, StorageError for any other
-    failure. Not for a sync of acknowledged bytes: after a failed sync the content of the disk is
-    unknown."""
+    failure. Do not use it for a sync of acknowledged bytes: the log stays in use after DiskFull,
+    but after a failed sync the content of the disk is unknown."""
 
     __slots__ = ()
 

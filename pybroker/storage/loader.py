@@ -66,7 +66,7 @@ class Known:
     - `clean`: the log was closed cleanly.
     - `floor_offset`: all records below it were written, so a log that ends earlier is damaged.
     - `may_be_in_memory_only`: the disk failed during a sync of records above the recovery point.
-    - `same_boot`: the machine has been up since the last write, so the files have all its bytes.
+    - `same_boot`: the machine has been up since the last write, so no written bytes are lost.
     - `lost_power`: the machine was shut down or lost power since a broker wrote to this log.
     - `accepts_loss`: the operator accepts the loss of all records from the first corrupt range on.
     - `checks_all`: recovery also checks the batches below the recovery point.
@@ -333,9 +333,9 @@ class _Loader:
 
     def _gapless_from(self, recovery_point: int) -> int:
         """Return the offset above which segments must follow each other without a gap. It is 0 for
-        a topic without compaction. Compaction leaves gaps, but syncs its segments before they
-        replace others. So a gap above the recovery point after a power loss does not come from
-        compaction."""
+        a topic without compaction. In a compacted topic gaps are normal, so no offset is checked,
+        except after a power loss: compaction syncs its segments, so it cannot have left a gap above
+        the recovery point."""
         if not self._config.compacts:
             return 0
         return recovery_point if self._known.lost_power else sys.maxsize
@@ -379,7 +379,7 @@ class _Loader:
     def _known_start(self) -> int:
         """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
         The epoch file is written before the checkpoint. So if the checkpoint has the higher log
-        start, the checkpoint is corrupt. With the higher log start retention would delete valid
+        start, the checkpoint is corrupt. If the broker used it, retention would delete valid
         records."""
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:

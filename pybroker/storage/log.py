@@ -115,8 +115,8 @@ class Log:
         now_ms: int,
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
-        """As the leader, append one validated batch, exactly `data`; its offset and leader epoch
-        are set in place. `header` is the batch's header as received, `guard` as in
+        """As the leader, append `data`, one validated batch, after setting its offset and leader
+        epoch in place. `header` is the batch's header as received, `guard` as in
         `ProducerState.check`. Raises BrokerError with a code of `ProducerState.check`, or
         KAFKA_STORAGE_ERROR; then nothing is written."""
         self._check_usable()
@@ -298,7 +298,7 @@ class Log:
         With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
         With `cached_only`, the result None means that the read would wait for the disk: repeat it
         without `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE,
-        or KAFKA_STORAGE_ERROR (also from the corrupt range of a damaged log on)."""
+        or KAFKA_STORAGE_ERROR (also if `offset` is at or after a corrupt range)."""
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
             raise self.damage.as_error(self.topic_partition)

@@ -142,8 +142,8 @@ class Flushable(Protocol):
 class LogOwner:
     """The callbacks of a log to the log manager.
 
-    - `lowering`: called before a truncation with its offset, to lower higher values in the
-      checkpoint files. Called again after the truncation, for checkpoints written meanwhile.
+    - `lowering`: lowers the values in the checkpoint files to at most the given offset. A log calls
+      it before each truncation, and again afterwards, because a checkpoint may be written between.
     - `failed`: called after a failure that ends the use of the log.
     - `refused`: called after a write that failed and left the log usable, on a full disk.
     - `sync_due`: asks for a flush soon, because of flush.messages. If it returns False, the log

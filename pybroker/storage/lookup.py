@@ -254,8 +254,8 @@ def _entries(
 
 
 def end_without(segments: Segments, offset: int) -> int:
-    """Return the log end that results if the batch that contains `offset`, and all later batches,
-    are removed."""
+    """Return the log end after a removal of the batch that contains `offset` and of all later
+    batches."""
     segment = segments.from_offset(offset)[0]
     try:
         position = segment.locate(offset)
@@ -270,12 +270,12 @@ def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
     """Return the producer state at the log end: the newest snapshot at an offset up to
-    `snapshot_max`, updated by the batches after it. A crash may have removed aborted transactions
-    above `snapshot_max` from the transaction index; reading the batches adds them again. If
-    the entries of a transaction index may be corrupt (`TxnIndex.doubt`), they are compared with all
-    markers of the segment, and corrected. `seen_ms` (ms since 1970): the idle time of the producers
-    of these batches begins then, and so does the time for which a transaction counts as holding
-    back the last stable offset."""
+    `snapshot_max`, updated by the batches after it. The transaction index may have lost aborted
+    transactions above `snapshot_max` in a crash; reading the batches adds them again. If the
+    entries of a transaction index may be corrupt (`TxnIndex.doubt`), they are compared with all
+    markers of the segment, and corrected. `seen_ms` (ms since 1970) counts as the time of these
+    batches: from then on their producers are idle, and an open transaction holds back the last
+    stable offset."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_in_doubt:

@@ -124,7 +124,7 @@ class LogManager:
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Lock all usable log directories for this process, unless `start` has done so. Raises
+        """Lock all usable log directories for this process. `start` calls it too. Raises
         StartupError; then none is locked."""
         self._directories.lock(self._process_id)
 
