@@ -111,8 +111,9 @@ class RetryLoop:
 
 
 def on_this_loop(call: Callable[[Unpack[Ts]], object]) -> Callable[[Unpack[Ts]], None]:
-    """Return a function that any thread may call. It makes the event loop that is running now call
-    `call` soon with the same arguments. It does nothing after that loop is closed."""
+    """Return a function that any thread may call. The function schedules a call of `call`, with its
+    own arguments, on the event loop that runs now, while it is created. After that loop is closed,
+    the function does nothing."""
     loop = asyncio.get_running_loop()
 
     def call_soon(*arguments: *Ts) -> None:

@@ -2,8 +2,8 @@
 with its name, its meaning and the function that returns its value. `pybroker/metrics.py` has the
 rows of metrics that the broker counts continuously.
 
-Names and units are those of the dashboards for Kafka's JMX exporter and for kafka_exporter. All
-other metrics begin with `pybroker_`. The page shows only metrics that have a row.
+Names and units are those of Kafka's JMX exporter and of kafka_exporter, so that existing dashboards
+work. All other metrics begin with `pybroker_`. The page shows only metrics that have a row.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ output only its warnings appear, unless its level is DEBUG."""
 CONTROLLER: Final = "pybroker.coordinator.controller"
 """The name of the logger above all loggers of the controller's decisions."""
 COMPONENTS: Final[Mapping[str, str]] = {STATE_CHANGE: "state-change", CONTROLLER: "controller"}
-"""Logger -> the name of the file, without .log, to which this logger and all loggers below it
-write. All other loggers write to `server`."""
+"""The name of the file, without .log, to which a logger and all loggers below it write, by the
+logger's name. All other loggers write to `server`."""
 SERVER: Final = "server"
 
 MESSAGE_CHARS_MAX: Final = 8_192
@@ -51,7 +51,8 @@ class LogOptions:
     as_json: bool = False
     level: str = "INFO"
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Logger -> its level, for each logger that has another level than `level`."""
+    """The levels of single loggers, by the logger's name. All other loggers have the level `level`.
+    """
     file_bytes_max: int = 100 * 1024 * 1024
     """The maximum size of a log file (bytes). A line that would exceed it goes to a new file, and
     the old file is renamed to NAME.1."""
@@ -63,7 +64,8 @@ class LogOptions:
 
 
 def start_logging(options: LogOptions, stream: IO[str] | None = None) -> None:
-    """Write all log lines of the process to where `options` say, and nowhere else.
+    """From now on write all log lines of the process to the destinations in `options`, and nowhere
+    else.
 
     `stream` is used instead of standard output, if it is given. Raise StartupError if a log file
     cannot be written, or if the configuration file is invalid.

@@ -343,8 +343,8 @@ class BrokerApp:
     def _incarnation(self) -> int:
         """Return this broker's incarnation, the number that grows with each registration. Return -1
         until the controller has sent the first LeaderAndIsr request after the current registration.
-        With -1 the followers of this broker send no fetch. So the log of a deleted topic cannot
-        count as in sync in a recreated topic."""
+        With -1 this broker sends no fetch as a follower. So the log of a deleted topic cannot count
+        as in sync in a recreated topic."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1

@@ -55,7 +55,8 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """Try once to write the queued entries, and end the writing. Idempotent."""
+        """End the background task, and try once to write the entries that are still queued.
+        Idempotent."""
         await self._task.stop()
         await self._flush()
 

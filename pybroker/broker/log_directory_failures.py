@@ -37,9 +37,9 @@ async def read_accepted_losses(
 ) -> dict[TopicPartition, Left]:
     """Return the replicas of this broker that lost records, and for which the operator has accepted
     the loss. Such a replica must not be elected, because its followers would then truncate their
-    logs. The loss is that of a log directory, or of the records from the begin of a corrupt range
-    on. The result maps the partition to the replica's present log end offset and its checkpointed
-    high watermark; both are 0 if the log does not exist. Raise CoordError."""
+    logs. Such a replica has lost its whole log with a log directory, or the records from a corrupt
+    range on. The result maps the partition to the replica's present log end offset and its
+    checkpointed high watermark; both are 0 if the log does not exist. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut

@@ -2,10 +2,10 @@
 `__transaction_state` that it leads. The module connects each shard with its log, creates the topic,
 and sends the markers.
 
-Unlike a group coordinator, a shard needs no node in ZooKeeper (fence) against an earlier
-coordinator, because the state of a transactional id is only in the log. The in-sync replicas do not
-replicate the records of an earlier coordinator. The leaders of the transactions' partitions refuse
-its markers, because their coordinator epoch is lower.
+A shard takes no fence, the node in ZooKeeper with which a group coordinator makes the writes of an
+earlier coordinator fail. The state of a transactional id is only in the log, and the in-sync
+replicas do not replicate the records of an earlier coordinator. The leaders of the transactions'
+partitions refuse its markers, because their coordinator epoch is lower.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from pybroker.replication.verification import TransactionVerification
 
 
 class Verifying:
-    """Verifies transactions until `stop`. `transactions` answers if this broker is the coordinator.
-    `current` returns the broker's options in force."""
+    """Verifies transactions until `stop`. If this broker itself is the coordinator of a
+    transactional id, `transactions` answers. `current` returns the broker's options in force."""
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ Assignment = dict[TopicPartition, ThreadId]
 
 
 class NoRoundRobin(PybrokerError):
-    """The error of the strategy `roundrobin`: some member does not have the same number of streams
-    for all topics of the group."""
+    """The error of the strategy `roundrobin`: some member has more streams for one topic of the
+    group than for another."""
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:

@@ -71,9 +71,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store the offsets of these partitions that have changed: the consumed offsets, or those
-        in `exact`. Return the partitions that this member no longer owns. Raises CoordError if
-        ZooKeeper did not confirm that all offsets are stored."""
+        """Store the consumed offset of each of these partitions, or its offset in `exact`, unless
+        this offset is stored already. Return the partitions that this member no longer owns. Raises
+        CoordError if ZooKeeper did not confirm that all offsets are stored."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),

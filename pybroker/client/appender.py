@@ -34,7 +34,8 @@ from pybroker.records.record import Headers
 
 PIECE_BYTES: Final = 1 << 20
 """The maximum size of the records of `send_many` that are appended in one turn of the event loop,
-in bytes. It takes about a millisecond with the compiled loops, several with the loops in Python."""
+in bytes. Appending them takes about a millisecond with the compiled loops, several with the loops
+in Python."""
 
 Partitioner = Callable[[TopicInfo, bytes | None, bytes | None], int | None]
 """A function of an application that chooses the partition of a record. It gets the metadata of the

@@ -57,7 +57,7 @@ class BulkAppend:
 
     @property
     def next_size_max(self) -> int:
-        """The maximum size of the next record in a batch, in bytes."""
+        """An upper bound of the size of the next record in a batch, in bytes."""
         key = None if self.keys is None else self.keys[self.position]
         return record_size_max(key, self.values[self.position])
 
@@ -114,7 +114,7 @@ class BulkAppend:
         self, route: Route, at: int, number: int, full: RecordBuffer | None, now: float
     ) -> RecordBuffer:
         """Return the buffer of the last batch of a partition. Begin a new batch if the last one is
-        full or closed, or if its buffer is `full`, a buffer that has just refused a record."""
+        full or closed, or if its buffer is `full`, which has refused the next record."""
         queue = route.queue(number)
         batch = queue.last
         if batch is None or batch.closed or batch.records is full or batch.records.full:

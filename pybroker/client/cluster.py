@@ -353,7 +353,8 @@ class Cluster:
         come first. Among them the broker that has got no metadata request for the longest time
         comes first, because a broker that is isolated from the cluster may return outdated leaders.
         If the last requested refresh did not change the metadata, a broker to which the client has
-        not yet tried to connect counts as connected and comes first, because it may know more."""
+        not yet tried to connect counts as connected and comes first, because it may have newer
+        metadata."""
 
         def order(address: Address) -> tuple[bool, int]:
             link = self._link(address)

@@ -170,8 +170,8 @@ class Deliveries(Sequence[Delivery]):
     def __init__(
         self, timestamp: int, places: Sequence[int], runs: Mapping[int, Iterable[Run]]
     ) -> None:
-        """`timestamp` is that of all records. `places` has the partition of each record. `runs` has
-        the records of each partition, in the same order."""
+        """All records have the same `timestamp`. `places` has the partition of each record. `runs`
+        has the records of each partition in the same order, as runs."""
         self._timestamp = timestamp
         self._places = places
         self._runs = runs

@@ -337,9 +337,9 @@ class FatalTransactionError(TransactionError):
 
 class ProducerFenced(TransactionError):
     """Another producer was started with the same transactional id, or the coordinator has aborted a
-    transaction that was open for longer than transaction.timeout.ms. Close the producer. The next
-    producer with the transactional id begins without the records of the open transaction, unless
-    `definite` is false: then a commit without a response may have been processed."""
+    transaction that was open for longer than transaction.timeout.ms. Close the producer. The open
+    transaction is aborted. But if `definite` is false, it may have been committed, because a commit
+    request got no response."""
 
 
 class TransactionConflict(ClientError):

@@ -25,8 +25,8 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 MAX_TIMESTAMP_VERSION: Final = 7
-"""The first version of ListOffsets with MAX_TIMESTAMP. Brokers before Kafka 3.0 treat -3 as a
-timestamp."""
+"""The first version of ListOffsets in which the timestamp -3 (MAX_TIMESTAMP) asks for the record
+with the largest timestamp. Brokers before Kafka 3.0 treat -3 like any other timestamp."""
 ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 

@@ -367,7 +367,7 @@ def parse_options(
 
 
 def _settle_producer(values: dict[str, object]) -> list[str]:
-    """Complete `values`, the given options of a producer, by the defaults that depend on them.
+    """Add to `values`, the given options of a producer, the defaults that depend on these options.
     Return a message for each contradiction between given options."""
     faults = []
     defaults = ProducerOptions()
@@ -406,7 +406,7 @@ def _settle_producer(values: dict[str, object]) -> list[str]:
 
 
 def _settle_consumer(values: dict[str, Any]) -> list[str]:
-    """Complete `values`, the given options of a consumer, by the defaults that depend on them.
+    """Add to `values`, the given options of a consumer, the defaults that depend on these options.
     Return a message for each contradiction between given options."""
     faults = []
     defaults = ConsumerOptions()

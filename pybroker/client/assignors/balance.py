@@ -71,8 +71,9 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Return the balanced assignment for members that all read the same topics. Members with too
-    many partitions lose some, and the members with the fewest partitions get them."""
+    """Change `kept` to a balanced assignment, for members that all read the same topics. `rest` has
+    the partitions without an owner, `total` is the number of all partitions. Members with too many
+    partitions lose some, and the members with the fewest partitions get them."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -120,9 +121,9 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Move one partition along each step of a chain of members, to a member with at least two
-        partitions fewer than the first. Return False if no such chain exists: the assignment is
-        balanced."""
+        """Find a chain of members whose last member has at least two partitions fewer than its
+        first, and let each member pass one partition to the next. Return False if no such chain
+        exists: the assignment is balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:

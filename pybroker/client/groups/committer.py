@@ -60,8 +60,8 @@ class Committer:
         self._gave_up = False
         """Whether `settle` has waited in vain since the last call of `commit_last`."""
         self._requested: dict[TopicPartition, tuple[int, int | None]] = {}
-        """The entry of `_places` for each partition when the application last requested a commit of
-        the partition."""
+        """For each partition that the application has committed, the value that `_places` had for
+        it at the last such commit."""
         self._tasks = TaskOwner()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -78,7 +78,7 @@ class Committer:
         """Return the offsets to commit when the consumer closes. `in_hand` has the partitions of
         the records that the last call returned, each with the offset of its first such record: the
         application may not have processed them. So for these partitions this offset is committed,
-        not the position. But if the application itself has committed the position of such a
+        not the position. But if the application itself has committed the present position of such a
         partition, nothing more is committed for it."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():

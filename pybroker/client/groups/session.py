@@ -55,9 +55,9 @@ class GroupSession:
         self.choice: TopicChoice | None = None
         self._callbacks = RebalanceCallbacks()
         self.topics: frozenset[str] | None = None
-        """The subscribed topics, None while a pattern waits for metadata. It is the same object as
-        `_joined_with` if the member joined with these topics, because the two are compared for
-        every record."""
+        """The subscribed topics, None while a pattern waits for metadata. If the member joined with
+        these topics, this is the same object as `_joined_with`: the two are compared for every
+        record, and comparing by identity is fast."""
         self._joined_with: frozenset[str] | None = None
         self._turn = asyncio.Lock()
         self._in_turn: asyncio.Task[object] | None = None
