@@ -65,7 +65,7 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. A later call of `open` sends the
+        """Connect to these live brokers at their new endpoints. The next call of `open` sends the
         new endpoints to all brokers."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]

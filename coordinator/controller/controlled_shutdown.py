@@ -1,6 +1,6 @@
 """ControlledShutdown: before a broker stops, the controller elects other leaders for the partitions
-that the broker leads, and removes the broker from the in-sync replicas. Clients then wait for one
-metadata refresh and not for the end of the broker's session."""
+that the broker leads, and removes the broker from the in-sync replicas. Clients then wait only for
+one metadata refresh. Without this they would wait until the broker's ZooKeeper session ends."""
 
 from __future__ import annotations
 

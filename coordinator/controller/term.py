@@ -120,8 +120,8 @@ class ControllerTerm:
         await self._end_round()
 
     async def handle(self, event: Event) -> None:
-        """Handle one event. Raises ControllerMoved, or CoordError; after ConnectionLoss the event
-        may be handled again."""
+        """Handle one event. Raises ControllerMoved, or CoordError; after ConnectionLoss the caller
+        can pass the event again."""
         self._services.journal.event = type(event).__name__
         match event:
             case BrokersChanged():

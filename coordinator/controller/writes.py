@@ -44,9 +44,9 @@ class Write:
 
 
 WriteOutcome = list[OpResult] | CoordError
-"""The results of the operations, or the error because of which none was applied. After
-ConnectionLoss it is unknown whether they were applied. NodeExists, BadVersion and NoNode may also
-mean that the first attempt was applied and its reply lost: the caller has to read the nodes."""
+"""The results of the operations, or an error. After most errors no operation was applied. After
+ConnectionLoss it is unknown whether they were applied. After NodeExists, BadVersion and NoNode the
+caller has to read the nodes: a first attempt may have been applied and its reply lost."""
 
 
 class FencedWriter:

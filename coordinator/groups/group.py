@@ -28,11 +28,11 @@ class Group:
     """A consumer group. Deadlines are in seconds of the monotonic clock, `state_ms` is in ms since
     1970.
 
-    `static` maps the instance id of a static member to its member id. `pending` maps each member id
-    that was sent to a client, and with which the client has not joined yet (KIP-394), to a
-    deadline; the oldest comes first. `owes_sync` has the members of the generation that have not
-    sent SyncGroup. `initial_rest_s` is the number of seconds by which the initial delay may still
-    be extended. It is None unless the group was empty before this rebalance.
+    `static` maps the instance id of a static member to its member id. `pending` maps member ids to
+    deadlines, oldest first: these ids were sent to clients that have not joined with them yet
+    (KIP-394). `owes_sync` has the members of the generation that have not sent SyncGroup.
+    `initial_rest_s` is the number of seconds by which the initial delay may still be extended. It
+    is None unless the group was empty before this rebalance.
     """
 
     group_id: str

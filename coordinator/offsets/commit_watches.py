@@ -19,8 +19,8 @@ class Watches:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Begin a search for removable offsets. Return a set: until it is passed to `end`, `note`
-        adds the key of each committed offset to it."""
+        """Begin a search for removable offsets. Return a set to which `note` adds the key of each
+        committed offset, until the set is passed to `end`."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits

@@ -77,8 +77,8 @@ def expired(
     empty. If this time is unknown, or the coordinator knows no group with this id, the time since
     the commit counts. In a group with members, only offsets of topics to which no member is
     subscribed expire; the time since the commit counts. None expire if the subscriptions are
-    unknown. An offset whose commit sets a retention time uses that time in place of the option's,
-    counted from the commit.
+    unknown. If the commit sets its own retention time, that time counts from the commit, and the
+    option's does not apply.
     """
     since_ms: int | None = None
     read: Collection[str] = ()

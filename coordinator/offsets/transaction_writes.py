@@ -95,8 +95,8 @@ class TransactionWrites:
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
         """Wait until all offsets of these partitions in transactions that have a marker are in
-        ZooKeeper. Otherwise their write could replace a commit that the caller makes next. Raises
-        BrokerError."""
+        ZooKeeper. Without this wait, a late write could replace a commit that the caller makes
+        next. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):

@@ -50,8 +50,8 @@ def free_row(count: int, host: str = "127.0.0.1") -> int:
 
 
 def _candidates() -> list[int]:
-    """Return random ports. Each worker of pytest-xdist has ports of its own. Otherwise two workers
-    could choose the same port, which stays free until a test's server binds it."""
+    """Return random ports. Each worker of pytest-xdist has ports of its own. Without this, two
+    workers could choose the same port, because a port stays free until a test's server binds it."""
     highest = 32_767
     with suppress(OSError, ValueError):
         highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)

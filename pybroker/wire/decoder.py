@@ -167,8 +167,8 @@ class _DecoderCompiler:
 
     def nullable(self, attribute: str, allowed: bool, name: str) -> None:
         """Write the code that decodes null if `n` is negative: it sets `attribute` to None if null
-        is `allowed`, and raises MalformedInput otherwise. The lines that follow are for other
-        values of `n`."""
+        is `allowed`, and raises MalformedInput otherwise. The caller then writes the code for all
+        other values of `n`."""
         source = self.source
         source.line("if n < 0:")
         source.indent()

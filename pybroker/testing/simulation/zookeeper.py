@@ -2,8 +2,8 @@
 
 The leader appends all changes to one log. Each member applies the log with its own delay
 (`zookeeper_member.py`). Processes connect to members through `zookeeper_session.py`. There is one
-leader at a time: the old leader has stepped down before the next leader is elected. A member's
-answers to reads may be stale, also while the member is cut off and has not noticed this yet.
+leader at a time: the old leader has stepped down before the next leader is elected. A member may
+answer reads with stale data. It answers them even while it is cut off, until it notices this.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class _Session:
     timeout_ms: int
     heard_at: float
     owner: int
-    """The number of the connection that owns the session; 0 after a change of leader."""
+    """The number of the connection that owns the session; 0 if the client has not returned since
+    the last change of leader."""
 
     def ends_at(self) -> float:
         """Return the virtual time at which the session expires, rounded up to a tick, because the
@@ -154,8 +155,8 @@ class ZooKeeper:
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
         """Return a ZooKeeper client for the present process of the machine. The caller must start
-        the client. The start first ends the sessions in the machine's session store. A client with
-        a `purpose` exists in addition to the main client of the process."""
+        the client. Its `start` first ends the sessions that earlier processes left open. A client
+        with a `purpose` exists in addition to the main client of the process."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -173,8 +174,8 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """Return the ZooKeeper client of the machine's present or last process: the main client, or
-        the client with this purpose."""
+        """Return the ZooKeeper client (main client, or that with this purpose) of the machine's
+        latest process."""
         return self._clients.get(_name_of(machine, purpose))
 
     # ---- for checks
@@ -225,7 +226,7 @@ class ZooKeeper:
             member.is_up = True
 
     def lag(self, name: str, seconds: float) -> None:
-        """Let the member with this name apply each transaction up to `seconds` later."""
+        """Delay each transaction that the member with this name applies, by up to `seconds`."""
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:

@@ -175,8 +175,8 @@ class ZooKeeperSession:
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
         """Break the connection right after the next write is sent, so that its result is unknown.
-        Without `applied`, break it right before. With `expires` the session expires, too. Each call
-        affects one write."""
+        Without `applied`, break it right before, so that the write is lost. With `expires` the
+        session expires, too. Each call affects one write."""
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
