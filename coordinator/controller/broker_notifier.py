@@ -173,9 +173,9 @@ class BrokerNotifier:
         complete if it names every partition of the cluster.
 
         When the roles are marked as complete, the broker removes each replica that they do not
-        name, because the replica's topic was deleted. So neither the roles nor the metadata are
-        marked if the controller could not read all topics. The roles are also not marked while a
-        partition of the broker has no stored state.
+        name: it assumes that the replica's topic was deleted. So neither the roles nor the metadata
+        are marked if the controller could not read all topics. The roles are also not marked while
+        a partition of the broker has no stored state.
         """
         whole = not self._context.damaged
         lacks_state = any(

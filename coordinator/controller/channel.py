@@ -86,12 +86,12 @@ class PendingWork:
     have Extent.ALL if `complete` allows it.
 
     With Extent.ALL the broker drops every replica or partition that the request does not name. Such
-    a replica or partition was removed while the broker was not connected to a controller. A replica
-    that is stopped without deletion has no role, so LeaderAndIsr does not name it. With Extent.ALL
-    the broker would drop it. After such a stop LeaderAndIsr therefore never has Extent.ALL.
+    a replica or partition was removed while the broker was not connected to a controller.
+    LeaderAndIsr does not name a replica that was stopped without deletion, and with Extent.ALL the
+    broker would drop that replica. So after such a stop LeaderAndIsr never has Extent.ALL.
 
-    Invariant: no partition has both a pending stop and a pending role. There is one exception: a
-    stop that deletes the replica stays pending beside the role of a new replica of the partition.
+    Invariant: a partition with a pending role has no pending stop, except a stop that deletes an
+    earlier replica of the partition.
     """
 
     def __init__(self, broker: Broker, controller_id: int, controller_epoch: int) -> None:

@@ -130,7 +130,7 @@ class Controller:
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Elect other leaders for the partitions of a broker that is about to stop. Return the
-        replicated partitions that it still leads, since no other replica can lead them.
+        replicated partitions that this broker still leads, because no other replica can lead them.
 
         Raises BrokerError NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
         """

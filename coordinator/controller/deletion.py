@@ -4,10 +4,10 @@ removed.
 First, UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic. Then
 live brokers delete their replicas and confirm. Then the controller removes the nodes: first the
 tree below the topic; last, in one multi, the topic's node, its configuration, its loss receipts,
-its topic id and the deletion request. The request exists as long as any node of the topic, so a new
-controller can start the deletion again. A replica on a dead broker does not delay the deletion.
-Because the multi removes the topic id's node, a late write for the deleted topic cannot apply to a
-recreated topic of the same name (`zookeeper/topic_nodes.py`).
+its topic id and the deletion request. The request exists until all nodes of the topic are removed,
+so a new controller can start the deletion again. A replica on a dead broker does not delay the
+deletion. Because the multi removes the topic id's node, a late write for the deleted topic cannot
+apply to a recreated topic of the same name (`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """The result that this broker is the controller with controller epoch `epoch`. `epoch_version`
-    is the version of the node /controller_epoch."""
+    """The outcome of an election: this broker is the controller, with controller epoch `epoch`.
+    `epoch_version` is the version of the node /controller_epoch."""
 
     broker_id: int
     epoch: int
@@ -31,8 +31,8 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The result that broker `controller_id` is the controller. `controller_id` is None if the node
-    /controller was deleted or created again during the read."""
+    """The outcome of an election: broker `controller_id` is the controller. `controller_id` is None
+    if the node /controller was deleted or created again during the read."""
 
     controller_id: int | None
 

@@ -1,7 +1,7 @@
 """The node /admin/reassign_partitions of Kafka's older tools. This version of pybroker does not
 move replicas. The controller logs a warning and removes the request, and the tool's --verify then
-reports a failure. (Kafka's controller also drops partitions that it cannot reassign.) A request
-that stayed would start when a later version of pybroker supports reassignment."""
+reports a failure. (Kafka's controller also drops partitions that it cannot reassign.) If the
+request stayed, a later version of pybroker that supports reassignment would start it."""
 
 from __future__ import annotations
 

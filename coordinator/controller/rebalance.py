@@ -1,5 +1,6 @@
 """Automatic preferred leader elections (auto.leader.rebalance.enable): the controller regularly
-moves leaders back to the preferred replicas of brokers that lead too few of their partitions.
+looks for brokers that lead too few of the partitions of which they are the preferred replica, and
+moves the leadership of these partitions back to them.
 
 A check elects in rounds, so that the controller of a large cluster handles other events in between.
 """

@@ -1,5 +1,5 @@
-"""Orphaned partitions: after power losses every in-sync and every eligible replica has left these
-sets, so no replica is known to have all committed records.
+"""Orphaned partitions: power losses have removed every replica from the ISR and from the eligible
+replicas, so no replica is known to have all committed records.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
 elects the longest log and writes a loss receipt. An unclean election may give the partition a

@@ -25,7 +25,7 @@ from pybroker.errors import (
 from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 
 OPERATIONS_PER_MULTI_MAX: Final = 199
-"""The maximum number of operations of one multi, without the check of /controller_epoch."""
+"""The maximum number of operations of one multi, not counting the check of /controller_epoch."""
 RETRY_PAUSE_S: Final = 0.1
 _AT_ONCE_MAX: Final = 2 * OPERATIONS_PER_MULTI_MAX
 """The maximum number of writes under way: while ZooKeeper handles one multi, the writes of the next

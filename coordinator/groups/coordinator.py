@@ -419,7 +419,7 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Append a tombstone of the group. Return the offset that `committed` waits for; None if
+        """Append a tombstone of the group. Return the offset to await with `committed`; None if
         nothing is appended, because the log has no record of the group."""
         if group_id not in self._in_log:
             return None

@@ -19,8 +19,8 @@ from pybroker.coordinator.groups.records import RecordedGroup
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
-    """The action to store the leader's assignment. Members get their answers when its record is
-    committed."""
+    """The action to store the leader's assignment. Members get their answers when the in-sync
+    replicas have its record."""
 
     record: RecordedGroup
 
@@ -28,8 +28,9 @@ class StoreAssignment:
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
     """The action to store the new member id of a static member that has restarted. The member gets
-    its answer when the record is committed. `before` is the member with its earlier id. `leader` is
-    the member id of the group's leader before the change. `may_skip` as in `Join`."""
+    its answer when the in-sync replicas have the record. `before` is the member with its earlier
+    id. `leader` is the member id of the group's leader before the change. `may_skip` as in
+    `Join`."""
 
     record: RecordedGroup
     member_id: str

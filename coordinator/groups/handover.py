@@ -2,8 +2,8 @@
 partitions that it has revoked.
 
 The coordinator decodes only the part of the metadata that all consumers encode in the same format.
-A partition is being revoked if a member owned it before, and no member is assigned it in this
-generation. The next generation, which begins when that member rejoins, assigns it again. A static
+A partition is being revoked if a member owned it before, and this generation assigns it to no
+member. The next generation, which begins when that member rejoins, assigns it again. A static
 member that restarts before it has rejoined does not know any more that it has to rejoin. The
 coordinator therefore tracks which members have to rejoin.
 """

@@ -209,8 +209,8 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Answer the static member that got a new id. Its record is committed if `error` is NONE; else
-    the record may be lost.
+    """Answer the static member that got a new id. If `error` is NONE, the in-sync replicas have the
+    record of the new id; else the record may be lost.
 
     After an error the client joins again, which replaces the member once more. A Stable group
     accepts no new assignment. So if the member is the group's leader and supports the field

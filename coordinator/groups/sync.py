@@ -1,5 +1,5 @@
-"""SyncGroup: the leader sends the assignments. When their record is committed, each member gets its
-own assignment."""
+"""SyncGroup: the leader sends the assignments. When the in-sync replicas have their record, each
+member gets its own assignment."""
 
 from __future__ import annotations
 

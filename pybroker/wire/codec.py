@@ -66,8 +66,8 @@ def decode_request(api: Api, version: int, body: Buffer) -> Message:
     after the request are ignored, as in Kafka, because librdkafka sends additional bytes after a
     Metadata request for all topics.
 
-    Raises MalformedInput for a damaged request or one with more than REQUEST_ELEMENTS_MAX array
-    elements, and ValueError for an unsupported version, so callers check `api.supports` first.
+    Raises MalformedInput for a request that is damaged or has more than REQUEST_ELEMENTS_MAX array
+    elements. Raises ValueError for an unsupported version; callers check `api.supports` first.
     """
     flexible = _is_flexible(api, version)
     return decode_message(
