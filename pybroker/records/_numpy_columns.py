@@ -2,8 +2,9 @@
 it decodes one field of all records of a batch, then the next field.
 
 A record begins where the record before it ends, so a loop in Python finds the starts. Keys and
-values are copied one by one. A small or unusual batch is left to `_pure`. Unusual are a damaged
-batch, for which `_pure` raises the error, many headers in a record, and numbers at their limits.
+values are copied one by one. `_pure` decodes small batches and unusual ones: a batch that is
+damaged (`_pure` then raises the error), has a record with many headers, or has numbers at their
+limits.
 """
 
 from __future__ import annotations

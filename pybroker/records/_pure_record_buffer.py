@@ -143,11 +143,11 @@ def append_records(
     that is not None. Otherwise a record with a key goes to the partition that Kafka's Java client
     chooses, and a record without a key to the partition `without_key`.
 
-    A record does not fit if its buffer is None or would exceed `limit` bytes. It does not fit
-    either if the records appended by this call, with the largest possible size of this record,
-    would exceed `room` bytes. Return the index of the first record that does not fit, its
-    partition, and the size of the appended records in bytes. If all records fit, the index is the
-    number of values.
+    A record does not fit if its buffer is None or would exceed `limit` bytes. It also does not fit
+    if all records appended by this call might together exceed `room` bytes; for this test the
+    record counts with its largest possible size. Return the index of the first record that does not
+    fit, its partition, and the size of the appended records in bytes. If all records fit, the index
+    is the number of values.
     """
     used = 0
     at = without_key

@@ -184,8 +184,8 @@ class _Output:
         return CorruptionError(f"{self._codec.name.lower()} data: {what}")
 
     def frame(self, index: int) -> None:
-        """Raise CorruptionError if a frame with the number `index`, counted from 0, is more than
-        FRAMES_MAX allows."""
+        """Raise CorruptionError if the data has more than FRAMES_MAX frames. `index` is the number
+        of the present frame, counted from 0."""
         if index >= FRAMES_MAX:
             raise self.damaged(f"the data has more than {FRAMES_MAX} concatenated frames")
 

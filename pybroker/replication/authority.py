@@ -1,11 +1,12 @@
 """The authority of a leader: ordered levels that say which requests it may answer.
 
-While this broker cannot be reached, the controller may elect another leader. Committed records stay
-valid even then, because each ISR change is a conditional write. So the old leader may serve
-committed records, and may accept appends with acks=all, which wait for the in-sync replicas. Before
-the leader sends an answer that no other replica confirms, such as one to a Produce request with
-acks=1, ZooKeeper must have answered this broker lately. Before it returns its log end, recent
-fetches of its followers or a check in ZooKeeper must also prove that it still leads.
+While this broker cannot be reached, the controller may elect another leader. Even then the old
+leader cannot commit a record that the new leader lacks, because a change of the ISR is a
+conditional write. So the old leader may serve committed records, and may accept appends with
+acks=all, which wait for the in-sync replicas. Before the leader sends an answer that no other
+replica confirms, such as one to a Produce request with acks=1, ZooKeeper must have answered this
+broker lately. Before it returns its log end, recent fetches of its followers or a check in
+ZooKeeper must also prove that it still leads.
 
 After an ordinary election the new leader waits replica.lag.time.max.ms before it commits records
 that the old leader may lack. The new leader does not wait if the controller counted the old one as

@@ -37,8 +37,8 @@ class ReplicaFetchers:
         metrics: Metrics | None = None,
     ) -> None:
         """`channel` returns the channel to the broker with the given id. `losses` reads and writes
-        loss receipts, the nodes that record which offsets an unclean election may discard; None in
-        a cluster without unclean elections."""
+        loss receipts: the entries in ZooKeeper that name unclean elections and the offsets that
+        they cost. It is None in a cluster without unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock

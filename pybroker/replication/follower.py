@@ -181,11 +181,12 @@ def may_cut_committed(
     log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
     """Return whether the truncation `step` may remove acknowledged records from this log.
-    `in_sync`: the replica is in the ISR of the controller's last command. Its leader then has every
-    committed record, so only the removal of records below `high_watermark` makes the result True.
+    `in_sync`: the replica is in the ISR of the controller's last command. Records at or above
+    `high_watermark` that the leader of such a replica lacks were never acknowledged. So only the
+    removal of records below `high_watermark` makes the result True.
 
-    For a replica outside the ISR, the removal of any record makes the result True. For this replica
-    `high_watermark` is only a lower bound: after a kill it comes from the last checkpoint, and the
-    replica may have led and acknowledged more records since the checkpoint."""
+    For a replica outside the ISR, the removal of any record makes the result True. Its
+    `high_watermark` may be too low: after a kill it comes from the last checkpoint, and the replica
+    may have led and acknowledged more records after that checkpoint."""
     start, end = cut_offsets(log, step)
     return start < end and (not in_sync or cuts_committed(log, high_watermark, step))

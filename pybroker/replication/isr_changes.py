@@ -4,7 +4,7 @@ A change is a conditional write of the partition's state node. The same multi ch
 exists, and that a broker that joins the ISR still has its incarnation (KIP-903). Only the result of
 a write decides whether the change is stored. A read proves nothing, because a lagging ZooKeeper
 server may answer it. So the broker repeats the same write after a lost reply. Until the result is
-known, the leader decides only what is right in both cases: the change is stored, or it is not.
+known, the leader decides only what is right whether or not the change is stored.
 
 The changes are written in rounds. Changes that are proposed during a round form the next round, so
 hundreds of partitions that change together share a few multis.

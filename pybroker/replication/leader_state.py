@@ -231,10 +231,10 @@ class LeaderState:
         )
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether `propose` certainly has nothing to do. Every follower is at the leader's
-        log end and has fetched lately. No follower is about to join the ISR, and certainly none has
-        left it without this leader's knowledge. Most partitions are settled, so the periodic review
-        of the ISR calls this before `propose`."""
+        """Return whether `propose` certainly has nothing to do: every follower is at the leader's
+        log end and has fetched lately, no follower is about to join the ISR, and none can have left
+        it without this leader's knowledge. Most partitions are settled, so the periodic review of
+        the ISR calls this before `propose`."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -368,9 +368,9 @@ class LeaderState:
 
     def told(self, state: PartitionState, version: int) -> None:
         """Adopt a partition state that the controller sent, with the version of its state node. If
-        a change is under way, the controller may have read the node before that change. Then any
-        in-sync follower may have left the stored ISR, and the leader's next proposal is a check of
-        the state node."""
+        a change is under way, the controller may have read the node before that change. The leader
+        then does not know the stored ISR for certain, and its next proposal is a check of the state
+        node."""
         if self.pending is not None:
             self._doubted.update(self._incarnations)
         self.adopt(state, version)

@@ -34,8 +34,9 @@ pauses without a truncation, because the controller's commands wait for the trun
 
 
 class Losses(Protocol):
-    """Reads and writes the loss receipts of unclean elections. Both methods may raise CoordError
-    and MalformedNode."""
+    """Reads and writes the loss receipts of unclean elections: the entries in ZooKeeper that allow
+    a follower to truncate committed records. Both methods may raise CoordError and
+    MalformedNode."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int

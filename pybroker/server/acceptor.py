@@ -2,9 +2,9 @@
 
 As in Kafka, a connection above a limit is not refused. It waits in the system's queue until another
 connection closes (max.connections), until the rate allows it (max.connection.creation.rate), or
-until a file descriptor is free. The acceptor's owner determines the first two waits. The last free
-descriptors are not used for connections: a log whose file cannot be opened counts as failed, and
-clients must not be able to cause that.
+until a file descriptor is free. The acceptor's owner determines the first two waits. Some file
+descriptors are reserved for logs: a log whose file cannot be opened counts as failed, and clients
+must not be able to cause that.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """One connection: receives request frames, passes them to the handlers one at a time, and sends the
 responses in the order of the requests.
 
-The connection owns the socket's transport and at most one task: that of the request that is handled
-now. The connection is closed if a frame is not a valid request, or if a handler raises
-CloseConnection. While a request is handled, the connection receives further bytes only as long as
-its buffer has space. So TCP slows down a peer that sends many requests without waiting, and the
-connection still notices when a peer leaves. If a peer closes its sending side, the requests that
-have arrived are still answered, within a time limit.
+The connection owns the socket's transport and at most one task, which handles the present request.
+The connection is closed if a frame is not a valid request, or if a handler raises CloseConnection.
+While a request is handled, the connection receives further bytes only as long as its buffer has
+space. So TCP slows down a peer that sends many requests without waiting, and the connection still
+notices when a peer leaves. If a peer closes its sending side, the requests that have arrived are
+still answered, within a time limit.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
-        """Handle the frames in the buffer. Stop when a response has to be waited for, when no whole
+        """Handle the frames in the buffer. Stop when a handler returns an awaitable, when no whole
         frame is left, or when other connections should have their turn."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:

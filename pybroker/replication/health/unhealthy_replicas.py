@@ -38,8 +38,8 @@ from pybroker.storage.replica_health import Event
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 2.0
-"""The interval between two attempts to remove a replica from the ISR. An attempt fails while no
-other replica of the partition can replace it."""
+"""The interval between two attempts to remove a replica from the ISR. An attempt has no effect
+while no other replica of the partition can replace it."""
 
 
 def stepped_aside(
