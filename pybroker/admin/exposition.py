@@ -158,8 +158,8 @@ def _of_fetchers(fetchers: Mapping[int, FetcherCounters]) -> str:
 
 
 _Many = Iterable[tuple[Family, int, Callable[[int, int], list[Line]]]]
-"""Metric families with many lines: the family, the number of its lines, and a function that returns
-the lines from one index up to, not including, another index."""
+"""Metric families with many lines: the family, the number of its lines, and a function. The
+function gets two indexes, and returns the lines from the first index on and before the second."""
 
 
 async def _many(shown: _Many) -> AsyncIterator[bytes]:

@@ -215,7 +215,8 @@ COUNTED: Final = (
     GroupCounters,
     SessionWatch,
 )
-"""The classes whose fields are metrics, except the class for metrics of topics."""
+"""The classes whose fields are metrics, except TopicCounters, whose metrics have a value per topic.
+"""
 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family

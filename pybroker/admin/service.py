@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 OPTION: Final = "pybroker.http.listener"
 PATIENCE_S: Final = 2.0
-"""The time in seconds after which the HTTP server starts although the broker does not serve clients
-yet, so that operators can observe a slow start."""
+"""After this time (s) the HTTP server starts even if the broker does not serve clients yet, so that
+operators can observe a slow start."""
 _BACKLOG: Final = 64
 
 

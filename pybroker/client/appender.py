@@ -323,7 +323,7 @@ class Appender:
         return known
 
     def deadline(self) -> Deadline:
-        """Return the time limit of a call that begins now, after max.block.ms."""
+        """Return the deadline of a call that begins now: max.block.ms from now."""
         return Deadline(self._clock, self._options.max_block_ms)
 
     async def topic(self, name: str, partition: int | None, deadline: Deadline) -> TopicInfo:
