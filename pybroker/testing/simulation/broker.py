@@ -60,8 +60,8 @@ class SimBroker:
         self.disk = SimDisk.of_machine(machine)
         self.app: BrokerApp | None = None
         self.rooms: Rooms | None = None
-        """The running broker's replicas and logs, for the checks. They are set before the broker
-        accepts connections."""
+        """The running broker's replicas and logs, for the checks. The attribute is set before the
+        broker accepts connections."""
         self.serves = False
         self.reasons: list[str] = []
         """For each process of this broker that ended by itself, the reason."""

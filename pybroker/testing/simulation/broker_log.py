@@ -34,11 +34,11 @@ _EXPLAINED: Final = {
     "power": _STORAGE,
     "blackout": _STORAGE,
 }
-"""Kind of fault -> a pattern of the error lines that the fault explains."""
+"""For each kind of fault that explains error lines: a pattern of these lines."""
 _FENCED: Final = "another member has joined with group.instance.id"
-"""The error of a static member whose member id was assigned by a coordinator that could no longer
-store the id. The next coordinator rejects the member, and the simulation restarts the process of
-the member."""
+"""An error that a static member may get in any run: a coordinator assigned its member id, but could
+not store the id before another coordinator replaced it. The new coordinator rejects the member, and
+the simulation restarts the member's process."""
 _LOSS: Final = "loss_receipt|the loss receipt cannot be read"
 
 

@@ -165,9 +165,9 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record a loss receipt at the first version of its node. Later versions only add the
-        offset ranges that replicas truncate. Receipts are deleted with their topic, and the
-        recreated topic restarts its leader epochs at 0."""
+        """Record each loss receipt of the partition once, when it first appears in the node. Later
+        versions of the node only add offset ranges to it. If the node is deleted with its topic,
+        forget its receipts: the recreated topic may use the same leader epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition

@@ -48,8 +48,8 @@ class SimDisk:
         self.faults = DiskFaults()
         self._changes = 0
         self._flipped: dict[tuple[int, int], tuple[FileNode, int, int]] = {}
-        """(id of the node, position) -> the node, the old value and the new value of a flipped
-        byte."""
+        """The flipped bytes, by the id of the file's node and the position: the node, and the old
+        and the new value of the byte."""
         self.on_process_end: list[Callable[[], object]] = []
         """Functions that are called once when the present process ends, and are then forgotten."""
         self.luck = environment.rng(f"cache of disk {name}").random

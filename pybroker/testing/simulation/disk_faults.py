@@ -53,8 +53,8 @@ class Fault:
 
 
 class DiskFaults:
-    """The faults of one disk, and its crash point. `is_any` is a fast check for the usual case that
-    it has none of them."""
+    """The faults of one disk, and its crash point. `is_any` says whether the disk has any of them;
+    checking it is fast."""
 
     def __init__(self) -> None:
         self.is_any = False
@@ -81,8 +81,7 @@ class DiskFaults:
         self.is_any = self._crash_point is not None
 
     def death(self, operation: str, path: str) -> CrashPoint | None:
-        """Return the crash point if it says that the process is killed at this operation, else
-        None."""
+        """Return the crash point if the process is to be killed at this operation, else None."""
         point = self._crash_point
         return point if point is not None and point.is_here(operation, path) else None
 

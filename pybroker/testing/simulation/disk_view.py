@@ -179,8 +179,9 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write to the file `node` as many bytes of `data` as fit on a full disk. Return their
-        number; write nothing and return 0 if all of `data` fits."""
+        """Write the first bytes of `data` to the file `node` if the disk has too little space for
+        all of them. Return the number of bytes that were written. Do nothing and return 0 if the
+        space is sufficient: then a fault has caused the write's error, not a full disk."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0

@@ -97,8 +97,8 @@ class Environment:
         return self.at(self.now + seconds, action, *args)
 
     def ready(self, loop: Runnable) -> None:
-        """Queue a loop that has callbacks to run. The loop calls this once, and again only after it
-        has run them."""
+        """Queue a loop that has callbacks to run. A loop that is queued already must not call this
+        again before it has run them."""
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:

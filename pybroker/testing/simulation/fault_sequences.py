@@ -18,16 +18,17 @@ SHARE: Final = 0.12
 _DIGITS: Final = 3
 _LOST: Final = ("wipe", "power", "kill")
 _INTERRUPTED: Final = 0.5
-"""The share of seeds whose moves are slow and interrupted, among the seeds with several log
-directories."""
+"""Of the seeds with several log directories, the share in which moves of replicas are slow and
+interrupted."""
 _INTERRUPTIONS: Final = ("kill", "kill", "crash", "power", "stop", "expire", "expire", "sync-error")
 _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offsets")
 
 
 def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the faults of the seed's fault sequence, and the options, with consumer groups if the
-    sequence needs them. Most seeds have no sequence. The sequence has its own random stream, so
-    that everything else in the schedule stays the same."""
+    """Return the options and the faults of the seed's fault sequence. If the sequence needs
+    consumer groups, the returned options have some. Most seeds have no sequence, and get `options`
+    unchanged and no faults. The sequence has its own random stream, so that everything else in the
+    schedule stays the same."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
@@ -40,8 +41,9 @@ def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEven
 
 
 def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return faults that lose records by an unclean election, and the options, with a longer time
-    for faults if these need it. If the options do not allow unclean elections, return no faults."""
+    """Return the options, and faults that lose records by an unclean election. If the faults need
+    more time than `options.faults_s`, the returned options have a larger value. If the options do
+    not allow unclean elections, return them unchanged and no faults."""
     if not options.lossy:
         return options, ()
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
@@ -60,9 +62,9 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults that interrupt moves on one broker. Its disk is slow, so that each move takes
-    long. The broker is isolated, so that it truncates its log after another broker was elected. Its
-    process or session ends meanwhile."""
+    """Yield faults that interrupt moves on one broker. Its disk is slow, so each move takes long.
+    The broker is isolated several times; another broker may then be elected, and this broker
+    truncates its log. After each isolation its process or session ends."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -118,9 +120,9 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield a restart of a follower, perhaps with an empty disk, just after it has caught up. At
-    this time its leader has not received ZooKeeper's answer to the write that adds the follower to
-    the ISR."""
+    """Yield a restart of a follower, perhaps with an empty disk, just after the follower has caught
+    up. At this time the leader has asked ZooKeeper to add the follower to the ISR, but has not
+    received the answer."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)
@@ -144,7 +146,8 @@ _SEQUENCES: Final[
     (False, _begins_anew),
     (False, _begins_anew),
 )
-"""The fault sequences, each with whether it needs consumer groups."""
+"""For each fault sequence: whether it needs consumer groups, and the function that yields its
+faults."""
 
 
 def _fault(

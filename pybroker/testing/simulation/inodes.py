@@ -54,7 +54,8 @@ class FileNode:
         """The directory and the name under which the disk stores the file; None if the disk does
         not store it yet."""
         self.settled_at = 0
-        """The number of the last change of the file's name that is durable."""
+        """The number of the last change of the file's name that has become durable; 0 if none
+        has."""
         self.is_linked = True
         self.is_locked = False
         self.is_awaited = False
@@ -222,9 +223,9 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the name that the node has on disk, because another node gets this name by the change
-    of names with this `number`. From then on no change of the node with a smaller number can become
-    durable: it would give the name back."""
+    """Remove the durable name of the node, because the change of names with this `number` gives the
+    name to another node. Changes of the displaced node with a smaller number can no longer become
+    durable: they would give the name back."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
@@ -271,9 +272,9 @@ class DirectoryNode:
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and everything in it, at any depth: what processes see, what the
-        disk stores, and what a pending change names. The order of the result is the same in every
-        run of a seed."""
+        """Return this directory and everything below it, at any depth: the nodes that running
+        processes see, the durable nodes, and the nodes of pending changes. The order of the result
+        is the same in every run of a seed."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -299,8 +300,8 @@ class DirectoryNode:
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
     """Make a random part of the pending changes of names durable, as a power loss does, and drop
-    the others. The part is either the first changes, as with a journaling file system, or a choice
-    for each change. Return the choice as text for the trace."""
+    the others. At random, the part consists of the oldest changes, as with a journaling file
+    system, or each change is chosen independently. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

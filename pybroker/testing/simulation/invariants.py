@@ -1,8 +1,9 @@
 """The named invariants of a cluster's replicas. They must hold at every moment.
 
 `Invariants.observe` receives the current state of all replicas, and keeps earlier states to know
-which records are committed. A broker whose disk was damaged is doubted: its replicas do not count
-until they have left the ISR, as they must, and have rejoined it.
+which records are committed. The replicas of a broker whose disk may have lost data are doubted:
+they do not count. Such a replica must leave the ISR. When it has rejoined the ISR after that, it
+counts again.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Invariants:
         """The log end offset of each replica at the last observation, by partition and broker
         id."""
         self._doubted: dict[tuple[int, TopicPartition], bool] = {}
-        """The doubted replicas: their disks may have lost data. For each, whether it has left the
-        ISR since."""
+        """The replicas that are doubted, because their disks may have lost data. The value says
+        whether the replica has left the ISR since the doubt began."""
         self._losses = 0
         self._lost: set[TopicPartition] = set()
         self._told: set[tuple[str, TopicPartition]] = set()
@@ -91,8 +92,8 @@ class Invariants:
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
-        """Check that a replica which is in sync or eligible, and not doubted, has not truncated
-        committed records. `end` is its log end offset after the truncation."""
+        """Check a truncation of a replica's log: if the cluster relies on the replica (`_counts`),
+        it must not truncate committed records. `end` is its log end offset after the truncation."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
         if end < committed and self._counts(broker, partition):
@@ -113,10 +114,10 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR since the doubt began and has
-        rejoined it. `running` has the replicas on running brokers. An exit from the ISR while the
-        broker is stopped does not count: a write under way may still add the replica to the ISR
-        again, because of fetches before the stop."""
+        """End the doubt about each replica that has left the ISR since the doubt began and has then
+        rejoined it. `running` has the replicas on running brokers. A removal from the ISR does not
+        count while the broker is stopped. After it, a leader that had received fetches from before
+        the stop may still add the replica to the ISR again."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -186,9 +187,9 @@ class Invariants:
                 self._tell(COVERED, replica.partition, committed, text)
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
-        """Check that the replicas that have the records below the leader's high watermark are
-        enough for acks=all (min.insync.replicas). Replicas that are doubted, closed or deleted
-        count as having the records, because their log ends are unknown."""
+        """Check that at least min.insync.replicas replicas have all records below the leader's high
+        watermark. Replicas that are doubted, closed or deleted count as having the records, because
+        their log ends are unknown."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -77,7 +77,7 @@ class Links:
             self.heal(source, [target])
 
     def hold(self, pipe: Pipe) -> None:
-        """Keep the pipe until `heal` lets it deliver again, because its direction is cut."""
+        """Register a pipe that waits because its direction is cut. `heal` lets it deliver again."""
         self._held.setdefault((pipe.source, pipe.target), []).append(pipe)
 
 
@@ -134,8 +134,8 @@ class Pipe:
         self._items.clear()
 
     def forget(self) -> None:
-        """Retransmit no item from now on, because the sender has ended: an item that arrives at a
-        cut is lost, and so are all later items."""
+        """Retransmit no item from now on, because the sender has ended. If an item then arrives at
+        a cut, this item and all later ones are lost."""
         self._is_forgotten = True
         if self._is_held:
             self.close()

@@ -338,8 +338,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Let a coroutine of a dead process end. It may await several times while it exits. For an
-    awaitable that is no coroutine, asyncio gives its task a generator instead."""
+    """Close a coroutine of a dead process. The call is repeated, because a coroutine may await
+    again in its cleanup. `coroutine` may be a generator: asyncio wraps an awaitable that is no
+    coroutine into one."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):

@@ -12,8 +12,8 @@ from pybroker.testing.simulation.environment import WALL_MS_AT_START, Environmen
 from pybroker.testing.simulation.loop import ProcessLoop, Sockets
 
 _MAKE: Callable[..., ProcessLoop] = cast("Callable[..., ProcessLoop]", ProcessLoop)
-"""The loop's type for asyncio's functions. A cast is needed because the loop lacks unused parts of
-asyncio's interface."""
+"""The class `ProcessLoop`. The cast lets the type checker accept it although it lacks unused parts
+of asyncio's interface."""
 
 
 class MachineClock:

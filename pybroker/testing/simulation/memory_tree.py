@@ -55,8 +55,9 @@ class _Node:
     children_created: int = 0
     """The number at the end of the name of the next sequential child. It never decreases."""
     pzxid: int = 0
-    """The zxid of the last creation or deletion of a child. With mzxid it tells whether the node
-    changed after a client's watch was lost."""
+    """The zxid of the last creation or deletion of a child. A client that reconnects sends its
+    watches and the last zxid that it saw. If `pzxid` is larger, the client has missed an event, and
+    its watch of the children fires at once. For a watch of the node itself, `mzxid` counts."""
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> NodeStat:

@@ -45,7 +45,7 @@ class _Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A request to move a replica to `directory` that the broker has accepted."""
+    """A request that the broker has accepted: to move a replica to `directory`."""
 
     life: _Life
     directory: str
@@ -65,8 +65,8 @@ class Moves:
         self._crossed: set[tuple[int, TopicPartition]] = set()
         """The replicas for which several requests are under way, in an unknown order."""
         self._unsure: set[tuple[str, TopicPartition]] = set()
-        """The broker processes that may carry out a request although its client received no answer,
-        each with the replica that the request names."""
+        """Pairs of a broker process and a replica. The process may still carry out a request to
+        move the replica, although the client received no answer."""
 
     def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
         """Start a client that sends move requests to the broker, about every `each_s` seconds.
@@ -78,8 +78,8 @@ class Moves:
 
     @property
     def are_finished(self) -> bool:
-        """Return whether no client sends move requests any more, and no broker has a move that runs
-        or waits."""
+        """Return whether all clients have stopped sending move requests, and no broker has a move
+        that is under way or has yet to begin again."""
         return not any(requester.is_running for requester in self._requesters) and not any(
             broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
             for broker in self.cluster.brokers.values()
@@ -126,10 +126,11 @@ class Moves:
     # verdict
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
-        """Yield a violation for each accepted move whose replica is not in the requested directory,
-        once the cluster has recovered and `are_finished` is true. `errors` are the error lines that
-        the brokers have logged: a move with such a line may have failed. If disks were harmed,
-        replicas may have been recreated in another directory, so only duplicates count."""
+        """Yield a violation for each accepted move whose replica is not in the requested directory.
+        Call this when the cluster has recovered and `are_finished` is true. `errors` are the error
+        lines that the brokers have logged. A move with such a line may have failed, and is no
+        violation. With `disks_were_harmed` a replica may have been recreated in another directory;
+        then only replicas in two directories and left marker files are violations."""
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
@@ -158,8 +159,9 @@ def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
     """Yield a violation for each replica that is in two directories, or has a marker file of a
-    move. With `spares_copies` an incomplete copy is no violation, because it may be all that a
-    damaged disk has left; the broker keeps it until the next start."""
+    move. With `spares_copies` the directory of an incomplete copy is no violation. The broker keeps
+    such a copy until the next start, because after damage of a disk there may be no other copy of
+    its records."""
     if broker.rooms is None:
         return
     disk = DiskView(broker.disk)

@@ -34,9 +34,10 @@ class Nemesis:
         coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
         """Prepare the faults of the schedule. Targets such as `leader/0` name partitions of
-        `topic`. `coordinators` maps the word `coordinator` or `transactions` of a target like
-        `coordinator/0` to partitions: the leader of partition number 0 in the list is the target.
-        `doubt` is called with the id of every broker whose disk may have lost data."""
+        `topic`. Targets such as `coordinator/0` and `transactions/0` name a number in a list of
+        `coordinators`, which has one list of partitions for each of these two words. The leader of
+        the partition with this number is the target. `doubt` is called with the id of every broker
+        whose disk may have lost data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster

@@ -1,8 +1,8 @@
 """The operator of a simulated cluster. In a real cluster the operator is a person. The operator
 restarts brokers that have ended by themselves, or that found a full disk at their start. The
 operator also accepts the loss of data that cannot come back: the content of a lost disk, or the
-part of a log after a corrupt range. Until the operator has accepted the loss, a partition that may
-need the data must have no leader."""
+part of a log after a corrupt range. Until then, a partition that may need this data must have no
+leader."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
-    """Return the paths of the broker's log directories whose disk is new and empty. If there is
-    one, the result also has the paths of the lost log directories. The broker does not recreate the
-    replicas of a lost directory in another directory before the operator accepts the loss."""
+    """Return the paths of the broker's log directories whose disk was replaced by an empty one. If
+    there is such a directory, the result also has the paths of the broker's lost log directories:
+    it recreates their replicas elsewhere only after the operator has accepted the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -56,8 +56,9 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
     """Return, by broker id, the names of the losses that the operator must accept: log directories
-    and partitions. These are the losses in partitions whose in-sync and eligible replicas have all
-    lost data. In such a partition no replica can lead, or the followers cannot copy the leader."""
+    and partitions. A loss must be accepted if all in-sync and eligible replicas of a partition have
+    lost data: then no replica can lead, or the leader has a corrupt range and its followers cannot
+    copy it."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -72,10 +73,10 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names of a broker's losses in the partition: those of its lost log directories, or
-    the name of the partition. Return no names if the broker has its replica, or if the broker does
-    not serve now and may have the replica later. A replica whose copying is incomplete counts as
-    lost. A leader with a corrupt range does not."""
+    """Return the names of a broker's losses in the partition: the paths of its lost log
+    directories, or the name of the partition. The result is empty if the broker has its replica. It
+    is also empty if the broker does not serve now, because it may have the replica later. A replica
+    that is still being copied counts as lost. A leader with a corrupt range does not."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()

@@ -38,10 +38,10 @@ def replica_files(
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
     """Return the content of a replica's files up to the high watermark. `start` is the log start
-    offset, if it is above the base offset of the first segment. `producers` is the producer state
-    in the broker's memory, None without a running broker. Producer state of records below `start`
-    is ignored, because a replica that was copied later does not have this state. Raises
-    DamagedFile."""
+    offset; a value below the base offset of the first segment has no effect. `producers` is the
+    producer state in the broker's memory, None if the broker does not run. Producer state of
+    records below `start` is ignored, because a replica that was copied later does not have this
+    state. Raises DamagedFile."""
     batches = tuple(
         Batch(
             header.base_offset,

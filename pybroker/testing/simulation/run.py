@@ -62,7 +62,8 @@ _AFTER_FAULTS_S: Final = 0.5
 _REQUEST_S_MAX: Final = 5.0
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _CLOCK: Final = "clock"
-"""The fault that moves a broker's clock, after which no tombstone has to stay."""
+"""The kind of fault that moves a broker's clock. In a run with it, tombstones may be removed at any
+time."""
 _PROGRESS: Final = 3
 """The number of values that must be acknowledged in each partition after the faults."""
 
@@ -297,8 +298,9 @@ class _Run:
 
     def _groups_are_done(self) -> bool:
         """Return whether each group has processed all records below the high watermarks of its
-        partitions. The last offset below a high watermark may be a marker of a transaction, so in
-        a run with transactions the last acknowledged record counts."""
+        partitions. In a run with transactions, the last offset below a high watermark may be a
+        marker, which no group processes. So the groups then only need to have processed the last
+        acknowledged record."""
         states, positions = stored_states(self.cluster), self.workload.positions
         ends = self.workload.ends if self.workload.transactional_ids else None
         return all(

@@ -148,8 +148,8 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
     """Try the best schedule with `event` in place of the event at `index`. Return whether it still
-    fails. It is not tried if the events would not stay in order, because `index` would refer to
-    another event."""
+    fails. If the events would then no longer be in the order of time, the schedule is not tried,
+    because `index` would refer to another event."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

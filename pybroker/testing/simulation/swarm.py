@@ -78,8 +78,7 @@ _COMPACTION_OPTIONS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (
 _LATE_COMMITS: Final = 0.5
 """The share of seeds with groups in which commits arrive late and twice."""
 _TIMES_COORDINATOR: Final = 4
-"""The number of entries for each kind of coordinator in the list from which `_broker` draws a
-target."""
+"""The weight of each kind of coordinator when `_broker` draws a target."""
 _DIRECTORIES: Final = 0.2
 """The share of seeds whose brokers have two log directories, between which replicas move."""
 _MOVES: Final = "moves"
@@ -129,8 +128,8 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """Yield a few random kinds of faults from `kinds`, and the kind that moves replicas if it is
-    among them."""
+    """Yield a few random kinds of faults from `kinds`. In addition, always yield the kind that
+    moves replicas, if `kinds` contains it."""
     rng = random.Random(f"{seed}/kinds")
     drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))

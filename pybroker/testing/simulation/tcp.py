@@ -25,13 +25,13 @@ from pybroker.testing.simulation.machine import Machine
 _RETRY_S: Final = 0.2
 _RETRY_S_MAX: Final = 3.0
 _TELLING_PIECE_BYTES: Final = 8
-"""The maximum size in bytes of a part of a split write. Such a part ends within a frame's length
-field or just after it, where it may reveal bugs."""
+"""The maximum size in bytes of the small parts of a split write. A small part ends within a frame's
+length field or just after it, which may reveal bugs of the receiver."""
 
 
 class Sign(enum.Enum):
-    """The packets that begin and end a connection. All other packets are data, or tell the free
-    space of a receiver."""
+    """The packets that begin and end a connection. All other packets contain data, or the free
+    space of a receiver's buffer."""
 
     SYN = "syn"
     SYN_ACK = "syn-ack"

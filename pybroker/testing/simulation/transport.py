@@ -228,8 +228,9 @@ class StreamTransport(asyncio.Transport):
             self._loop.call_soon(self._end, None)
 
     def abort(self) -> None:
-        """Close at once, without sending the buffered data. The peer sees the end of data, or a
-        reset. With a real kernel, this depends on the data that the socket has received by then."""
+        """Close at once, without sending the buffered data. The peer sees the end of data or a
+        reset, at random. (With a real kernel it sees a reset if the socket has received data that
+        was not read.)"""
         self._resets = True
         self._lose(None)
 

@@ -86,8 +86,8 @@ class ApiProducer:
         """Do nothing: the producer adds groups by itself."""
 
     async def end(self, *, is_commit: bool) -> None:
-        """Commit or abort the transaction. Raises ClientError; it is definite if the commit was
-        certainly not processed."""
+        """Commit or abort the transaction. Raises ClientError; its `definite` is True if the commit
+        was certainly not processed."""
         definite = True
         for attempt in range(_END_ATTEMPTS):
             try:

@@ -41,9 +41,9 @@ _SCAN_REST_MEAN_S: Final = 1.0
 
 
 class KeyedWriter(Client):
-    """A producer of keyed records. Only an idempotent or transactional one sends tombstones: a
-    record without idempotence may be stored again later, and a repeated tombstone would hide losses
-    of later values."""
+    """A producer of keyed records. It sends tombstones only if it is idempotent or transactional. A
+    producer without idempotence may store a tombstone twice, the second time after a later value.
+    The loss of this value could then not be detected."""
 
     is_idempotent = True
     transactional_id: str | None = None

@@ -1,6 +1,6 @@
-"""Commits of a group member that arrive twice, and late: after the member has joined a later
-generation of the group. The member is still a member then, so only the coordinator's check of the
-generation can refuse them.
+"""Commits of a group member that arrive twice, or late. A late commit arrives after the member has
+joined a later generation of the group. It names a valid member id, so the coordinator can refuse it
+only by its generation.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class LateCommits:
         self._open: list[Commit] = []
 
     def sent(self, offsets: Offsets) -> None:
-        """Note that the member commits these offsets. Perhaps send them twice, or send a commit of
-        the previous generation."""
+        """Record that the member commits these offsets, and perhaps send the commit again. If the
+        member is in a new generation, perhaps send the last commit of the generation before."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:

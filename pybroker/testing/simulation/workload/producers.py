@@ -17,8 +17,8 @@ from pybroker.testing.simulation.workload.options import PRODUCER_OPTIONS, Produ
 
 _NO_TOPIC_S: Final = 0.1
 _EVEN_PER_S_MIN: Final = 10.0
-"""The minimum rate, in values per second, of a producer that sends to all partitions equally, so
-that each of many partitions gets some values soon."""
+"""The minimum rate, in values per second, of a producer once `shared.is_even` is set. Then every
+partition must get some values soon, even if there are many."""
 
 
 class ProducerClient(Client):

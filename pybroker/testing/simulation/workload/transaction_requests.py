@@ -47,8 +47,8 @@ from pybroker.wire.schema import Message
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 Settled = Callable[[int, int | BaseException], None]
-"""A function that is called once for each value of a call of `produce`, with the value's place
-among the values, and with its offset or error. The offset is negative if the response has none."""
+"""A function that `produce` calls once for each of the values. It gets the place of the value among
+the values, and the value's offset or error. The offset is negative if the response has none."""
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -68,14 +68,14 @@ REFUSALS: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""The error codes of requests that changed nothing, after which a producer cannot continue its
-transaction."""
+"""Error codes that show two things: the broker has not processed the request, and the producer
+cannot continue its transaction."""
 
 
 class TransactionalProducer:
     """A producer with a transactional id. Every method repeats its request after retriable errors
     for up to 5 s, and then raises ClientError. A `ResponseError` has the broker's error code. The
-    error of a write that a broker may have processed is not `definite`."""
+    `definite` of the error is False if a broker may have processed the request."""
 
     def __init__(
         self,

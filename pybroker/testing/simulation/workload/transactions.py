@@ -133,8 +133,8 @@ class _TransactionalClient(Client):
     async def _complete(
         self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
     ) -> None:
-        """Wait until the transaction is `filled`, and end it. A transaction that can only be
-        aborted is aborted."""
+        """Wait for `filled`, which writes the records of the transaction, and end the transaction.
+        If an error permits only an abort, abort it."""
         try:
             await filled
             await self._finish(producer, transaction)
@@ -323,7 +323,8 @@ class LoopClient(_TransactionalClient):
         self._hold(producer)
 
     def _hold(self, producer: AnyProducer) -> None:
-        """Record the producer's epoch as the generation of a group with one member."""
+        """Record that the client owns its group, with the producer's epoch as the generation: it is
+        the only member."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
