@@ -95,8 +95,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return the state node's version of each partition that has a replica on one of these
-        brokers outside the ISR, according to the controller's context."""
+        """Return each partition in which one of these brokers has a replica that is not in the ISR,
+        with the version of the partition's state node in the controller's context."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()

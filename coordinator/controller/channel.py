@@ -51,8 +51,8 @@ CLOSE_LIMIT_S: Final = 1.0
 """How long (s) `close` waits for the task to end, at most. The elections for a lost broker's
 partitions begin after this wait."""
 _CLOSE_PARTS: Final = 20
-"""`close` waits for CLOSE_LIMIT_S in this number of parts. A pause of the whole event loop, in
-which the task could not run, then uses up only one part, however long it lasts."""
+"""`close` divides its wait of CLOSE_LIMIT_S into this number of parts. A pause of the whole event
+loop, in which the task could not run, then uses up only one part, however long it lasts."""
 
 
 @dataclass(frozen=True, slots=True)

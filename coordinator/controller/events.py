@@ -126,7 +126,8 @@ class ElectionAsked:
 @dataclass(frozen=True, slots=True, eq=False)
 class HandoverAsked:
     """A broker with the broker epoch `broker_epoch` (-1 if the request has none) is about to stop
-    and waits for `reply`: the replicated partitions that it still leads."""
+    and waits for `reply`. The result of `reply` is the replicated partitions that the broker still
+    leads."""
 
     broker_id: int
     broker_epoch: int

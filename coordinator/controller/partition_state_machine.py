@@ -74,7 +74,7 @@ class PartitionStateMachine:
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
         """Call `decide` for each of the partitions, in order of their names, and store the states
-        that it returns. It returns None for a partition whose state shall not change.
+        that it returns. `decide` returns None for a partition whose state must not change.
 
         Raises ControllerMoved, or CoordError.
         """

@@ -77,7 +77,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Whether all members have joined and no client with a pending member id is expected."""
+        """Whether all members have joined, and the group has no pending member ids."""
         return self.joining == len(self.members) and not self.pending
 
     @property

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 BYTES_MAX: Final = 256 << 20
 """The default limit, which is enough for a hundred thousand ordinary members."""
 FULL_S: Final = 1.0
-"""After the limit was reached, the memory is not measured again for this time (s), because
-measuring takes time for every member."""
+"""Once the limit is reached, this time (s) passes before the memory is measured again, because a
+measurement visits every member."""
 
 
 class MemoryLimit:
@@ -52,8 +52,8 @@ class MemoryLimit:
         self._take(size, self._bytes_max)
 
     def take_for_new(self, size: int) -> None:
-        """Reserve `size` bytes for a new client. Raises BrokerError COORDINATOR_NOT_AVAILABLE above
-        7/8 of the limit."""
+        """Reserve `size` bytes for a new client. Raises BrokerError COORDINATOR_NOT_AVAILABLE if
+        they would exceed 7/8 of the limit."""
         self._take(size, self._bytes_max // 8 * 7)
 
     def _take(self, size: int, bytes_max: int) -> None:

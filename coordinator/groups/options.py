@@ -11,7 +11,7 @@ PROTOCOLS_MAX: Final = 64
 """The maximum number of assignors of one member. Clients have a handful."""
 METADATA_BYTES_MAX: Final = 1 << 20
 """The maximum size (bytes) of one member's metadata for all its assignors. A group is stored as one
-record, so a generation with more metadata would not fit."""
+record, so a member with more metadata would not fit."""
 PENDING_MAX: Final = 2_000
 """How many of the member ids that it has sent to clients (KIP-394) a shard remembers. Above this
 number it forgets the oldest id. If the client has not joined with that id yet, it has to ask for

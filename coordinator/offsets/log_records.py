@@ -56,7 +56,8 @@ class _Pending(NamedTuple):
 
 class PendingKeys:
     """The partitions for which transactions have offsets that are not in effect yet. For each
-    partition: the producer ids of these transactions, with the number of each one's records."""
+    partition, the producer ids of these transactions are kept, with the number of records of each
+    transaction."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}

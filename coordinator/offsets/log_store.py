@@ -286,9 +286,9 @@ class LoggedOffsets:
             log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
-        """Append a record for each of the group's offsets in ZooKeeper that has no record, unless
-        the group has consumers of Kafka 0.8. Return the offsets that stay in the nodes. Raises
-        BrokerError, CoordError, MalformedNode."""
+        """Append a record for each of the group's offsets in ZooKeeper that has no record yet.
+        Append none if the group has consumers of Kafka 0.8. Return the offsets that stay in the
+        nodes. Raises BrokerError, CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
