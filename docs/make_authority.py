@@ -23,7 +23,7 @@ HEAD: Final = """
 def render() -> str:
     """The part of the page between the marks, with them."""
     rows = [
-        ("Level", "The broker also answers", "The replica has no higher level because"),
+        ("Level", "The broker also answers", "Why a replica has only this level"),
         *map(_row, Authority),
     ]
     lines = ["\n     - ".join(cells).rstrip() for cells in rows]

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 # The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
 _FETCH: Final = NEEDED["Fetch, except the kinds in the rows COMMITTED and ALL"]
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
-_LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer after UpdateMetadata named a later leader"]
+_LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, if the broker knows a later leader epoch"]
 TURN_PARTITIONS_MAX: Final = 500
 _FIRST_VERSION_WITH_ZSTD = 10
 _ON_LOOP_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -47,7 +47,7 @@ NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,
         "WriteTxnMarkers": Authority.COMMITTED,
-        "Fetch by a consumer after UpdateMetadata named a later leader": Authority.COMMITTED,
+        "Fetch by a consumer, if the broker knows a later leader epoch": Authority.COMMITTED,
         "Produce with acks 0 or 1": Authority.ALONE,
         "DeleteRecords": Authority.ALONE,
         "OffsetCommit": Authority.ALONE,
@@ -66,8 +66,8 @@ SHORT_OF: Final[Mapping[Authority, str]] = MappingProxyType(
         Authority.READ: "this broker has read in ZooKeeper that another broker leads {} now",
         Authority.COMMITTED: "ZooKeeper has not confirmed this broker's session lately, so {} may"
         " have another leader",
-        Authority.ALONE: "for replica.lag.time.max.ms an in-sync replica of {} has sent no fetch,"
-        " and ZooKeeper has not confirmed that this broker leads",
+        Authority.ALONE: "an in-sync replica of {} has sent no fetch for replica.lag.time.max.ms,"
+        " and in this time ZooKeeper has not confirmed that this broker leads",
         Authority.CONFIRMED: "this broker has asked the controller for another leader of {}, and"
         " the controller may have elected it",
     }

@@ -87,7 +87,7 @@ async def delete(bench: Bench) -> ErrorCode:
 
 END = "ListOffsets of the log end without a check in ZooKeeper"
 END_CONFIRMED = "ListOffsets of the log end after a check in ZooKeeper"
-LED_ELSEWHERE = "Fetch by a consumer after UpdateMetadata named a later leader"
+LED_ELSEWHERE = "Fetch by a consumer, if the broker knows a later leader epoch"
 OF_THE_LEASE = "OffsetCommit"
 """`test_a_cut_off_coordinator_commits_no_offsets` tests it."""
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
