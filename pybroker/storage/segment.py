@@ -418,9 +418,9 @@ class Segment:
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
         """Remove the batch that contains `offset`, and all later batches. Raises StorageError."""
         position = self.locate(offset)
-        if position is None:
+        self.end_at(self.size, min(self.next_offset, offset))
+        if position is None:  # compaction may have removed the last batches of the segment
             return
-        self._hints = {}
         self._check_indexes(False)
         (_, header) = next(self.headers(position, self.size))
         self.file.truncate(position)
@@ -428,10 +428,10 @@ class Segment:
         self.offsets.truncate(header.base_offset)
         self.times.truncate(header.base_offset)
         self.transactions.truncate(header.base_offset)
-        self._largest = None
-        self._first_timestamp = None
+        self._largest = self._first_timestamp = None
         self._bytes_since_entry = 0
         self.load_end(index_interval_bytes)
+        self._end = (self.size, min(offset, header.base_offset))
 
     def sync(self, *, indexes: bool) -> None:
         """Make the batches durable; with `indexes` also the offset index and the time index."""

@@ -32,12 +32,12 @@ def is_due(
     The age is the difference between the timestamps of this batch and of the segment's first batch.
     For records without timestamps it is `age_ms`, the time since the segment began. The log rolls
     `jitter_ms` before the age limit, which keeps many partitions from rolling at the same time."""
+    if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
+        return True
     size = active.size + pending_bytes
     if not size:
         return False
     if size + batch.size > config.segment_bytes:
-        return True
-    if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
     if active.indexes_reach(config.segment_index_bytes):
         return True

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from pybroker.errors import StorageError
+from pybroker.errors import CorruptionError, StorageError
 from pybroker.ports import Disk
 from pybroker.storage.deletions import PendingDeletions
 from pybroker.storage.filename import SWAP_SUFFIX
@@ -136,17 +136,29 @@ class Segments:
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
         """Remove the batch that contains `offset`, and all later batches, durably. A batch that a
-        power loss restored later would be taken for a batch of the next leader epoch."""
+        power loss restored later would be taken for a batch of the next leader epoch.
+
+        A segment that begins at `offset` stays, empty, if compaction has removed the batches before
+        it. At a restart the name of this segment is the only sign of the log end."""
         # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
         # truncated, because later segments that a power loss restores would also leave a gap.
         with self._files:
             self.generation += 1
+            last_base = offset if self._has_gap_before(offset) else offset - 1
             for segment in reversed(self._state):
-                if segment.base_offset >= offset:
+                if segment.base_offset > last_base:
                     self.remove([segment], 0)
             self._disk.sync_dir(self._directory)
             self.active.truncate(offset, index_interval_bytes)
             self.active.sync(indexes=False)
+
+    def _has_gap_before(self, offset: int) -> bool:
+        """Whether no batch of the segment before `offset` has the offset before it."""
+        before = self.from_offset(offset - 1)[0]
+        try:
+            return before.base_offset < offset and before.locate(offset - 1) is None
+        except CorruptionError:
+            return False  # the next read reports the damage
 
     def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
         """Replace the consecutive segments `old` by the segment `new`, whose files `*.cleaned` the
