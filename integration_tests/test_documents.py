@@ -70,7 +70,7 @@ def output_of(*words: str) -> str:
 
 def test_the_program_of_the_client_page_runs_again(broker: Broker) -> None:
     for first in (0, 10):
-        printed = run(program("docs/client.rst", "import time"), broker).splitlines()
+        printed = run(program("docs/client.rst", "START_MS"), broker).splitlines()
         assert printed[0] == f"stored at {[*range(first, first + 10)]}"
         assert printed[1] == f"{first} b'ACME' b'0'"
         assert printed[-1] == f"from 5 ms on: {first + 5}"
@@ -79,11 +79,31 @@ def test_the_program_of_the_client_page_runs_again(broker: Broker) -> None:
         assert printed == ["[{'key': b'ACME', 'offset_max': 19}]"]
 
 
+def test_the_first_program_prints_only_new_records_when_it_runs_again(broker: Broker) -> None:
+    for first in (0, 3):
+        printed = run(program("docs/client.rst", '"words"'), broker).splitlines()
+        words = ("one", "two", "three")
+        assert printed == [f"{first + n} b'{word}'" for n, word in enumerate(words)]
+
+
+def test_the_program_about_errors_handles_each_record(broker: Broker) -> None:
+    for offset in (0, 1):
+        printed = run(program("docs/client.rst", "except RecordTooLarge"), broker).splitlines()
+        assert printed == [f"stored at {offset}", "not sent, because it is too large"]
+
+
+def test_the_program_about_speed_prints_two_rates(broker: Broker) -> None:
+    for _ in range(2):
+        printed = run(program("docs/client.rst", "COUNT = 100_000"), broker).splitlines()
+        sent, read = (re.fullmatch(r"([\d,]+) records a second (\w+)", line) for line in printed)
+        assert sent and read and (sent[2], read[2]) == ("sent", "read")
+
+
 def test_the_program_that_sends_many_records_prints_the_position_of_the_last(
     broker: Broker,
 ) -> None:
     for offset in (9_999, 19_999):
-        printed = run(program("docs/client.rst", "send_many("), broker)
+        printed = run(program("docs/client.rst", "measurements"), broker)
         assert f"topic='measurements', partition=0, offset={offset}, " in printed
 
 

@@ -16,7 +16,8 @@ from docs import (
     make_configuration,
     make_states,
 )
-from pybroker.client import Admin
+from pybroker import client
+from pybroker.client import Admin, ClientError
 from pybroker.client.metrics import FAMILIES
 from pybroker.client.options import (
     AdminOptions,
@@ -252,6 +253,32 @@ def test_the_pages_name_tests_that_exist() -> None:
     assert len(named) > 100
     known = names_of_tests()
     assert sorted((name, page) for name, page in named if name not in known) == []
+
+
+def test_every_error_of_the_client_is_on_the_client_page() -> None:
+    page = (ROOT / "docs" / "client.rst").read_text(encoding="utf-8")
+    section = page.partition("\nErrors\n------\n")[2].partition("\nSpeed\n-----\n")[0]
+    found = {name for name in client.__all__ if is_error(getattr(client, name))}
+    assert len(found) > 30
+    assert {name for name in found if f"``{name}``" not in section} == set()
+
+
+def is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, ClientError)
+
+
+@pytest.mark.parametrize("name", ["client", "moving"])
+def test_every_program_of_the_pages_about_the_client_is_run_by_a_test(name: str) -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "integration_tests").glob("test_*.py"))
+    marks = [
+        re.sub(r"\\{\w+\\}", r"\\w+", re.escape(mark))
+        for _, mark in re.findall(rf'program\("docs/{name}\.rst", f?(["\'])(.+?)\1\)', tests)
+    ]
+    page = (ROOT / "docs" / f"{name}.rst").read_text(encoding="utf-8")
+    blocks = re.split(r"(?m)^(?=\S)", page)
+    programs = [block for block in blocks if re.search(r"(?m)^    (from|import) ", block)]
+    assert len(programs) > 6
+    assert [each for each in programs if not any(re.search(mark, each) for mark in marks)] == []
 
 
 def test_every_operation_of_admin_is_on_the_client_page() -> None:
