@@ -38,7 +38,8 @@ class Meta:
 @dataclass(frozen=True, slots=True)
 class Boot:
     """The content of `pybroker.boot`: the id of the machine's boot in which the broker began to use
-    the log directory, and the broker's incarnation (-1 until it is known)."""
+    the log directory, and the broker's incarnation, a number in ZooKeeper that grows with each
+    registration (-1 until it is known)."""
 
     boot_id: str
     incarnation: int = -1

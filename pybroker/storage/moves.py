@@ -284,8 +284,8 @@ class ReplicaMove:
 
     def stay(self) -> None:
         """Remove the file `pybroker.moving` from the original's directory, because the original
-        stays in use. Waits for the disk. Idempotent; does nothing once the copy has replaced the
-        original."""
+        stays in use. Do nothing if the file does not exist, or once the copy has replaced the
+        original. Waits for the disk."""
         path = f"{self.source.directory}/{MOVING_AWAY}"
         try:
             if not self.done and self._disk.exists(path):

@@ -34,7 +34,8 @@ EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
 
 
 class RememberedBatch(NamedTuple):
-    """An appended batch. A retry of it, with the same sequences, gets the same response."""
+    """A batch that was appended. A repetition of it, which has the same sequences, gets the same
+    response."""
 
     last_sequence: int
     last_offset: int

@@ -362,8 +362,8 @@ class ProducerStart:
 @dataclass(slots=True)
 class Transaction:
     """A transaction of a producer. `values` are the values that it sent. `commit_asked` is the time
-    of its first request to commit, 0 for none. `outcome` is "ok" after the answer that it is
-    committed, "fail" if it is certainly aborted, else "info".
+    of its first request to commit, 0 for none. `outcome` is "ok" if the coordinator has confirmed
+    the commit, "fail" if the transaction is certainly aborted, else "info".
 
     In a loop that consumes, transforms and produces, `inputs` has for each value the partition and
     the offset of the record that it was made from, and `offsets` the offsets that the transaction
@@ -404,7 +404,7 @@ class Transactions:
     """The committed offset of each group at the end, by group and partition; UNKNOWN: none."""
     reads: History | None = None
     """All that clients with isolation.level=read_committed read: polls, positions, last stable
-    offsets and final reads. None: there is no such client."""
+    offsets and final reads. None if there is no such client."""
 
 
 @dataclass(slots=True)
@@ -432,8 +432,8 @@ class History:
     """Whether the faults justify loss receipts."""
     stale: int = 10 * NANOSECONDS
     """The time in ns for which a broker may still answer for a deleted topic or an ended
-    leadership. It is longer than a broker serves without ZooKeeper, and longer than a controller's
-    request may take.
+    leadership. It is longer than a broker continues to serve without ZooKeeper, and longer than a
+    controller's request may take.
     """
     calm: Calm | None = None
     silences: list[Silence] = field(default_factory=list)

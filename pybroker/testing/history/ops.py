@@ -2,7 +2,8 @@
 that the file of a killed process is complete.
 
 Every line has `t` (ns of the monotonic clock, which all processes of a machine share), `w` (wall
-clock, ms), `p` (the client's name), `i` (its incarnation), `f` (what was done) and `type`:
+clock, ms), `p` (the client's name), `i` (how often it has started), `f` (what was done), and `type`
+(what the line says about it):
 
     invoke   it begins          ok     it succeeded
     fail     it certainly had no effect

@@ -18,8 +18,8 @@ NO_ERA: Final = f"{PAST}?"
 
 
 class Identity(NamedTuple):
-    """The origin of a value: the name of its producer, the producer's incarnation, and the number
-    of the value within the incarnation."""
+    """The origin of a value: the name of its producer, the producer's incarnation (how often its
+    process has started), and the number of the value within the incarnation."""
 
     producer: str
     incarnation: int

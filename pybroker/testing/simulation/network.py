@@ -219,8 +219,8 @@ class Network:
         return cast("socket.socket", here.bind(port))
 
     def find(self, name: str, seen_from: Host) -> Host:
-        """Return the host with this name or address. Local names give the host `seen_from`. Raises
-        socket.gaierror."""
+        """Return the host with this name or address. For a local name, such as localhost, return
+        `seen_from`. Raises socket.gaierror."""
         if name in _HERE or name in _EVERYWHERE:
             return seen_from
         for host in self._hosts.values():

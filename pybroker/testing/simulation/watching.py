@@ -27,8 +27,8 @@ _topic_id = lru_cache(maxsize=256)(encode_uuid)
 class LiveWatch:
     """A watch that checks the invariants on all brokers repeatedly after `start`.
 
-    Between `__enter__` and `__exit__` it notices each log truncation of a broker in this process,
-    so only one `Environment` may run at a time.
+    Between `__enter__` and `__exit__` it notices every log truncation in this Python process. So
+    only one `Environment` may run at a time.
     """
 
     def __init__(

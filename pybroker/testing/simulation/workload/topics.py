@@ -120,8 +120,8 @@ class AdminClient(Client):
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
         """Repeat an admin operation until it has succeeded, and return True. The error code
-        `done_before` means that an earlier attempt, whose answer was lost, has succeeded. Return
-        False after a number of attempts once the workload is stopping."""
+        `done_before` counts as success: it means that an earlier attempt, whose answer was lost,
+        has succeeded. While the workload is stopping, return False after `_LAST_TRIES` attempts."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

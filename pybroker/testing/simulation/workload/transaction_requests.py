@@ -133,10 +133,11 @@ class TransactionalProducer:
         self._sequences.clear()
 
     def begin(self) -> None:
-        """Do nothing: the first partition or group begins the transaction."""
+        """Do nothing: the coordinator begins the transaction when the first partition or group is
+        added."""
 
     async def add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        """Add the partitions to the transaction, and begin one unless it is open."""
+        """Add the partitions to the open transaction. If there is none, begin one."""
         request = AddPartitionsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,

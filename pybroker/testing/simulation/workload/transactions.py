@@ -1,6 +1,6 @@
-"""The clients of a workload that write in transactions. Two clients share each transactional id:
-each start of one fences the other, which may have an open transaction, or be paused in the middle
-of one.
+"""The clients of a workload that write in transactions. Two clients share each transactional id.
+Whenever one of them starts, it fences the other one, which may have an open transaction, or be
+paused in the middle of one.
 """
 
 from __future__ import annotations
