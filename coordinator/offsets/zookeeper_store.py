@@ -1,14 +1,15 @@
 """`offsets.storage=zookeeper`: committed offsets are stored only as ZooKeeper nodes.
 
-Offset records in the log are from an earlier time: this cluster had `offsets.storage=kafka`, or
-Apache brokers wrote the records. They are newer than the nodes, so loading moves them to nodes: the
-store writes the nodes, appends tombstones for the records, and answers requests after the
-tombstones are committed. So each record is moved only once, even if loading is interrupted, and a
-node that is deleted afterwards is not restored.
+The log may have offset records from an earlier time, when this cluster had `offsets.storage=kafka`
+or ran Apache brokers. These records are newer than the nodes, so loading moves them to nodes: the
+store writes the nodes, appends tombstones for the records, and waits until the in-sync replicas
+have the tombstones. Only then it answers requests. So a later load does not move a record again,
+and does not restore a node that was deleted after the move.
 
 Offsets of a transaction are records in the log until the transaction ends. If it commits, its
-offsets are then written to nodes (`transaction_writes.py`), and the records stay in the log.
-Loading writes them again if the transaction's commit marker is after the applied marker.
+offsets are then written to nodes (`transaction_writes.py`), and the records stay in the log. A
+ZooKeeper node, the applied marker, has the log offset of the last commit marker whose offsets are
+in nodes. Loading writes the offsets of transactions with a later commit marker again.
 
 The storage mark is a node that names the store of a shard's offsets. If the cluster is configured
 for `offsets.storage=kafka` later, `log_store.py` reads the mark and moves the offsets back.
@@ -116,8 +117,8 @@ class ZookeeperOffsets:
         """Write to nodes the offset records of the log that are newer than the nodes. Raises
         BrokerError, CoordError, MalformedNode.
 
-        An earlier coordinator answers fetches until its leader lease ends. So the new coordinator
-        first waits until every in-sync replica follows it.
+        This first waits until every in-sync replica follows this broker. From then on no earlier
+        coordinator has a valid leader lease, so none still answers fetches from its older state.
         """
         await self._shard.followed()
         self._log.begin()
@@ -187,8 +188,8 @@ class ZookeeperOffsets:
         )
 
     def _is_left_over(self, key: OffsetKey) -> bool:
-        """Whether the log has a committed offset of `key` that is not of a transaction. The next
-        load would write it to the node."""
+        """Whether the log has an offset record of `key` that was written outside a transaction. The
+        next load would move this record to the node."""
         recorded = self._recorded.of_group(key.group_id).get(key.topic_partition)
         return recorded is not None and recorded.marker_offset == NO_OFFSET
 
@@ -205,8 +206,8 @@ class ZookeeperOffsets:
         self._transactions.add(ended)
 
     async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
-        """ZooKeeper has refused these offsets of a committed transaction. Append them as records
-        outside a transaction, so that the next load tries them again. Raises BrokerError."""
+        """Append these offsets, which ZooKeeper has refused, as records outside a transaction. The
+        next load then tries to move them to nodes again. Raises BrokerError."""
         values = {
             key: None if committed is None else encode_offset_value(committed)
             for key, committed in refused.items()
@@ -255,9 +256,9 @@ class ZookeeperOffsets:
         return await self._in_time(group_id, count, read())
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset, for all partitions of the group, without a check
-        that this broker still coordinates the group. Reads only the nodes that have changed since
-        the last call."""
+        """Return partition -> committed offset, for all partitions of the group. This does not
+        check that this broker still coordinates the group. It reads only the nodes that have
+        changed since the last call."""
         return await self._in_time(
             group_id, OFFSETS_OF_GROUP_MAX, self._watched.positions(group_id)
         )
@@ -279,8 +280,9 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags behind. With a valid leader lease no other coordinator has written
-        offsets; without the lease, check the fence by a multi. Raises BrokerError NOT_COORDINATOR;
+        ZooKeeper server lags behind. If the leader lease is valid, no other coordinator has written
+        offsets, and a sync suffices. If it is not valid, or the ZooKeeper session is new, a multi
+        checks that this shard still owns the fence. Raises BrokerError NOT_COORDINATOR;
         CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
@@ -346,9 +348,9 @@ class ZookeeperOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys` that are not in `recent_commits`. The check and the request
-        of the removal run in one step of the event loop, so a later commit is written after the
-        removal."""
+        """Remove the offsets of `keys` that are not in `recent_commits`. No commit can come between
+        the check of `recent_commits` and the request of the removal, because both run in one step
+        of the event loop."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]

@@ -43,8 +43,8 @@ C = TypeVar("C", bound=Coordinator)
 _RETRY_S: Final = 0.1
 _RETRY_S_MAX: Final = 5.0
 HAND_OVER_S: Final = 30.0
-"""How long (s) a shard with a damaged log waits for another replica to become the leader, at most.
-Afterwards it assumes that no other replica can lead, and serves the undamaged records."""
+"""The longest time (s) that a shard with a damaged log waits for another replica to become the
+leader. Afterwards it assumes that no other replica can lead, and serves the undamaged records."""
 
 
 class Phase(enum.Enum):
@@ -351,8 +351,8 @@ class LiveShard(Generic[C]):
             )
 
     async def _replay(self, replay: Replay) -> None:
-        """Replay the log until its end is replayed and committed: the shard must not answer with a
-        record that the next leader may not have."""
+        """Replay the log to its end, and wait until the in-sync replicas have all of it. Otherwise
+        the shard could answer from a record that the next leader does not have."""
         source = self._source
         while replay.offset < source.end_offset:
             async with self._dependencies.loads:

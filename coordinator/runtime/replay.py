@@ -1,8 +1,8 @@
 """The loading of a shard: every record of the log is passed to the coordinator's `replay`, in
 order.
 
-A damaged batch is skipped, and an error is logged, only if no other replica may have its records.
-The other batches of the partition are still loaded. If another replica may have the records, the
+If a batch is damaged and no other replica can have its records, the batch is skipped, an error is
+logged, and loading continues. If another replica may have the records, loading fails, and the
 broker is about to hand over leadership (`health/unhealthy_replicas.py`). Until then the shard must
 not answer requests as if the damaged batch had never existed.
 """
@@ -46,7 +46,8 @@ class Fault(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The content of some batches from an offset on, and the offset of the next batch to read."""
+    """The records and markers of the batches that one read returned, the batches that cannot be
+    used, and the offset of the next batch to read."""
 
     stored: list[Stored]
     next_offset: int
@@ -161,8 +162,8 @@ class Replay:
 
 
 def decode(batches: Sequence[Buffer], offset: int, end: int) -> Decoded:
-    """Decode the batches from `offset` on. A batch whose last offset is not below `end`, the log
-    end, is damaged."""
+    """Decode the batches from `offset` on. A batch that reaches beyond `end`, the log end offset,
+    counts as damaged."""
     stored: list[Stored] = []
     faults: list[Fault] = []
     try:

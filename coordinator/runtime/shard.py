@@ -106,18 +106,18 @@ class ShardContext(Protocol):
         may still be committed later."""
 
     def is_committed(self, offset: int) -> bool:
-        """Return whether all records below `offset` are committed. Call this in the same turn of
-        the event loop in which `append` or `committed` returns, because these check that this
-        broker still leads the partition."""
+        """Return whether all records below `offset` are committed. Do not await between the return
+        of `append` or `committed` and this call: those two check that this broker still leads the
+        partition, and this method does not."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` after the delay, unless the shard has ended by then."""
 
     def resign(self, reason: str) -> None:
         """End this shard, for example because another broker has taken over the partition. Requests
-        get NOT_COORDINATOR until the partition is loaded again: after a pause if the state node
-        still names this broker as the leader, or when the controller makes this broker the leader
-        again."""
+        get NOT_COORDINATOR until the partition is loaded again. If the state node still names this
+        broker as the leader, the next load begins after a pause. Otherwise it begins when the
+        controller makes this broker the leader again."""
 
 
 class Coordinator(Protocol):

@@ -1,5 +1,5 @@
-"""The records of one shard that are appended but not committed yet, with the calls that wait for
-them. One task waits for all of them, in the order of the log."""
+"""The records of one shard that are appended but not yet replicated to all in-sync replicas, with
+the callbacks that wait for this. One task waits for all records, in the order of the log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from pybroker.errors import BrokerError
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.5
-"""The pause after a wait for the commit has failed. The records may be committed later."""
+"""The pause (s) before the next wait, after a wait for the in-sync replicas has failed. The
+replicas may still get the records later."""
 
 
 class Commits:
-    """The uncommitted records of one shard. Without a record there is no task."""
+    """The uncommitted records of one shard. Its task runs only while there are such records."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
@@ -30,10 +31,10 @@ class Commits:
         self._has_ended = False
 
     def add(self, offset: int, committed: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `committed` when all records below `offset` are committed, unless the shard ends
-        first. Return a future that is done after that call. If the shard ends first, the future
-        fails with BrokerError NOT_COORDINATOR. `offset` is that of an append in this turn of the
-        event loop, so it is not below that of an earlier call."""
+        """Call `committed` when all records below `offset` are committed. Return a future that is
+        done after that call. If the shard ends first, `committed` is not called, and the future
+        fails with BrokerError NOT_COORDINATOR. `offset` must be the result of the latest `append`,
+        without an await since."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._waiting and self._context.is_committed(offset):
             committed()

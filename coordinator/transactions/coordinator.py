@@ -2,9 +2,10 @@
 functions (`decisions.py`), appends the states that they return, and lets `markers.py` send markers.
 
 A state is in memory as soon as it is appended. The coordinator sends answers and markers only when
-the state is committed: a marker must never contradict the state that the next coordinator loads.
-Until then further requests of the transactional id get CONCURRENT_TRANSACTIONS, as in Kafka. Only
-the request that begins the next transaction waits first for the end of the previous one.
+the in-sync replicas have the state: a marker must never contradict the state that the next
+coordinator loads. Until then further requests of the transactional id get CONCURRENT_TRANSACTIONS,
+as in Kafka. A request that adds partitions while the markers of the previous transaction are being
+written first waits for them, at most BEGIN_WAIT_S.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ PER_TURN: Final = 100
 COMPLETE_AGAIN_S: Final = 1.0
 """The pause (s) before the coordinator again tries to append that a transaction is complete."""
 BEGIN_WAIT_S: Final = 0.1
-"""How long (s) a request that adds partitions waits for the end of the previous transaction, as
-add.partitions.to.txn.retry.backoff.max.ms of Kafka 4. Kafka 3 refuses the request at once, and its
-clients repeat it after 20 ms, although the end usually takes some milliseconds."""
+"""How long (s) a request that adds partitions waits for the end of the previous transaction. The
+value is the default of add.partitions.to.txn.retry.backoff.max.ms in Kafka 4. Kafka 3 instead
+refuses the request at once, and its clients repeat it after 20 ms. The previous transaction usually
+ends within some milliseconds."""
 _OF_ANOTHER: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED)
 """The errors of a request by a producer that is not the current producer of the transactional
 id."""
@@ -75,8 +77,9 @@ class TransactionCoordinator:
         ]
         self._log_limit = LogLimit(context.clock)
         self.completions_to_append = 0
-        """The number of transactions that have all their markers, and whose completion could not be
-        appended. The coordinator tries again after a pause."""
+        """The number of transactions whose markers are all written, but whose final state
+        (CompleteCommit or CompleteAbort) could not be appended yet. The coordinator tries again
+        after a pause."""
         self._appended: tuple[bytes, Transaction] | None = None
         """The encoded value of the last append with its state, so that `replay` need not decode
         it."""
@@ -123,8 +126,9 @@ class TransactionCoordinator:
     async def loaded(self) -> None:
         """Begin to complete the prepared transactions that were loaded, and start the timers.
 
-        An earlier coordinator answers verifications until its leader lease ends. So the new
-        coordinator first waits until every in-sync replica follows it."""
+        This first waits until every in-sync replica follows this broker. From then on no earlier
+        coordinator has a valid leader lease, so none still answers verifications from its older
+        state."""
         await self.context.followed()
         for entry in self._entries.values():
             self._committed(entry, entry.transaction)
@@ -228,9 +232,9 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's open transaction. The last
-        committed state counts, but no partition is confirmed once the end of the transaction is
-        appended."""
+        """Return for each partition whether it is in the producer's open transaction. The answers
+        are those of the last committed state. The exception: after the end of the transaction is
+        appended and before it is committed, each partition gets CONCURRENT_TRANSACTIONS."""
         await self.context.confirm_current()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -261,9 +265,9 @@ class TransactionCoordinator:
     # steps
 
     async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
-        """Append the decided state and wait for its commit, or raise the decided error. While the
-        last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, unless the
-        decided error says that the request is from another producer (`_OF_ANOTHER`)."""
+        """Append the decided state and wait for its commit, or raise the decided error. An error of
+        `_OF_ANOTHER` is raised in any case. Anything else becomes CONCURRENT_TRANSACTIONS while the
+        last appended state is not committed."""
         if decided in _OF_ANOTHER:
             raise BrokerError(decided)
         self._check_not_pending(entry)

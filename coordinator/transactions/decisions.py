@@ -3,7 +3,7 @@ state of a transactional id to an error code or to the next state. None as the s
 transactional id is unknown.
 
 The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request with an old epoch (KIP-360)
-aborts an open transaction. Only when the client repeats the request does it get PRODUCER_FENCED.
+first aborts an open transaction. When the client then repeats the request, it gets PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is the field `previous` of the last `Begin`: a producer
-    that repeats its request with this id and epoch gets the same answer again. `new_id` is an
-    unused producer id, which is required if `needs_producer_id` is true."""
+    """Decide on InitProducerId. `previous` is the field `previous` of the last `Begin`. A producer
+    that repeats its request with this id and epoch gets the current id and epoch again. `new_id` is
+    an unused producer id; it is needed only if `needs_producer_id` returns True."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
@@ -144,8 +144,8 @@ def verify(
 
 
 def time_out(transaction: Transaction, now_ms: int) -> Transaction | None:
-    """Return the state that aborts a transaction which is open for longer than its timeout, with
-    the next epoch; None if it need not be aborted."""
+    """If the transaction is open for longer than its timeout, return the state PrepareAbort with
+    the next epoch, which fences the producer. Return None otherwise."""
     if transaction.state is not TransactionState.ONGOING or transaction.deadline_ms > now_ms:
         return None
     return transaction.fenced().prepared(now_ms, is_commit=False)

@@ -58,8 +58,8 @@ class Entry:
             self._waiting = tuple(each for each in self._waiting if each is not future)
 
     def wake(self) -> None:
-        """Continue the calls of `completed`: no transaction is prepared any more, or the shard has
-        ended."""
+        """Let all calls of `completed` return. To be called when the transaction is complete, and
+        when the shard ends."""
         waiting, self._waiting = self._waiting, ()
         for future in waiting:
             _set(future)

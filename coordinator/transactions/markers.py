@@ -1,7 +1,7 @@
 """Sends the markers of ended transactions to the leaders of their partitions. There is one queue
-for each receiving broker. The markers that are added to it during a request to that broker, or in
-one step of the event loop, share the next request. A marker is repeated until the leader has
-written it.
+for each leader's broker, and at most one request to a broker at a time. Markers that are added to
+the queue during a request share the next request. A marker is repeated until the leader has written
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000
 RETRY_S: Final = 0.1
-"""The pause before a marker is repeated, and before the leader of a partition without a leader is
-looked up again."""
+"""The pause (s) before a marker is sent again, and before the next look-up if a partition has no
+leader."""
 LOOK_FOR_TOPIC_S: Final = 1.0
 """The interval at which ZooKeeper is asked whether a topic that is missing in the metadata was
 deleted."""
@@ -38,8 +38,9 @@ _FENCED: Final = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PR
 
 
 class Completion:
-    """An ended transaction whose markers are being written. `remaining`: the partitions without a
-    confirmed marker. `done` is called when none remains, but never after `cancel`."""
+    """An ended transaction whose markers are being written. `remaining`: the partitions that have
+    not confirmed the marker yet. `done` is called when none remains. It is not called after
+    `cancel`."""
 
     __slots__ = ("done", "is_over", "marker", "remaining")
 
