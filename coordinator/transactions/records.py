@@ -2,8 +2,8 @@
 transactional id; a value of None is a tombstone.
 
 Every key and value begins with its version as an int16. The key has version 0. The value has
-version 0, or 1, which is flexible; this broker reads both and writes 0, as Kafka 3.9 does. This
-module only encodes and decodes.
+version 0 or version 1, which has tagged fields. This broker reads both versions and writes version
+0, as Kafka 3.9 does.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: Buffer) -> str | None:
-    """Return the transactional id of a key; None for an unknown version: such a record must be
-    ignored. Raises MalformedInput."""
+    """Return the transactional id of a key. Return None if the version is unknown; the record must
+    then be ignored. Raises MalformedInput."""
     if _version_of(data) != KEY_VERSION:
         return None
     body = memoryview(data)[_VERSION.size :]

@@ -87,7 +87,7 @@ class TransactionService:
 
     def transactions(self) -> Iterator[Transaction]:
         """Yield the states of all transactional ids of this broker. Raises BrokerError
-        COORDINATOR_LOAD_IN_PROGRESS if some may be missing."""
+        COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
         if self._shards.loading:
             raise BrokerError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -101,9 +101,10 @@ class IllegalMove(PybrokerError):
 
 
 class TransactionRequest(enum.Enum):
-    """The requests whose answer depends on the state. These answers come first: an unknown
-    transactional id or another producer id gets INVALID_PRODUCER_ID_MAPPING (49), another epoch
-    PRODUCER_FENCED (90), and a request during the write of a state CONCURRENT_TRANSACTIONS (51)."""
+    """The requests whose answer depends on the state. Three errors do not depend on it, and are
+    checked before it: INVALID_PRODUCER_ID_MAPPING (49) for an unknown transactional id or another
+    producer id, PRODUCER_FENCED (90) for another epoch, and CONCURRENT_TRANSACTIONS (51) while a
+    state is being written."""
 
     INIT = "InitProducerId"
     ADD = "AddPartitionsToTxn or AddOffsetsToTxn"

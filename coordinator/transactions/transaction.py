@@ -70,7 +70,8 @@ class Transaction:
         )
 
     def fenced(self) -> Transaction:
-        """Return the state PrepareEpochFence: the next epoch, which no producer gets."""
+        """Return the state PrepareEpochFence. It raises the epoch by 1 to fence the producer; no
+        producer gets this epoch."""
         producer = self.producer._replace(epoch=self.producer.epoch + 1)
         return self.moved_to(
             TransactionState.PREPARE_EPOCH_FENCE, self.updated_ms, producer=producer

@@ -1,8 +1,7 @@
 """The watch for changes of configurations. A notification under /config/changes reports a change.
 After the start of a new ZooKeeper session, any configuration may have changed.
 
-A notification only names the entity that changed; `Apply` reads the entity's values. This module
-does not depend on the meaning of the values.
+A notification names only the entity that changed; `Apply` reads the entity's values.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from pybroker.ports import Clock, Coord, SessionEvent, WatchEvent
 log = logging.getLogger(__name__)
 
 NOTIFICATION_LIFE_MS: Final = 15 * 60 * 1000
-"""The time after which a notification is deleted, as in Kafka. By then every broker has applied the
-notification, or reads all configurations at its next start."""
+"""The time after which a notification is deleted, as in Kafka. By then every running broker has
+applied it. A stopped broker does not need it, because it reads all configurations when it
+starts."""
 _RETRY_S: Final = 0.5
 
 Apply = Callable[[Collection[ConfigEntity] | None], Awaitable[None]]
@@ -66,7 +66,8 @@ class ConfigChanges:
         self._loop.wake()
 
     async def _look(self) -> bool:
-        """Apply new notifications. Return True if they could not be read."""
+        """Apply new notifications. Return True if ZooKeeper failed and the call must be
+        repeated."""
         try:
             await self._process()
         except CoordError as error:

@@ -40,10 +40,10 @@ async def change_config(
 ) -> bool:
     """Replace the values of an entity by the result of `change`, and write the notification for all
     brokers in the same multi. If another client changed the values after they were read, `change`
-    is called again with the new values. `owner`: the topic to which the values belong. Return False
-    if that topic does not exist, or is deleted during the call; its values are not stored for a
-    recreated topic. `replaces`: the stored values may be damaged, since `change` does not depend on
-    them. Raises MalformedNode, CoordError, and the errors of `change`."""
+    is called again with the new values. `owner`: the topic to which the values belong. If that
+    topic does not exist or is deleted during the call, return False; a recreated topic never gets
+    these values. `replaces`: do not read the stored values, which may be malformed; `change` gets
+    no values. Raises MalformedNode, CoordError, and the errors of `change`."""
     path = paths.config(entity)
     note = CreateOp(
         f"{paths.CONFIG_CHANGE_PREFIX}",
@@ -94,8 +94,8 @@ async def _read(
 
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
-    """Whether a write whose reply was lost was applied: the node has `data`, and its version is not
-    `earlier`, the version before the write."""
+    """Whether a write of `data` was applied although its reply was lost: the node has `data`, and
+    its version is no longer `earlier`, the version before the write."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

@@ -30,8 +30,8 @@ class FirstAnswer:
     from `complaint`."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """`refusals_max`: the wait ends when all servers have refused connections this number of
-        times; None: no limit."""
+        """`refusals_max`: the wait fails when all servers have refused connections this number of
+        times in a row. None: refusals never end the wait."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"
@@ -67,8 +67,7 @@ class FirstAnswer:
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
     def complaint(self, timeout_s: float) -> str:
-        """Return the error message for a wait that has taken `timeout_s` seconds, which is too
-        long."""
+        """Return the error message for a wait that the caller ended after `timeout_s` seconds."""
         return (
             f"ZooKeeper at {self._connect.servers} does not answer within {timeout_s:g} s:"
             f" {self._reason}; check that the server runs, and the address in zookeeper.connect"

@@ -45,8 +45,8 @@ class Granted:
 
 
 class NoServer(ConnectionError):
-    """The error that no server answers with ZooKeeper's protocol; the message gives the reason for
-    each server. `refused`: no server accepted the connection."""
+    """No server has answered with ZooKeeper's protocol. The message gives the reason for each
+    server. `refused`: no server accepted the connection."""
 
     def __init__(self, reasons: Sequence[str], refused: bool) -> None:
         super().__init__("; ".join(reasons) or "the list of servers is empty")
@@ -95,8 +95,8 @@ async def open_and_close(
 
 
 async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the server. Tries each address of the host separately, because asyncio, given the
-    host's name, hides the reasons of the single addresses. Raises _Refused."""
+    """Connect to the server. Tries each address of the host separately: if asyncio gets the host's
+    name instead, its error does not tell why each address failed. Raises _Refused."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -60,8 +60,9 @@ def decimal(text: str) -> int | None:
 
 
 class Fields:
-    """A JSON object of a node. Every method raises MalformedNode if the value under `key` is
-    missing (unless it has a default or is not required) or has another type."""
+    """A JSON object of a node. Every method raises MalformedNode if the value under `key` has
+    another type. It also raises MalformedNode if the value is missing, is required and has no
+    default."""
 
     def __init__(self, path: str, where: str, content: Mapping[str, object]) -> None:
         self._path = path

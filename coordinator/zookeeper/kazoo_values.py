@@ -23,8 +23,7 @@ from pybroker.ports import CheckOp, CoordOp, CreateOp, DeleteOp, NodeStat, OpRes
 KazooException: Final[type[Exception]] = kazoo.KazooException
 
 _NOT_A_CAUSE: Final = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
-"""kazoo's results for the operations of a failed transaction, other than the operation that
-failed."""
+"""In a failed transaction, kazoo's results for the operations that did not fail themselves."""
 
 _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
     (kazoo.NoNodeError, NoNode),
@@ -76,8 +75,8 @@ def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
 
 def multi_results(ops: Sequence[CoordOp], results: Sequence[Any]) -> list[OpResult]:
     """Return the results of the operations `ops` from kazoo's `results` of their transaction. The
-    paths in results of creates still have the chroot. When a transaction fails, kazoo returns
-    errors as results; this function raises MultiFailed."""
+    result of a create is a path that still contains the chroot. If the transaction failed, kazoo
+    has returned errors as results; this function then raises MultiFailed."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, _NOT_A_CAUSE):
             raise MultiFailed(index, meaning_of(result, op.path))

@@ -1,4 +1,5 @@
-"""The size limit of a request to ZooKeeper, shared by the real client and its in-memory twin."""
+"""The size limit of a request to ZooKeeper. The real client and the in-memory ZooKeeper of the
+tests both check it."""
 
 from __future__ import annotations
 

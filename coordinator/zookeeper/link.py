@@ -2,13 +2,14 @@
 
 A link changes kazoo's behaviour in five ways:
 
-- After an expiry kazoo opens a new session, and would send in it the requests that were meant for
-  the expired session. A link does not connect again after the end of its session: a new session
+- When a session has expired, kazoo opens a new session, and sends the waiting requests of the
+  expired session in it. A link does not connect again after the end of its session: a new session
   needs a new link.
 - kazoo passes answers and watch events to two threads, so an answer may overtake a watch event that
   was sent before it. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. It passes on an answer even before `answer_of` is called for it. Otherwise a watch event
-  could overtake the answer of the read that set the watch. The event would then be lost.
+  in order. An answer may arrive before `answer_of` is called for it; the link passes it on all the
+  same. If it waited for that call, a watch event could overtake the answer of the read that set the
+  watch, and would be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
   does: it sends the server the last zxid that the client has seen.
 - kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the
@@ -104,8 +105,8 @@ class SetWatches:
 def _set_watches(
     zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
 ) -> list[SetWatches]:
-    """Return the watches in requests of at most REQUEST_BYTES_MAX. A server closes the connection
-    after a request above its limit, and would do so after every reconnect."""
+    """Return requests that set all these watches, each of at most REQUEST_BYTES_MAX. A single
+    larger request would make the server close the connection after every reconnect."""
     requests = []
     lists: tuple[list[str], ...] = ([], [], [])
     size = 0
@@ -160,8 +161,8 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     @property
     def has_answers(self) -> bool:
-        """Whether kazoo has bytes of the server that it has not handled yet. `on_pause` is called
-        when it has handled them."""
+        """Whether bytes from the server are read that kazoo has not handled yet. `on_pause` is
+        called when kazoo has handled all of them."""
         return self._ahead is not None and self._ahead.pending() > 0
 
     def async_result(self) -> Any:
@@ -264,8 +265,8 @@ class Link:
 
     def answer_of(self, result: Any, on_value: Callable[[Any], None] | None = None) -> Answer:
         """Return the future of a kazoo result: its value, or kazoo's exception. `on_value` is
-        called with the value before any later message of the server is handled. The caller must not
-        await between the request and this call."""
+        called with the value before any later message of the server is handled. The caller must
+        call `answer_of` right after the request, without an await in between."""
         answer: Answer = self._loop.create_future()
         self._asked[id(result)] = _Asked(result, answer, on_value)
         return answer

@@ -21,9 +21,10 @@ from pybroker.ports import Coord, SetOp
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
 
-    `leader_epoch`: the leader epoch of the orphaned partition's state for which the report was
-    written. `incarnation`: the broker's incarnation (KIP-903). In a later incarnation the broker
-    may have lost the log, so the report is not valid.
+    `leader_epoch`: the leader epoch in the orphaned partition's state when the report was written.
+    `incarnation`: the broker's incarnation (KIP-903) when it wrote the report. After its next
+    registration the broker has another incarnation and may have lost the log, so the report is no
+    longer valid.
     """
 
     replica: int

@@ -45,10 +45,11 @@ class TruncatedRange:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss of records. `leader` leads from `leader_epoch` on. Before the loss, the ISR was
-    `isr_before` and the eligible replicas were `eligible_before`: they had all committed records,
-    and none of them could lead. `log_end`: the log end offset that is left after the only replica
-    of a partition lost records; NO_OFFSET if the receipt belongs to an election."""
+    """One loss of records. `leader` leads from `leader_epoch` on. `isr_before` and
+    `eligible_before` are the ISR and the eligible replicas before the loss. These replicas had all
+    committed records, but none of them could lead. `log_end`: if the only replica of a partition
+    lost records, the log end offset that is left; NO_OFFSET if the receipt belongs to an
+    election."""
 
     leader: int
     leader_epoch: int

@@ -1,10 +1,10 @@
 """The batcher that sends the writes of many callers in one multi, because a request to ZooKeeper
 costs far more than an operation in it.
 
-Every write contains its own checks, so a joint multi guarantees each writer the same as a multi of
-its own: all of its operations under all of its checks, or none. If ZooKeeper refuses a joint multi,
-each write is sent alone and gets its own answer. After a lost reply each writer gets the error: the
-outcome of its write is unknown. A check that several writes share is sent once.
+Every write contains its own checks. A joint multi applies all of its writes if all of their checks
+succeed, and none otherwise. If ZooKeeper refuses a joint multi, each write is sent again alone and
+gets its own answer. If the reply is lost, each caller gets the error, because the outcome of its
+write is unknown. A check that several writes share is sent once.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class MultiBatcher:
         """Apply `ops` under `checks`, with the results and errors of `multi_under`. The batcher
         calls `is_wanted` right before each attempt to send the write; if this returns False, the
         caller gets ConnectionLoss instead. If the caller is cancelled before its write is sent, the
-        write is dropped. No write of this batcher may change the nodes of `checks`: a joint multi
-        has each check once, before all writes."""
+        write is dropped. The nodes of `checks` must not be changed by any write of this batcher,
+        because a joint multi has each check once, before all writes."""
         return await self.submit(ops, is_wanted, checks)
 
     def submit(
@@ -98,8 +98,8 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Request a write with the arguments of `multi`, and return the future of its results. So a
-        caller can wait for many writes without a task for each."""
+        """Do as `multi`, but return a future of the results at once. A caller can wait for many
+        such futures without a task for each write."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)

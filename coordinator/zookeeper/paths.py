@@ -148,8 +148,8 @@ def incarnation(broker_id: int) -> str:
 
 
 def coordinator(partition: int) -> str:
-    """Return the path of the node whose data version fences earlier group coordinators of that
-    `__consumer_offsets` partition."""
+    """Return the path of the fence node of a `__consumer_offsets` partition: each new group
+    coordinator raises its data version, and the writes of earlier coordinators then fail."""
     return f"{COORDINATORS}/{partition}"
 
 

@@ -31,8 +31,8 @@ class ReadAheadSocket:
         self.send = connection.send
 
     def pending(self) -> int:
-        """Return how many bytes can be read without a wait. Sockets with TLS have such a method,
-        and kazoo calls it before it waits for the socket."""
+        """Return how many bytes can be read without a wait. kazoo calls this before it waits for
+        the socket, as it does for TLS sockets, which have the same method."""
         return len(self._kept) - self._position
 
     def recv(self, length: int) -> bytes:
@@ -58,9 +58,9 @@ def wait(
     readers: Sequence[Waitable], writers: Sequence[Waitable], timeout_s: float | None
 ) -> tuple[list[Waitable], list[Waitable]]:
     """Wait until one of the `readers` is readable or one of the `writers` is writable, at most
-    `timeout_s` seconds (None: no limit). Return both kinds. A broken connection counts as readable
-    and writable. Unlike with `select.select`, any number of files may be open. Raises ValueError if
-    a socket is closed.
+    `timeout_s` seconds (None: no limit). Return (readable readers, writable writers). A broken
+    connection counts as readable and writable. Unlike with `select.select`, any number of files may
+    be open. Raises ValueError if a socket is closed.
     """
     poll = select.poll()
     kept = []

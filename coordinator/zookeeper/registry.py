@@ -1,8 +1,9 @@
 """A broker's registration and id, the cluster's id, and the persistent parents of all nodes.
 
-A registration is one multi. So the broker's epoch (the node's czxid, KIP-380) and its incarnation
-(the version of a persistent node that every registration raises, KIP-903) always match. After a
-lost reply, every function of this module reads the node and compares it with the write.
+A registration is one multi. It creates the broker's node, whose czxid is the broker's epoch
+(KIP-380), and raises the version of a persistent node, which is the broker's incarnation (KIP-903).
+So each epoch belongs to one incarnation. After a lost reply, every function of this module reads
+the node and compares it with the write.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ RESERVED_BROKER_ID_MAX: Final = 1000
 
 _ATTEMPTS_MAX: Final = 10
 _TIMEOUTS: Final = 2
-"""A registration that exists longer than this number of session timeouts belongs to a live broker.
-One session timeout is not enough: ZooKeeper ends sessions up to half a timeout late, and extends
-all sessions when its leader changes."""
+"""If another session's registration of the broker id still exists after this number of session
+timeouts, another live broker uses the id. One session timeout is not enough: ZooKeeper ends
+sessions up to half a timeout late, and extends all sessions when its leader changes."""
 _UUID_BYTES: Final = 16
 
 
