@@ -38,7 +38,7 @@ _CHUNK_ENTRIES: Final = 4096
 class IndexView(NamedTuple):
     """The choices for printing an index. `sanity_only`: run only the check of index files that a
     broker runs at its start. `verify_only`: compare the entries with the log, but do not print
-    them. `max_message_size`: the most bytes of the log to read for one entry."""
+    them. `max_message_size`: the maximum size (bytes) of the batch that an entry points to."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -196,8 +196,8 @@ def _snapshot_fault(data: bytes) -> str | None:
 
 
 class _Positions:
-    """Finds positions in an offset index. If the requested offsets grow, the file is read only
-    once."""
+    """Finds positions in an offset index. If offsets are requested in ascending order, the file is
+    read only once."""
 
     def __init__(self, path: Path, base: int) -> None:
         self._entries = iter(_offset_entries(path, base)) if path.exists() else iter(())

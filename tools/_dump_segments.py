@@ -128,9 +128,9 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Yield consecutive batches, from the batch that begins at `position`. Each batch ends at
-        most `limit` bytes after `position`. An incomplete last batch is left out. Raises Failure if
-        a batch's length field is too small."""
+        """Yield consecutive batches, from the batch that begins at `position`. Only complete
+        batches that end within `limit` bytes after `position` are included. Raises Failure if a
+        batch's length field is too small."""
         end = min(self.size, position + limit)
         while position < end - _MAGIC_END:
             head = self.read(position, _MAGIC_END)

@@ -162,9 +162,9 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Return the names in the comma-separated list `text`, as `known` spells them; the list may use
-    any case. Raises click.UsageError for an unknown name; `what` is the kind of names for its
-    message."""
+    """Return the names in the comma-separated list `text`, in the spelling of `known`. Upper and
+    lower case do not matter. Raises click.UsageError for an unknown name; its message calls the
+    names `what`."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
     if not spelling.keys() >= set(words):

@@ -63,8 +63,8 @@ class Resetter:
         self._timeout_ms = timeout_ms
 
     async def plan(self, group: str) -> Plan:
-        """Return the new offset of each partition, in order. If a requested offset does not exist,
-        the nearest offset replaces it and a warning is printed. Raises PybrokerError,
+        """Return the new offset of each partition. If a requested offset is outside the log, print
+        a warning and use the nearest offset in the log instead. Raises PybrokerError,
         click.UsageError."""
         reset = self._reset
         if reset.from_file is not None:

@@ -30,8 +30,8 @@ COORDINATOR_WIDTH = 25
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
     """One partition of a group: the committed offset (None if there is none), the lag, and the
-    member that the partition is assigned to. Without a committed offset, `lag` still has the log
-    end offset."""
+    member that the partition is assigned to. If there is no committed offset, the lag is unknown,
+    but `lag` has the log end offset."""
 
     partition: TopicPartition
     committed: int | None
@@ -135,8 +135,9 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
     """Return the lines of the table that `consumer-groups --describe --members` prints. `verbose`
-    adds the column ASSIGNMENT. If `shown` is True, the members determine the widths of the columns;
-    otherwise the columns have Kafka's default widths. Raises MalformedInput."""
+    adds the column ASSIGNMENT. `shown` is the result of `show_state`: if it is True, the members
+    determine the widths of the columns; otherwise the columns have Kafka's default widths. Raises
+    MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()
@@ -182,8 +183,8 @@ def state_lines(group: GroupDescription) -> list[str]:
 
 
 def active_member_lines(group: GroupDescription) -> list[str]:
-    """Return one line for each member of the group, to explain an error. The coordinator does not
-    delete a group that has members, and does not change offsets that its members may use."""
+    """Return one line for each member of the group. The lines explain why the coordinator has
+    refused to delete the group or to change its offsets: it still has these members."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")

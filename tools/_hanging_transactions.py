@@ -45,7 +45,7 @@ class Scope:
 
 
 def failed(message: str, error: PybrokerError) -> Failure:
-    """Return the error of the tool with the text of Kafka's tool."""
+    """Return the Failure that the tool reports for `error`, with the text of Kafka's tool."""
     reason = sentence_of(error).rstrip(".")
     return Failure(f"{message}: {reason}. Enable debug logging for additional detail.")
 
@@ -124,7 +124,8 @@ def _batches(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartiti
 async def _open_for_long(
     admin: Admin, partitions: Sequence[TopicPartition], scope: Scope, now_ms: int
 ) -> list[OpenProducer]:
-    """Return the producers with an open transaction whose last batch is old."""
+    """Return the producers that have an open transaction and have sent no batch for
+    `scope.duration_ms`."""
     found = []
     described = await admin.describe_producers(partitions, broker=scope.broker)
     for key, result in described.items():

@@ -81,7 +81,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "Z": ("%z", "%z"),
     "X": ("%z", "%z"),
 }
-"""Pattern letter -> strftime's code for a run of up to three letters, and for a longer run."""
+"""Pattern letter -> strftime's codes: the first for up to three such letters in a row, the second
+for more."""
 
 
 def _field(letters: str, pattern: str) -> Callable[[time.struct_time, int], str]:

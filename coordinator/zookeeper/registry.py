@@ -184,8 +184,9 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, before: list[CoordOp]
 ) -> Broker:
-    """Register by one multi: apply the operations `before`, create the node, set its data (only the
-    result of a set has the czxid), and raise the incarnation."""
+    """Register by one multi: apply the operations `before`, create the node, set its data, and
+    raise the incarnation. The data is set in a separate operation because only the result of a set
+    has the czxid."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [

@@ -46,10 +46,10 @@ async def repeat_unanswered(
 
 
 async def repeat_conditional_write(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `attempt`, which reads a node and then writes it conditionally. Call
-    `attempt` again if another client changed the node, or after ConnectionLoss, which leaves open
-    whether the write was applied; raise the error of the last of `_ATTEMPTS_MAX` attempts. Raise
-    any other error at once."""
+    """Return the result of `attempt`, which reads a node and then writes it conditionally. If
+    another client changed the node, call `attempt` again. Do the same after ConnectionLoss, when
+    the write may or may not have been applied. After `_ATTEMPTS_MAX` attempts, raise the last
+    error. Raise any other error at once."""
     for number in range(1, _ATTEMPTS_MAX):
         try:
             return await attempt()

@@ -32,8 +32,8 @@ from pybroker.model import Endpoint, PartitionState, TopicPartition, decode_uuid
 
 _BROKER_VERSION: Final = 4
 _BROKER_BYTES_MAX: Final = 2**15 - 1
-"""The maximum size (bytes) of a registration. The controller sends its texts to all brokers, as
-strings of the Kafka protocol, which have this limit."""
+"""The maximum size (bytes) of a registration. The controller sends the host and rack in it to all
+brokers as strings of the Kafka protocol, which have this limit."""
 _TOPIC_VERSION: Final = 3
 _TOPIC_VERSION_WITHOUT_ID: Final = 2
 _STATE_KEYS: Final = frozenset(
@@ -44,8 +44,8 @@ _TOPIC_KEYS: Final = frozenset(
 )
 
 COORDINATED_KEY: Final = "pybroker"
-"""The key that only the member nodes of coordinated groups have, and not those of consumers of
-Kafka 0.8."""
+"""A key in a consumer's node below `/consumers`. Only a group coordinator writes it, in the nodes
+of its members; consumers of Kafka 0.8 do not."""
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Partition -> broker ids, the preferred replica first."""
@@ -75,8 +75,8 @@ class ProducerIdBlock:
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
     """The subscription of a consumer of Kafka 0.8: topic or pattern -> number of streams. `pattern`
-    is static, white_list or black_list. `is_coordinated`: the node mirrors a member of a
-    coordinated group, and belongs to no consumer of Kafka 0.8."""
+    is static, white_list or black_list. `is_coordinated`: a group coordinator wrote the node for
+    one of its members, so it does not belong to a consumer of Kafka 0.8."""
 
     subscription: Mapping[str, int]
     pattern: str

@@ -2,7 +2,7 @@
 
 Each session is a `Link` of its own, so requests of an old session cannot act in a new one. This
 module handles lost connections, keeps the watches, and measures the time since ZooKeeper's last
-answer. It does not depend on the meaning of nodes. Of kazoo it uses only requests and exceptions.
+answer.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class KazooCoord:
         """Close the session of an earlier process and open a new one.
 
         With `make_chroot`, for brokers only, a missing chroot is created. Raises StartupError if
-        `timeout_s` ends, if all servers refuse `refusals_max` times, or if there is no chroot.
+        this takes longer than `timeout_s`, if all servers refuse `refusals_max` times in a row, or
+        if the chroot is missing.
         """
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
@@ -196,10 +197,10 @@ class KazooCoord:
     def silence(self) -> float:
         """Return the seconds since the latest answered write or sync was sent.
 
-        The time is measured from the request, since an answer may be received long before a stopped
-        process reads it. Reads do not count: a ZooKeeper follower that is cut off from its leader
-        answers reads for its syncLimit, while the leader may expire the session. Without other
-        requests a sync is sent six times in a session timeout.
+        The time is measured from the request. If the process was stopped, the answer may have
+        arrived long before the process reads it. Reads do not count: a ZooKeeper follower that is
+        cut off from its leader answers reads for its syncLimit, while the leader may expire the
+        session. Without other requests a sync is sent six times in a session timeout.
         """
         return self._clock.boottime() - self._answered_request_at
 
@@ -433,9 +434,8 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync now and six times in a session timeout, and break a connection on which no
-        answer came for too long: kazoo itself notices such a connection only while no requests are
-        sent."""
+        """Send a sync now and six times in a session timeout. If no answer came on the connection
+        for too long, break it: kazoo notices such a connection only while no requests are sent."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()

@@ -43,8 +43,8 @@ class NoSessionStore:
 
 class FileSessionStore:
     """Stores the keys in a file in `directory`, readable by its owner only, since a key is a
-    password. The file is replaced atomically but not synced, because the sessions have expired
-    after a power loss."""
+    password. The file is replaced atomically. It is not synced: after a power loss it is not
+    needed, because the sessions have expired by then."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name

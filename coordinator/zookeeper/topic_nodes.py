@@ -24,7 +24,8 @@ from pybroker.ports import CheckOp, Coord, CoordOp, OpResult
 Topic = tuple[str, uuid.UUID]
 """(name, topic id) of a topic."""
 Send = Callable[[Sequence[CheckOp], Sequence[CoordOp]], Awaitable[list[OpResult]]]
-"""A function that sends operations under checks, as `multi_under`."""
+"""A function that applies operations if all checks succeed, and returns their results (see
+`multi_under`)."""
 
 _ANY_VERSION: Final = -1
 
@@ -65,8 +66,8 @@ async def multi(
 
 
 async def apply(coord: Coord, topic: Topic, *ops: CoordOp) -> list[OpResult]:
-    """Apply `ops` as `multi` does, but raise the error of the refused operation, or NoNode if the
-    topic is deleted, in place of MultiFailed."""
+    """Apply `ops` as `multi` does. In place of MultiFailed, raise the error of the refused
+    operation, or NoNode if the topic is deleted."""
     try:
         return await multi(coord, topic, ops)
     except MultiFailed as error:

@@ -1,9 +1,9 @@
 """The end of the ZooKeeper session of a broker whose event loop is stuck.
 
 kazoo's thread sends heartbeats even if the event loop is stuck, so a stuck broker would keep its
-session and its leaderships forever. The watching thread measures time by the number of its own
-turns, not by a clock. While the whole process is stopped, the thread does not run, so it counts no
-turns; the session then times out by itself.
+session and its leaderships forever. A watching thread therefore abandons the session. The thread
+measures time by counting its own turns, not by a clock. If the whole process is stopped, it counts
+no turns, and the session times out by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 _TURNS_PER_SESSION: Final = 12
 _TURNS_MAX: Final = 8
-"""The number of the thread's turns without a call of `alive` after which the session is abandoned:
-two thirds of a session timeout."""
+"""If the thread runs this number of turns without a call of `alive`, it abandons the session. The
+turns take two thirds of a session timeout."""
 
 
 class WedgeWatch:
