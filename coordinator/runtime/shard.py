@@ -1,9 +1,10 @@
 """The interface between the runtime and a coordinator. A shard is one partition of the internal
-topic as long as one broker leads it.
+topic during the time in which one broker leads it.
 
 A coordinator decides without changing its state, and appends its decisions as records. Only
 `replay` changes the recorded state: right after the append, and in the same way when the next
-leader loads the log. Answers that clients rely on wait until the records are committed.
+leader loads the log. Answers that clients rely on wait until the records are committed, that is,
+replicated to all in-sync replicas.
 """
 
 from __future__ import annotations

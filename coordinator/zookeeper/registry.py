@@ -127,8 +127,8 @@ async def register_broker(
 
 
 async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> None:
-    """Write the broker's present endpoints into its registration. A registration by another session
-    is not changed: this broker's next registration will have the endpoints. Raises CoordError."""
+    """Write the broker's present endpoints into its registration. If this session has no
+    registration, do nothing: the next registration will have the endpoints. Raises CoordError."""
     path = paths.broker(broker.id)
     for _ in range(_ATTEMPTS_MAX):
         found = await _registration(coord, broker.id)

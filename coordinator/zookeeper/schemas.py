@@ -338,8 +338,8 @@ def encode_broker(
 
 
 def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | None]:
-    """Return (endpoints, rack). Decodes versions 1 to 5. Version 1 has only one PLAINTEXT endpoint;
-    before version 4 a listener has the name of its security protocol."""
+    """Return (endpoints, rack). Decodes versions 1 to 5. Version 1 has only one PLAINTEXT endpoint.
+    Before version 4 the name of a listener is its security protocol."""
     if len(data) > _BROKER_BYTES_MAX:
         raise malformed(path, f"at most {_BROKER_BYTES_MAX} bytes", len(data))
     fields = load_object(path, data)
