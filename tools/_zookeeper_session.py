@@ -22,7 +22,7 @@ async def cluster_nodes(connect: str) -> AsyncIterator[KazooCoord]:
     """Open a session with the ZooKeeper of a cluster at `connect`
     (HOST:PORT[,HOST:PORT...][/chroot]). Raises StartupError if no ZooKeeper server can be reached
     or the chroot does not exist. Raises Failure if the chroot has no Kafka nodes, or if ZooKeeper
-    fails during the block."""
+    fails inside the `async with` block."""
     coord = KazooCoord(connect, clock=SystemClock())
     await coord.start(CONNECT_S, refusals_max=TOOL_REFUSALS_MAX)
     try:

@@ -165,7 +165,7 @@ def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
 @format_option()
 @click.pass_context
 def command(context: click.Context, /, **flags: Any) -> None:
-    """Print and change the options of topics and brokers while they run.
+    """Print and change the dynamic options of topics and brokers.
 
     \b
     Examples:
@@ -173,7 +173,7 @@ def command(context: click.Context, /, **flags: Any) -> None:
                        --add-config retention.ms=60000,cleanup.policy=[compact,delete]
       pybroker configs --bootstrap-server 127.0.0.1:9092 --describe --broker 0 --all
 
-    Users, clients and addresses have quotas and credentials, which the brokers do not support yet.
+    The brokers do not support the quotas and credentials of users, clients and IP addresses yet.
     """
     args = parse_args(flags, context.meta.get(_NAMES, []))
     if flags["zookeeper"] is not None:
@@ -243,8 +243,8 @@ async def describe(admin: Admin, args: Args) -> None:
 
 
 def kind_of(args: Args) -> ResourceKind:
-    """Return the resource type in a request. Raises Failure for an entity type that the brokers do
-    not support."""
+    """Return the config resource type of the entity type in `args`. Raises Failure if the brokers
+    do not support the entity type."""
     if args.type not in KINDS:
         what = "client metrics subscriptions" if args.type == "client-metrics" else "quotas"
         raise Failure(f"--entity-type {args.type}: the brokers do not support {what} yet")
@@ -284,8 +284,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """Return the config source of the options that are set for this resource itself. `read` shows
-    only options with this source. Return None for broker loggers: `read` then shows all levels."""
+    """Return the config source of the options that are set for this resource itself; None for a
+    broker logger, whose levels are all shown."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

@@ -268,9 +268,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set the consumer option auto_offset_reset to `start` if `start` is "earliest" or "latest". A
-    value of the user is kept, unless `start` comes from --offset (`by_offset`). Raises Failure if
-    the user's value contradicts --from-beginning."""
+    """Set the consumer option auto_offset_reset to `start` if `start` is "earliest" or "latest".
+    A value that `options` already has is replaced only if `start` comes from --offset
+    (`by_offset`). Raises Failure if that value contradicts --from-beginning."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(

@@ -36,8 +36,8 @@ from pybroker.tools._group_reset import Plan, Reset, Resetter, csv_text, parse_t
 
 FAILED = "Error: Executing consumer group command failed due to "
 NOTHING_LEFT = 2**63 - 1
-"""Stands for the committed offset of a partition that has none when the tool asks for the lag. The
-result then has the lag 0, and the log end offset."""
+"""For a partition without a committed offset, the tool requests the lag of this offset. The answer
+then has the log end offset, and the lag 0."""
 RESET_FORMAT = "{:<30} {:<30} {:<10} {:<15}"
 DELETED_FORMAT = "{:<30} {:<15} {:<15}"
 

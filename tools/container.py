@@ -1,8 +1,8 @@
 """`pybroker container`: the entry point of the container image. It runs a broker whose options come
 from environment variables, or it runs another command.
 
-With flags, the command checks the broker's health, stops the broker, or writes scripts with Kafka's
-names for all tools. `container_environment.py` converts the variables.
+Its flags check the broker's health, stop the broker, or write scripts that run pybroker's tools
+under Kafka's command names. `container_environment.py` converts the variables.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "start": ("kafka-server-start",),
     "container": (),
 }
-"""Tool -> the names of Kafka's commands, where they are not `kafka-` plus the tool's name."""
+"""Tool -> its command names in Kafka, for a tool whose name in Kafka is not `kafka-TOOL`."""
 _STOP: Final = "kafka-server-stop"
 _LOG_CONFIG: Final = "pybroker.log.config"
 _SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
@@ -149,8 +149,8 @@ def _execute(words: Sequence[str]) -> NoReturn:
 def check_health(environment: Mapping[str, str]) -> None:
     """Raise Failure unless the broker that these variables configure answers a request.
 
-    The check does not use the advertised listeners, because a start script may set them in the
-    broker's environment only, which the process of the check does not have.
+    The check does not use the advertised listeners: if a start script sets them, they are in the
+    broker's environment, but not in the environment of the health check.
     """
     settings = _settings(environment)
     properties = dict(settings.properties)

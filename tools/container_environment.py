@@ -30,7 +30,7 @@ DEFAULT_LISTENERS: Final = "PLAINTEXT://0.0.0.0:9092"
 DEFAULT_ADVERTISED: Final = "PLAINTEXT://localhost:9092"
 HTTP_OPTION: Final = "pybroker.http.listener"
 DEFAULT_HTTP: Final = "0.0.0.0:8090"
-"""The default listeners bind to all interfaces, because the network isolates the container."""
+"""The default HTTP listener binds to all interfaces, because the network isolates the container."""
 PARTITIONS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 32_767
 
@@ -78,7 +78,8 @@ SECRETS: Final[Mapping[str, tuple[str, bool]]] = {
     "KAFKA_SSL_KEY_CREDENTIALS": ("ssl.key.password", True),
     "KAFKA_SSL_TRUSTSTORE_CREDENTIALS": ("ssl.truststore.password", True),
 }
-"""Variable -> the option, and whether the option gets the file's content (True) or path (False)."""
+"""Variable that names a file -> the option that it sets, and what becomes the option's value: the
+content of the file (True) or its path (False)."""
 
 OTHER_NAMES: Final[Mapping[str, str]] = {"KAFKA_LOG4J_ROOT_LOGLEVEL": "pybroker.log.level"}
 """Variable of another image -> the equivalent pybroker option."""
@@ -222,7 +223,7 @@ def variable_name(option: str) -> str:
 
 
 def with_host(listeners: str, host: str) -> str:
-    """Return the listeners with `host` in place of the host of each listener."""
+    """Return the listeners with the host of each listener replaced by `host`."""
     return _LISTENER_HOST.sub(f"://{host}:", listeners)
 
 

@@ -135,7 +135,8 @@ def show(results: Results, name: str, noop: str) -> None:
 
 
 def check(results: Results, what: str) -> None:
-    """Raise Failure if an election failed. The message calls the elected replicas `what`."""
+    """Raise Failure if an election failed. `what` names in the message what could not be elected,
+    such as "preferred replica"."""
     if failures := failed(results):
         raise Failure(f"{len(failures)} {what}(s) could not be elected")
 

@@ -181,8 +181,8 @@ def diff(old: str, new: str, output_format: str) -> None:
 
 
 def _conf(config_file: str | None) -> dict[str, str]:
-    """Return the client's options. The client reports a partition without a leader after a few
-    seconds."""
+    """Return the client's options. If the file does not set leaderless.timeout.ms, the client
+    raises an error for a partition that has had no leader for LEADERLESS_MS."""
     given = read_properties(config_file) if config_file else {}
     return {"leaderless.timeout.ms": str(LEADERLESS_MS), **given}
 

@@ -268,8 +268,8 @@ def abort_command(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> None:
-    """Abort a hanging transaction in one partition. Its coordinator does not take part: abort only
-    what find-hanging prints."""
+    """Abort a hanging transaction in one partition. The transaction's coordinator does not check
+    the request, so abort only transactions that find-hanging prints."""
     key = TopicPartition(topic, partition)
     given: OpenTransaction | None = None
     if start_offset is None:
@@ -291,8 +291,9 @@ def named_transaction(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> OpenTransaction:
-    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify
-    (for older brokers). Raises Failure if one of these options is missing."""
+    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify.
+    Brokers older than Kafka 3.0 need these options instead of --start-offset. Raises Failure if one
+    of them is missing."""
     if producer_id is None:
         raise Failure(
             "The transaction to abort must be identified either with --start-offset (for brokers"
@@ -383,7 +384,8 @@ def now_ms() -> int:
 
 
 def show(titles: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print the table of Kafka's tool, or one document for each row, with the titles as names."""
+    """Print the table of Kafka's tool, or one JSON object for each row, whose keys are the titles
+    with a small first letter."""
     if as_json:
         for row in rows:
             write_json(
