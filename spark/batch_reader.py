@@ -30,8 +30,8 @@ def read_batches(
     stored batches are joined up to BATCH_ROWS rows or BATCH_BYTES bytes. A larger stored batch is
     not divided.
 
-    Raises RangeFailed, or ReadFailed if the cluster does not answer. Both errors name
-    topic-partition@offset.
+    Raises RangeFailed if the range no longer has the records that the snapshot describes, and
+    ReadFailed if the cluster does not answer. Both errors name topic-partition@offset.
     """
     builder = ColumnBuilder(
         headers="headers" in names, keys="key" in names, values="value" in names

@@ -135,7 +135,7 @@ class Stretches:
         self._found: list[Counted] = []
         self._bytes = 0
         self._tally = Tally()
-        """`_bytes` and `_tally` count the batches of the stretch that is not finished."""
+        """`_bytes` and `_tally` count the batches since the end of the last complete stretch."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
         """Count those records of a batch whose offset is at least `first_offset`. Raises the errors

@@ -33,7 +33,7 @@ _ROWS_SPILLED_MIN: Final = 1_000
 class NewestRows:
     """Collects rows with `add`, in order. `finish` yields the last row of each `key`.
 
-    The object needs about `bytes_max` bytes of memory, and twice as many while it compares rows.
+    The object needs about `bytes_max` bytes of memory, and twice that while it compares rows.
     Further rows are in unnamed files, which the system removes when the process ends.
     """
 

@@ -73,8 +73,8 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """Return the bytes of a size of at most 1 GiB. The rows of more bytes cannot be compared at
-    once, because Arrow counts bytes in 32 bits."""
+    """Return the bytes of a size of at most 1 GiB. Arrow cannot compare more bytes of rows in one
+    operation, because its offsets have 32 bits."""
     number = size(text)
     if number > 2**30:
         raise ValueError(f"must be at most 1g, not {shown(text)}")

@@ -216,7 +216,8 @@ class ReadRequest:
     """A snapshot as JSON or a path; `spec` is then ignored."""
     spec: SnapshotSpec
     isolation: str | None
-    """The given isolation level. None means that of the snapshot; without one, READ_UNCOMMITTED."""
+    """The isolation level in the options. None means the isolation level of the snapshot, or
+    READ_UNCOMMITTED if the read has no snapshot."""
     mode: Mode
     tombstones: Tombstones
     chosen_columns: tuple[str, ...] | None

@@ -93,8 +93,8 @@ def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
     """Count the records of counted ranges again. Yield the error of each range that fails.
-    `options` are client options with Kafka's names. Raises ConfigError, and ClientErrors that do
-    not concern one range."""
+    `options` are client options with Kafka's names. Raises ConfigError, and ClientErrors other than
+    RangeFailed."""
     with RangeReader(options, isolation=isolation) as reader:
         for item in ranges:
             if not item.counts:

@@ -23,8 +23,8 @@ from pybroker.errors import ConfigError
 from pybroker.spark.options import COLUMNS, ReadRequest
 
 BATCH_ROWS: Final = 8_192
-"""The number of rows in a batch from which on the fixed cost of a batch in Spark (60 microseconds)
-is negligible."""
+"""Number of rows that are joined into a batch. With this number, Spark's fixed cost of a batch (60
+microseconds) is negligible."""
 BATCH_BYTES: Final = 4 * 2**20
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

@@ -138,12 +138,12 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the brokers whether the whole snapshot can still be read. The result is true, or it
-        is false and has `problems`. Its `warnings` name topics from which compaction may have
-        removed records.
+        """Ask the brokers whether the whole snapshot can still be read. The result is true in a
+        condition if its list `problems` is empty. Its `warnings` name topics from which compaction
+        may have removed records.
 
-        With `recount`, and if there are no other problems, counted records are counted again, and
-        missing records are problems. `conf` are client options with Kafka's names.
+        With `recount`, counted records are counted again if there are no other problems. Each range
+        with missing records is then a problem. `conf` are client options with Kafka's names.
 
         Raises ConfigError, and NoBrokers if no broker answers.
         """

@@ -58,8 +58,8 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """A stream reader that refuses the stream at the first call. Spark would hide an error that is
-    raised before it has a stream reader."""
+    """A stream reader whose methods raise the error that streams are not supported. If the data
+    source itself raised the error instead of returning a reader, Spark would hide the message."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

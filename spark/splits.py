@@ -98,9 +98,8 @@ async def pieces_of(
     cluster_id: str = "",
 ) -> list[PartitionRange]:
     """Ask the brokers for sizes and batch boundaries, and return the pieces of the ranges. Raises
-    SnapshotError if the cluster's id is not `cluster_id` ("": unknown), since a topic without an id
-    may then be another topic of the same name. Raises ClientError if the cluster does not
-    answer."""
+    SnapshotError if the cluster's id is not `cluster_id` ("": unknown): another cluster may have
+    different topics with the same names. Raises ClientError if the cluster does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full

@@ -114,7 +114,7 @@ def command(
 ) -> None:
     """List and describe transactions, and find and abort hanging ones.
 
-    These options come before the subcommand.
+    The options below come before the subcommand.
     """
     context.obj = Common(bootstrap_server, config_file, output_format == "json")
 
@@ -400,8 +400,8 @@ def show(titles: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bo
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return the lines of a table: columns of equal width, and a tab after each value. None is the
-    word None."""
+    """Return the lines of a table. All values of a column have the same width, with a tab after
+    each value. None is printed as `None`."""
     texts = [titles, *([NONE if value is None else str(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [

@@ -123,9 +123,9 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. The base class is KeyboardInterrupt, because only after this
-    exception Py4J closes the connection on which it waits. After any other exception, the next call
-    would receive the late response to the interrupted call."""
+    """The process received SIGTERM. The base class is KeyboardInterrupt for the sake of Py4J: if a
+    KeyboardInterrupt interrupts a call, Py4J closes the connection of the call. Any other exception
+    would leave it open, and the next call would receive the response to the interrupted call."""
 
 
 @contextmanager

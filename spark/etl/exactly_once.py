@@ -1,5 +1,6 @@
-"""Gives each run's result exactly once, by a plan, an attempt and a commit. This module imports
-neither Spark nor a client: the caller passes functions that propose the ranges and write the files.
+"""Adds the result of each run to the output exactly once, by a plan, an attempt and a commit. This
+module imports neither Spark nor a client: the caller passes functions that propose the ranges and
+write the files.
 
 1. The plan contains the offsets to read. A process stores a plan only if the run has no plan yet,
    so that a repeated run, or a second process, reads the same offsets. An empty plan is never
@@ -90,8 +91,8 @@ class Clock(Protocol):
 
 
 Propose = Callable[[Commit | None], Json | None]
-"""A function that returns the snapshot that the run after this commit reads; None if there are no
-new records."""
+"""A function that receives the last commit (None: no run is committed yet). It returns the snapshot
+that the next run reads, or None if there are no new records."""
 Write = Callable[[Plan, AttemptName], Written]
 """A function that reads the offsets in a plan and writes files into the folders of an attempt."""
 CountRows = Callable[[Path], int]

@@ -313,14 +313,14 @@ class _Reader:
             self._tree.faults.append(Fault(self._tree.line(key), key, text))
 
     def _missing(self, key: Key, expected: str = "") -> None:
-        """Report a missing required key, unless a misspelled key or a fault above explains its
-        absence."""
+        """Report a missing required key, unless a misspelling of the key or a fault of a parent key
+        explains its absence."""
         if self._holds(key):
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Return True if no fault is known yet for the key, for a key above it, or for a
-        misspelling of it. Only in this case a fault of the value is reported."""
+        """Return whether a fault of the key's value may be reported: no fault is known yet for the
+        key, for a parent key, or for a misspelling of either."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 

@@ -171,8 +171,9 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
 
 
 def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
-    """Return the end offset of each partition, but at least the end of the last run. A partition
-    whose `ends` are before that has no new records."""
+    """Return the end offset of each partition for the next run: the offset of the bound in `ends`,
+    or the end of the last run (`before`) if that is higher. A partition in which the last run's end
+    is higher has no new records."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in before.ranges()}

@@ -47,7 +47,8 @@ Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
 
 @dataclass(frozen=True)
 class Parts:
-    """The schemas and the function of a job, loaded and checked before the first read."""
+    """The schemas of a job and its transform function (None for SQL or no transform), loaded and
+    checked before the first read."""
 
     key: StructType | None
     value: StructType | None
@@ -55,8 +56,8 @@ class Parts:
 
 
 def prepare(job: JobFile) -> Parts:
-    """Return the schemas and the function of a job, loaded and checked. Needs a Spark session.
-    Raises ConfigError."""
+    """Load and check the schemas and the transform function of a job. Needs a Spark session. Raises
+    ConfigError."""
     where = f"{job.file}: decode"
     return Parts(
         key=decode.parse_schema(job.decode.key, f"{where}.key"),

@@ -104,8 +104,7 @@ class Store:
     def open(self, owner: Owner) -> None:
         """Create the folders and the owner document of an output.
 
-        Raises OutputError if another job owns the output, or if its mode or partition columns
-        differ.
+        Raises the errors of `check`.
         """
         self.check(owner)
         self._make_folders()
@@ -113,8 +112,8 @@ class Store:
         self.check(owner)
 
     def check(self, owner: Owner) -> None:
-        """Raise OutputError if another job owns the output, if its mode or partition columns
-        differ, or if its commits are incomplete."""
+        """Raise OutputError if another job owns the output, if the output was written with another
+        mode or other partition columns, or if a commit of an earlier run is missing."""
         self.commit_names()
         found = self.owner()
         if found is None:
@@ -231,8 +230,8 @@ class Store:
         return OutputError(f"{path} is missing, although {there} exists: restore it")
 
     def _make_folders(self) -> None:
-        """Create the folders of the output. Their names are durable at the latest when the owner
-        document is stored."""
+        """Create the folders of the output. A power loss may remove the folders below the root
+        until the owner document is stored, which syncs the root."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)

@@ -34,8 +34,8 @@ class TransformFailed(PybrokerError):
 
 @dataclass(frozen=True)
 class RunContext:
-    """The second argument of the user's function: the number of the run, the unique attempt, and
-    the snapshot as JSON values."""
+    """The second argument of the user's function. `seq` is the number of the run, `attempt` the
+    unique name of the attempt, and `snapshot` the snapshot as JSON values."""
 
     spark: SparkSession
     job: str
