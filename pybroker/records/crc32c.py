@@ -1,8 +1,8 @@
-"""The checksum of record batches: CRC-32C (Castagnoli). The library uses the processor's CRC-32C
-instruction if the processor has one.
+"""The checksum of record batches: CRC-32C (Castagnoli). The package `crc32c` uses the processor's
+CRC-32C instruction if the processor has one.
 
-No other module imports the library. The message formats 0 and 1 use CRC-32 with another polynomial
-(`zlib.crc32`), which this module does not compute.
+No other module of the broker imports the package. The message formats 0 and 1 use CRC-32 with
+another polynomial (`zlib.crc32`), which this module does not compute.
 """
 
 from __future__ import annotations

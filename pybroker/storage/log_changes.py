@@ -58,8 +58,8 @@ class LogChanges:
         self._touched[partition] = None
 
     def touch(self, partition: TopicPartition) -> None:
-        """Note a change of the partition that needs no change of a file, such as a change of its
-        role."""
+        """Record that the partition has changed although none of its files has, for example
+        because its role changed."""
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:

@@ -146,9 +146,9 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
         first,
         RangeFault.COMPACTED,
         f"compacted: {records} records were counted from {first} to {beyond} when "
-        f"the snapshot was taken, {found}: take a new snapshot, with "
-        "min.compaction.lag.ms above the age of its records until it has been "
-        "read, or read the present records (failOnDataLoss=false)",
+        f"the snapshot was taken, {found}: either take a new snapshot, and keep "
+        "min.compaction.lag.ms above the age of its records until you have read it; "
+        "or read the records that are left (failOnDataLoss=false)",
     )
 
 

@@ -58,8 +58,10 @@ def availability(history: History) -> Iterator[Violation]:
 
 def refusal(history: History) -> Iterator[Violation]:
     """Check that no value is acknowledged with acks=all while the partition has no leader, or fewer
-    in-sync replicas than min.insync.replicas. The rule applies from the time at which every former
-    leader must know this state."""
+    in-sync replicas than min.insync.replicas.
+
+    A leader learns of this state with a delay. So the rule applies only from the time by which
+    every broker that may still act as the leader has learned of it (`History.stale`)."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)

@@ -46,8 +46,9 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether the partition's name is that of an operation without a known era. The time of
-    such an operation overlaps the recreation of the topic or a loss receipt."""
+    """Return whether this is a special partition name under which operations without a known era
+    are stored. The time of such an operation overlaps the recreation of the topic or a loss
+    receipt."""
     return NO_ERA in partition[0]
 
 

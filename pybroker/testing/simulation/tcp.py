@@ -1,9 +1,9 @@
 """The kernel's part of the simulated network: sockets, and the packets between the two sockets of a
 connection.
 
-`Pipe` takes the place of a real kernel's retransmissions: if a direction of the link is cut, data
-and the end of data arrive after the cut. A reset is sent once, so a cut loses it. Data for a closed
-socket causes further resets.
+`Pipe` takes the place of a real kernel's retransmissions: while a direction of the link is cut, it
+holds data and the FIN back, and delivers them when the cut has ended. A reset is sent once, so a
+cut loses it. Data for a closed socket causes further resets.
 """
 
 from __future__ import annotations
