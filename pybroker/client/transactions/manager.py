@@ -391,7 +391,6 @@ class TransactionManager:
                 if not error.retriable:
                     self._refuse(Reaction.FATAL, key, error)
                 in_doubt |= not error.definite
-                self._in_doubt |= in_doubt and key is ApiKey.END_TXN
                 problem = error
             else:
                 reaction, code = decide(table, codes(response))
@@ -402,8 +401,11 @@ class TransactionManager:
                     self._refuse(reaction, key, problem)
                 if reaction is Reaction.FIND:
                     link.lost(code.name)
+                    # The coordinator may have stored the end of the transaction before.
+                    in_doubt |= key is ApiKey.END_TXN
                 if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                     pause_s = min(pause_s, CONCURRENT_PAUSE_S)
+            self._in_doubt |= in_doubt and key is ApiKey.END_TXN
             failures += 1
             if deadline is None:
                 if self.doomed:

@@ -334,6 +334,18 @@ async def test_a_refusal_after_a_commit_without_an_answer_leaves_the_outcome_unk
             producer.begin_transaction()
 
 
+@pytest.mark.parametrize("first", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR])
+async def test_a_coordinator_that_gave_up_a_commit_may_have_stored_it(first: ErrorCode) -> None:
+    """The coordinator answers so if too few in-sync replicas have the state in time."""
+    async with stage() as (_, coordinator, producer), producer:
+        producer.begin_transaction()
+        await (await producer.send("t", b"v", partition=0))
+        coordinator.will(ApiKey.END_TXN, first, ErrorCode.PRODUCER_FENCED)
+        with pytest.raises(ProducerFenced, match="may be committed") as caught:
+            await producer.commit_transaction()
+        assert not caught.value.definite
+
+
 async def test_an_abort_without_an_answer_is_completed_by_the_next_block() -> None:
     async with stage(max_block_ms=300) as (broker, coordinator, producer), producer:
         broker.will(ApiKey.END_TXN, NEVER_ANSWER)
