@@ -41,8 +41,9 @@ The entries use these terms:
 Only the partition's leader shows the metrics ``kafka_topic_partition_...``, and only the
 controller shows the metrics of the whole cluster. So sums over all brokers are correct.
 
-Metrics of the operating system's process are not listed below. They have the names of Prometheus'
-Python client, such as ``process_cpu_seconds_total`` and ``process_resident_memory_bytes``.
+The broker also shows metrics of its process, such as its memory and processor time, which are not
+listed below. They have the names of Prometheus' Python client, such as
+``process_cpu_seconds_total`` and ``process_resident_memory_bytes``.
 """
 
 

@@ -102,10 +102,10 @@ class TopicCounters:
     messages_in: int = counter("kafka_server_brokertopicmetrics_messagesin_total", "Records that producers wrote. The line without a topic label is the sum over all topics, as in every metric by topic.", "topic")
     bytes_in: int = counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches that producers wrote, as received (compressed).", "topic")
     bytes_out: int = counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches that were sent to readers.", "topic")
-    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Writes of Produce requests, accepted or refused. A request counts once for each of its partitions.", "topic")
-    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Writes of Produce requests that were refused. A request counts once for each such partition.", "topic")
-    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Reads of Fetch requests that were answered. A request counts once for each partition in its response.", "topic")
-    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Reads of Fetch requests that failed. A request counts once for each such partition.", "topic")
+    produce_requests: int = counter("kafka_server_brokertopicmetrics_totalproducerequests_total", "Partitions in Produce requests, accepted or refused.", "topic")
+    failed_produce_requests: int = counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions in Produce requests that were refused.", "topic")
+    fetch_requests: int = counter("kafka_server_brokertopicmetrics_totalfetchrequests_total", "Partitions in Fetch responses, with records, without records or with an error.", "topic")
+    failed_fetch_requests: int = counter("kafka_server_brokertopicmetrics_failedfetchrequests_total", "Partitions in Fetch responses with an error.", "topic")
     # fmt: on
 
     def add(self, other: TopicCounters) -> None:

@@ -1,6 +1,6 @@
-"""The metrics whose values the broker reads when the page `/metrics` is requested. Each has a row
-with its name, its meaning and the function that returns its value. `pybroker/metrics.py` has the
-rows of metrics that the broker counts continuously.
+"""The metrics whose values the broker reads when the page `/metrics` is requested. The
+tables of this module have an entry for each metric: its name, its meaning and the function that
+returns its value. `pybroker/metrics.py` has the metrics that the broker counts continuously.
 
 Names and units are those of Kafka's JMX exporter and of kafka_exporter, so that existing dashboards
 work. All other metrics begin with `pybroker_`. The page shows only metrics that have a row.

@@ -1,4 +1,6 @@
-"""The metrics of consumer groups: those of kafka_exporter, and pybroker's own. Each has a row."""
+"""The metrics of consumer groups: those of kafka_exporter, and pybroker's own. The table OF_GROUPS
+has a `GroupRow` for each metric: its name, type, labels and meaning, and the function that returns
+its lines."""
 
 from __future__ import annotations
 

@@ -394,7 +394,8 @@ def _add_slices(
 
 
 def _check_crc(header: BatchHeader, batch: memoryview) -> Iterator[int]:
-    """Check the checksum of a batch. Yield the cost of each step but the last one."""
+    """Check the checksum of a batch piece by piece. After each piece but the last yield its size in
+    bytes, so that the caller can let other tasks run. Raises CorruptionError if it is wrong."""
     value = 0
     position = CHECKED_POSITION
     while len(batch) - position > CHECKED_BYTES:

@@ -181,8 +181,8 @@ class Option:
         return self._checked_number(trimmed)
 
     def is_without_effect(self, text: str) -> bool:
-        """Whether the value `text` has no effect in this broker. Return False if it is Kafka's
-        default, or if it is invalid."""
+        """Whether this broker ignores the value `text`, so that a warning is due. False for Kafka's
+        default, which needs no warning, and for an invalid value, which other checks report."""
         try:
             value = self.parse(text)
         except ValueError:

@@ -40,9 +40,14 @@ class Authority(enum.IntEnum):
     """Also: the leader may return its log end at once."""
 
 
+FETCH: Final = (
+    "Fetch by a follower; Fetch by a consumer up to the log end, if the broker knows no later"
+    " leader epoch"
+)
+"""The kinds of Fetch that need the least authority, as one key of NEEDED."""
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
-        "Fetch, except the kinds in the rows COMMITTED and ALL": Authority.READ,
+        FETCH: Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,

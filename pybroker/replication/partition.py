@@ -156,8 +156,7 @@ class Partition(Watched):
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
         """Return whether the `facts` of a command have a new leader epoch; False if they repeat the
-        current leader epoch and leader. Leader epochs of a recreated topic (another topic id) are
-        always new.
+        current leader epoch and leader. Leader epochs of a recreated topic are always new.
 
         Raises BrokerError STALE_CONTROLLER_EPOCH for an older leader epoch, or for the current one
         with another leader."""
@@ -170,8 +169,9 @@ class Partition(Watched):
             return False  # the ISR may differ: this leader may have changed it since
         raise BrokerError(
             ErrorCode.STALE_CONTROLLER_EPOCH,
-            f"{self.topic_partition}: LeaderAndIsr names leader {told.leader}, epoch"
-            f" {told.leader_epoch}; known: {known and known.leader}, epoch {self.leader_epoch}",
+            f"{self.topic_partition}: LeaderAndIsr refused: it names leader {told.leader} in leader"
+            f" epoch {told.leader_epoch}, but this broker knows leader {known and known.leader} in"
+            f" leader epoch {self.leader_epoch}",
         )
 
     def told_again(self, facts: PartitionFacts) -> int:

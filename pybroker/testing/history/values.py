@@ -53,8 +53,9 @@ def has_no_era(partition: TopicPartition) -> bool:
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether the partition's name is that of an era which ended before the end of the
-    run."""
+    """Return whether `partition` stands for an era that ended before the end of the run, or for an
+    unknown era (`has_no_era`). `eras` gives each era of a partition a name of its own; the
+    era at the end of the run has the partition's own name."""
     return PAST in partition[0]
 
 

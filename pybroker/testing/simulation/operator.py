@@ -73,10 +73,11 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the names of a broker's losses in the partition: the paths of its lost log
-    directories, or the name of the partition. The result is empty if the broker has its replica. It
-    is also empty if the broker does not serve now, because it may have the replica later. A replica
-    that is still being copied counts as lost. A leader with a corrupt range does not."""
+    """Return the lines that the operator writes into the file `pybroker.accept-loss` of the broker
+    because of this partition: the paths of the broker's lost log directories, or the partition. The
+    result is empty if the broker has the replica, or if it does not serve now and may have it
+    later. A replica that is still being copied counts as lost. A leader with a corrupt range does
+    not."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
