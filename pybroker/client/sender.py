@@ -223,6 +223,8 @@ class Sender:
     async def _compress(self, now: float) -> None:
         """Compress the batches that can be sent. Let other tasks run after COMPRESSED_AT_ONCE
         bytes."""
+        if self._codec is Codec.NONE:
+            return  # `_encode` copies the records
         used = 0
         sendable = [queue.waiting[0] for _, _, queues in self._sendable(now) for queue in queues]
         for batch in sendable:
@@ -257,11 +259,13 @@ class Sender:
 
     def _send_ready(self, now: float) -> None:
         for node, connection, queues in self._sendable(now):
-            compressed = [queue for queue in queues if queue.waiting[0].payload is not None]
-            if len(compressed) < len(queues):
-                self._wake.set()  # other batches became ready while these were compressed
-            if compressed:
-                self._send(node, connection, compressed)
+            if self._codec is not Codec.NONE:
+                compressed = [queue for queue in queues if queue.waiting[0].payload is not None]
+                if len(compressed) < len(queues):
+                    self._wake.set()  # other batches became ready while these were compressed
+                queues = compressed
+            if queues:
+                self._send(node, connection, queues)
 
     def _send(self, node: int, connection: Connection, queues: list[PartitionQueue]) -> None:
         """Send one request to the leader `node`, with the oldest batch of each queue, up to
@@ -298,6 +302,9 @@ class Sender:
             batch.producer_id = sequences.producer_id
             batch.producer_epoch = sequences.producer_epoch
             batch.base_sequence = sequences.assign(batch.count)
+        if batch.payload is None:
+            for _ in compress_batch(batch, self._codec):
+                pass
         if batch.encoded is None:
             batch.encoded = encode(batch, self._codec, self._transactions is not None)
 
