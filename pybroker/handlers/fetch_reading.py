@@ -19,7 +19,7 @@ from pybroker.handlers.context import Services
 from pybroker.handlers.fetch_sessions import CachedPartition
 from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from pybroker.ports import Buffer
-from pybroker.replication.authority import FETCH, NEEDED
+from pybroker.replication.authority import NEEDED
 from pybroker.replication.leader_state import FollowerFetch
 from pybroker.replication.partition import Partition
 from pybroker.storage import scrub
@@ -36,7 +36,7 @@ from pybroker.wire.messages.fetch import (
 log = logging.getLogger(__name__)
 
 # The authority that a fetch needs (`Authority`), looked up here once and not for each partition.
-_FETCH: Final = NEEDED[FETCH]
+_FETCH: Final = NEEDED["Fetch by a follower, any other Fetch by a consumer"]
 _BEYOND_THE_END: Final = NEEDED["Fetch by a consumer beyond the log end"]
 _LED_ELSEWHERE: Final = NEEDED["Fetch by a consumer, if the broker knows a later leader epoch"]
 TURN_PARTITIONS_MAX: Final = 500

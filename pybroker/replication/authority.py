@@ -40,14 +40,9 @@ class Authority(enum.IntEnum):
     """Also: the leader may return its log end at once."""
 
 
-FETCH: Final = (
-    "Fetch by a follower; Fetch by a consumer up to the log end, if the broker knows no later"
-    " leader epoch"
-)
-"""The kinds of Fetch that need the least authority, as one key of NEEDED."""
 NEEDED: Final[Mapping[str, Authority]] = MappingProxyType(
     {
-        FETCH: Authority.READ,
+        "Fetch by a follower, any other Fetch by a consumer": Authority.READ,
         "ListOffsets of the log start or of a timestamp in the log": Authority.READ,
         "OffsetForLeaderEpoch": Authority.READ,
         "Produce with acks=all": Authority.COMMITTED,

@@ -11,7 +11,7 @@ import pytest
 from pybroker.errors import BrokerError, ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.ports import KeyValue
-from pybroker.replication.authority import FETCH, NEEDED, Authority
+from pybroker.replication.authority import NEEDED, Authority
 from pybroker.replication.internal_log import InternalLog
 from pybroker.replication.partition import Partition
 from pybroker.wire.api import ApiKey
@@ -93,7 +93,7 @@ OF_THE_LEASE = "OffsetCommit"
 OF_A_COORDINATOR = {"requests of group members", "OffsetFetch"}
 
 ASKS: dict[str, list[Ask]] = {
-    FETCH: [fetch(0)],
+    "Fetch by a follower, any other Fetch by a consumer": [fetch(0)],
     "ListOffsets of the log start or of a timestamp in the log": [
         list_offsets(-2),
         list_offsets(NOW_MS - 1),
