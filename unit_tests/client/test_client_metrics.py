@@ -18,6 +18,7 @@ from pybroker.client import (
     prometheus_text,
 )
 from pybroker.client.metrics import FAMILIES
+from pybroker.clock import ManualClock
 from pybroker.errors import ErrorCode
 from pybroker.metrics import HISTOGRAM
 from pybroker.metrics_text import LIMITS_S
@@ -169,21 +170,24 @@ async def test_records_without_acknowledgements_count_when_they_are_sent() -> No
 
 
 async def test_a_late_answer_does_not_count_records_that_have_failed() -> None:
-    async with FakeBroker({"t": 1}) as broker:
-        answer = asyncio.Event()
+    async with FakeBroker({"t": 1}) as broker, asyncio.timeout(PATIENCE_S):
+        repeated, answer = asyncio.Event(), asyncio.Event()
         store = broker.handlers[ApiKey.PRODUCE]
 
         async def late(request: Any) -> Any:
+            repeated.set()
             await answer.wait()
             return store(request)
 
         broker.will(ApiKey.PRODUCE, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         broker.handlers[ApiKey.PRODUCE] = late
-        options = {"delivery_timeout_ms": 200, "request_timeout_ms": 200}
-        pause = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100}
-        async with producer(broker, **options, **pause) as target:
+        clock = ManualClock()
+        async with Producer(broker.address, clock=clock, retry_backoff_ms=0) as target:
+            delivery = await target.send("t", b"v")
+            await repeated.wait()
+            clock.advance(target.options.delivery_timeout_ms / 1_000)
             with pytest.raises(DeliveryFailed, match=r"delivery\.timeout\.ms"):
-                await target.send_and_wait("t", b"v")
+                await delivery
             answer.set()
             await target.send_and_wait("t", b"w")
             assert broker.partition().values() == [b"v", b"w"]

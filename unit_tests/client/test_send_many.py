@@ -332,7 +332,7 @@ async def test_records_that_fail_without_a_waiting_task_are_logged(
 async def test_a_cancelled_task_does_not_count_as_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=50) as target:
+    async with FakeBroker({"t": 1}) as broker, producer(broker, linger_ms=60_000) as target:
         broker.will(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_TIMESTAMP))
         waiting = asyncio.ensure_future(await target.send("t", b""))
         await loop_turns(2)
