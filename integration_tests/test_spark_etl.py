@@ -339,7 +339,10 @@ def raises(records):
             "transform.sql: .*UNRESOLVED_COL.* line 1 pos 7",
         ),
         ([NUMBERS.replace("BIGINT", "BIGGER")], "decode.value.schema: .*BIGGER"),
-        ([NUMBERS, "transform: {sql: 'SELECT 1 AS a, 2 AS a'}"], "the table has a more than once"),
+        (
+            [NUMBERS, "transform: {sql: 'SELECT 1 AS a, 2 AS a'}"],
+            "the table has the column a more than once",
+        ),
         ([NUMBERS, "transform: {sql: SELECT 1 AS pybroker_x}"], "a reserved name"),
         (
             [NUMBERS, "transform: {sql: SELECT make_interval(1) AS n}"],
