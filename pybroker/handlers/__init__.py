@@ -1,2 +1,3 @@
-"""The handlers of all APIs, one module for each family of APIs. A handler validates a request,
-calls a service, and returns the response."""
+"""The request handlers, one module for each family of APIs. A handler validates a request, calls a
+service, and returns the response.
+"""

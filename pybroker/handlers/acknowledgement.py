@@ -1,6 +1,8 @@
-"""Waits until appended batches may be acknowledged. With acks=all, a batch is acknowledged when the
-high watermark has reached the end of the batch. With acks=1, it is acknowledged when it is as
-durable on the leader as flush.messages requires."""
+"""Waits until appended batches may be acknowledged.
+
+With acks=all, a batch is acknowledged when the high watermark has reached the end of the batch.
+With acks=1, it is acknowledged when it is as durable on the leader as flush.messages requires.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Fail = Callable[[TopicPartition, R, BrokerError], None]
 
 
 class Waiting(NamedTuple, Generic[R]):
-    """A batch that has been appended and must not be acknowledged yet."""
+    """A batch that is appended but not acknowledged yet."""
 
     partition: Partition
     leading_since: int
@@ -36,8 +38,9 @@ class Waiting(NamedTuple, Generic[R]):
 async def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R]
 ) -> None:
-    """Wait until each batch in `waiting` is acknowledged, as its `acks` requires, or has failed.
-    After `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
+    """Wait until each batch is acknowledged, or has failed and has its error in its result. After
+    `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT.
+    """
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -57,9 +60,9 @@ async def when_acknowledged(
 
 
 def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
-    """Whether a batch is acknowledged or has failed. If it has failed, set its error in its result.
-    With acks=all, a batch fails if too few replicas are in sync (min.insync.replicas); the producer
-    then retries."""
+    """Return whether the batch is acknowledged or has failed. If it has failed, call `fail` with
+    its error.
+    """
     partition = item.partition
     key = partition.topic_partition
     try:

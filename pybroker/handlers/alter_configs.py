@@ -1,9 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs: change the options of topics, of this broker, or of all
-brokers together, and the levels of this broker's loggers.
+brokers, and the levels of this broker's loggers.
 
-The response has one result for each resource of the request, in the order of the request. If one
-resource fails, the others are still changed. When the response is sent, the changes are in force on
-this broker.
+The response has one result for each resource, in the order of the request. If one resource fails,
+the others are still changed. The changes are in force on this broker before the response is sent.
 """
 
 from __future__ import annotations
@@ -102,9 +101,9 @@ async def handle_incremental_alter_configs(
 def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
-    """Raise BrokerError for a fault that does not depend on the type of the resource: the request
-    names the resource more than once, names an option twice, or gives no value for an option.
-    `count` is how often the request names the resource."""
+    """Raise BrokerError if the request names the resource more than once (`count`), names an option
+    twice, or gives no value for an option.
+    """
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -129,9 +128,9 @@ async def _alter(
     replaces: bool,
     validate_only: bool,
 ) -> None:
-    """Apply `operations` to the resource `name` of the type `kind`. If `replaces` is True, remove
-    all other values of the resource. If `validate_only` is True, only check the operations. Raise
-    BrokerError, CoordError or MalformedNode."""
+    """Change the options of a resource; with `replaces`, remove all its other values. Raise
+    BrokerError, CoordError or MalformedNode.
+    """
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -216,10 +215,10 @@ def _changed_broker(
     replaces: bool,
     per_broker: bool,
 ) -> dict[str, str]:
-    """Return the dynamic values of this broker (`per_broker`), or else of all brokers, after
-    `operations`. `current` are the values before, which are ignored if `replaces` is True. As in
-    Kafka, values in ZooKeeper that cannot be applied are removed. Raise BrokerError if a new value
-    is invalid."""
+    """Return the dynamic values of this broker (`per_broker`) or of all brokers after `operations`.
+    As in Kafka, invalid values in `current` are dropped. Raise BrokerError if a new value is
+    invalid.
+    """
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)
@@ -227,8 +226,9 @@ def _changed_broker(
 
 
 def _alter_loggers(operations: Operations, *, validate_only: bool) -> None:
-    """Set the levels of all loggers that `operations` name. If one operation is invalid, set none
-    of them and raise BrokerError. If `validate_only` is True, only check the operations."""
+    """Set the levels of the named loggers. If one operation is invalid, set none and raise
+    BrokerError.
+    """
     known = log_levels.levels()
     for operation, name, text in operations:
         if operation not in (_SET, _DELETE):

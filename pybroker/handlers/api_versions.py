@@ -1,4 +1,4 @@
-"""ApiVersions: returns the supported versions of all APIs. Every client gets the same response."""
+"""ApiVersions: returns the supported versions of all APIs, the same for every client."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _FIRST_VERSION_WITH_SOFTWARE: Final = 3
 def handle_api_versions(
     services: Services, request: Request, message: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Return the supported versions of all APIs. If the client's software name or version does not
-    have the form of KIP-511, return INVALID_REQUEST."""
+    """Return the supported versions of all APIs, or INVALID_REQUEST if the client's software name
+    or version is malformed (KIP-511).
+    """
     if request.version >= _FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(message.client_software_name)
         and _SOFTWARE.fullmatch(message.client_software_version)
@@ -28,9 +29,9 @@ def handle_api_versions(
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """Return the response to an ApiVersions request whose version this broker does not support. It
-    is encoded in version 0 and lists the supported versions of ApiVersions, so that the client can
-    retry with one of them."""
+    """Return the response to an ApiVersions request of an unsupported version. It lists the
+    supported versions of ApiVersions, and must be encoded in version 0.
+    """
     api = APIS[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

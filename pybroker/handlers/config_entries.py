@@ -1,7 +1,5 @@
 """The options in DescribeConfigs and CreateTopics responses: their values, sources, types and
-descriptions.
-
-This module does no I/O. The handlers read the values from ZooKeeper.
+descriptions. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ _TYPES: Final[Mapping[OptionType, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One option of a resource, as DescribeConfigs returns it. `type` is the number of the option's
-    type in KIP-569."""
+    """One option of a resource in DescribeConfigs. `type` is the type number of KIP-569."""
 
     name: str
     value: str | None
@@ -45,9 +42,9 @@ class ConfigEntry:
 
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return an entry for every option of a topic. `overrides` are the values that are set for the
-    topic; a name in `overrides` that is not an option of topics gets an entry, too. If the topic's
-    value of an option is invalid, it is not in force, and the entry has the default."""
+    """Return an entry for every topic option and for every unknown name in `overrides`, the values
+    set for the topic. An invalid value is not in force; its entry has the default.
+    """
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -59,8 +56,9 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
 
 
 def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return an entry for every option of this broker, and for every dynamic value with an unknown
-    option name."""
+    """Return an entry for every option of this broker, and for every dynamic value of an unknown
+    option.
+    """
     values = layers.current.values
     entries = [
         _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))
@@ -75,8 +73,7 @@ def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
 
 
 def all_brokers_entries(layers: LayeredConfig) -> list[ConfigEntry]:
-    """Return an entry for each dynamic value that is set for all brokers together. Other options
-    have no entry."""
+    """Return an entry for each dynamic value that is set for all brokers together."""
     return [
         _as_text(
             name,
@@ -121,8 +118,7 @@ def _as_text(name: str, text: str, synonyms: Sequence[Synonym]) -> ConfigEntry:
 
 
 def _unknown(name: str, source: Source, *, read_only: bool) -> ConfigEntry:
-    """Return an entry for an unknown option name. The entry has no value, since the value may be a
-    secret."""
+    """Return an entry for an unknown option, without its value, which may be a secret."""
     return ConfigEntry(name, None, source, read_only=read_only, sensitive=True)
 
 

@@ -1,8 +1,8 @@
-"""DescribeConfigs: returns the options of topics, of this broker, or of all brokers together, and
-the levels of this broker's loggers.
+"""DescribeConfigs: returns the options of topics, of this broker, or of all brokers, and the levels
+of this broker's loggers.
 
-The response has one result for each resource of the request, in the order of the request. If one
-resource fails, the others are still described.
+The response has one result for each resource, in the order of the request. If one resource fails,
+the others are still described.
 """
 
 from __future__ import annotations
@@ -104,10 +104,9 @@ async def _described(
 
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
-    """Return this broker's id if `name`, the name of a broker resource, is that id. Return None if
-    `name` is empty and `or_all` is True: the resource is all brokers together. Raise BrokerError
-    INVALID_REQUEST for any other name: a client must ask another broker about that broker's own
-    options."""
+    """Return this broker's id if the resource name `name` is that id, or None if `name` is empty
+    (all brokers) and `or_all` is True. Raise BrokerError INVALID_REQUEST for any other name.
+    """
     if not name and or_all:
         return None
     if not name:
@@ -131,8 +130,9 @@ def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | 
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error that the client gets after reading or writing a configuration in ZooKeeper
-    has failed with `error`."""
+    """Return the error for the client after ZooKeeper could not be read or written because of
+    `error`.
+    """
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, RequestTooLarge):

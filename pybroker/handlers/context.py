@@ -1,5 +1,4 @@
-"""The arguments of each handler: the request and the services of the broker. Handlers have no state
-of their own."""
+"""The arguments of each handler: the request and the services of the broker."""
 
 from __future__ import annotations
 
@@ -49,32 +48,37 @@ class ControllerView(Protocol):
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold an election of this type in each of the partitions. Raise BrokerError NOT_CONTROLLER
-        if this broker is not the controller."""
+        """Hold an election of this type in each partition. Raise BrokerError NOT_CONTROLLER if this
+        broker is not the controller.
+        """
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
-        """Move the leadership of a broker's partitions to other brokers, because that broker is
-        about to stop. Return the partitions that the broker still leads. Raise BrokerError."""
+        """Move the leaderships of a stopping broker to other brokers. Return the partitions that
+        the stopping broker still leads. Raise BrokerError.
+        """
 
 
 class ZooKeeperLease(Protocol):
-    """The broker's ZooKeeper lease: whether ZooKeeper has answered this broker recently enough."""
+    """The broker's ZooKeeper lease: valid while ZooKeeper has answered recently enough."""
 
     @property
     def is_valid(self) -> bool:
         """Whether ZooKeeper answers this broker, and the broker is registered in its current
-        ZooKeeper session."""
+        ZooKeeper session.
+        """
 
     def check(self) -> None:
         """If the lease may have expired since the last check, determine again which requests the
-        broker may answer."""
+        broker may answer.
+        """
 
 
 class TopicAdmin(Protocol):
-    """Creates, expands and deletes topics. All methods may raise BrokerError with the error code
-    that the client gets."""
+    """Creates, expands and deletes topics. Every method may raise BrokerError with the error code
+    for the client.
+    """
 
     async def create(
         self,
@@ -88,8 +92,9 @@ class TopicAdmin(Protocol):
     ) -> CreatedTopic: ...
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Write a request to ZooKeeper to delete the topic; the controller deletes it. If
-        `topic_id` is given and the topic has another id, raise BrokerError."""
+        """Ask the controller, through ZooKeeper, to delete the topic. Raise BrokerError if the
+        topic has another id than `topic_id`.
+        """
 
     async def expand(
         self,
@@ -99,45 +104,47 @@ class TopicAdmin(Protocol):
         *,
         validate_only: bool,
     ) -> None:
-        """Add partitions to the topic until it has `count` partitions. `assignments` are the
-        replicas of the new partitions; None lets this method choose them. If `validate_only` is
-        True, only check the request."""
+        """Add partitions until the topic has `count`. `assignments` are the replicas of the new
+        partitions; if it is None, the replicas are chosen.
+        """
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until the topic is deleted. Return False if it still exists after `timeout_s`."""
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the topic's id and its number of partitions, as they are in ZooKeeper. The id is
-        None if the topic has no id. Return None if there is no topic of that name. Raise CoordError
-        or MalformedNode."""
+        """Return (topic id or None, number of partitions) from ZooKeeper, or None if the topic does
+        not exist. Raise CoordError or MalformedNode.
+        """
 
 
 class InternalTopic(Protocol):
-    """An internal topic in which coordinators store their state. All methods may raise BrokerError
-    COORDINATOR_NOT_AVAILABLE."""
+    """An internal topic in which coordinators store their state. Every method may raise BrokerError
+    COORDINATOR_NOT_AVAILABLE.
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_known(self) -> bool:
-        """Whether the topic's number of partitions is known. Without it, `partition_of` fails."""
+        """Whether the topic's number of partitions is known; otherwise `partition_of` fails."""
 
     def partition_of(self, key: str) -> int:
-        """Return the partition to which a group id, or a transactional id, maps."""
+        """Return the partition to which a group id or transactional id maps."""
 
     def leader_of(self, partition: int) -> int:
-        """Return the broker id of the partition's leader, which coordinates the partition's
-        groups or transactional ids."""
+        """Return the broker id of the partition's leader."""
 
     async def settle(self, wait_s: float) -> None:
-        """Create the topic if it is missing, and wait until its partitions have leaders, at most
-        `wait_s` seconds."""
+        """Create the topic if it is missing, and wait at most `wait_s` seconds until its partitions
+        have leaders.
+        """
 
 
 class Configs(Protocol):
     """The configurations of topics and brokers. A method that uses ZooKeeper may raise CoordError,
-    or MalformedNode if a node does not contain a configuration."""
+    or MalformedNode if a node contains no configuration.
+    """
 
     @property
     def layers(self) -> LayeredConfig:
@@ -145,23 +152,24 @@ class Configs(Protocol):
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
         """Return the values (option -> text) that ZooKeeper has for a topic, a broker or all
-        brokers."""
+        brokers.
+        """
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values. Return False if there is no topic of that name. If `replaces` is True,
-        `change` ignores the current values, so a malformed node is no error."""
+        current values. Return False if the topic does not exist. If `replaces` is True, `change`
+        must ignore the current values, and a malformed node is no error.
+        """
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the dynamic values of the broker `broker_id`, or of all brokers (None), by the
-        result of `change`, which receives the current values. `replaces` is as in
-        `change_topic`."""
+        """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result
+        of `change`. The arguments `change` and `replaces` are as in `change_topic`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """The description of a created topic. If the request was only to be validated, it describes the
-    topic that could be created."""
+    """A created topic, or, for a request that is only validated, the topic that it would create."""
 
     topic_id: uuid.UUID
     assignment: Mapping[int, Sequence[int]]
@@ -219,7 +227,7 @@ class Services:
 
 
 class Request(NamedTuple):
-    """One request: its header, the name of the listener that received it, and the client's host."""
+    """One request: its header, the name of its listener, and the client's host."""
 
     header: RequestHeader
     listener: str
@@ -232,7 +240,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error code and the message for an item of a request that has failed."""
+    """The error code and message of a failed item of a request."""
 
     code: ErrorCode
     message: str

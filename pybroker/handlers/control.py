@@ -1,7 +1,5 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata: turns a controller's requests into the commands that
-`model.py` defines, and the results of the commands into responses.
-
-Only brokers may send these requests, so only the inter-broker listener accepts them.
+"""LeaderAndIsr, StopReplica and UpdateMetadata: the controller's requests, accepted only on the
+inter-broker listener. `model.py` defines the commands that they contain.
 """
 
 from __future__ import annotations
@@ -53,7 +51,8 @@ async def _require_controller(services: Services, request: Request, controller_e
 
 def require_broker(services: Services, request: Request) -> None:
     """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request arrived on the inter-broker
-    listener."""
+    listener.
+    """
     expected = services.config.inter_broker_listener
     if request.listener != expected:
         left_out = services.log_limit.allow("only for brokers")

@@ -1,5 +1,6 @@
-"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaderships to
-other brokers."""
+"""ControlledShutdown: a stopping broker asks the controller to move its leaderships to other
+brokers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""FindCoordinator: returns the broker that coordinates a group or a transactional id.
+"""FindCoordinator: returns the coordinator of a group or a transactional id.
 
-An id maps to a partition of `__consumer_offsets` or `__transaction_state`, and the leader of this
-partition is the coordinator. The first request creates the topic, and waits a short time for the
-leaders of its partitions, so that most clients need not retry.
+An id maps to a partition of `__consumer_offsets` or `__transaction_state`, whose leader is the
+coordinator. A missing topic is created, and the response waits a short time for its leaders.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ def handle_find_coordinator(
 
 
 def _topic_of(services: Services, key_type: int) -> InternalTopic | None:
-    """Return the internal topic for this type of coordinator; None if the type is unknown."""
     topics = {_GROUP: services.group_topic, _TRANSACTION: services.transaction_topic}
     return topics.get(key_type)
 
@@ -96,9 +94,9 @@ def _find(services: Services, request: Request, key_type: int, key: str) -> Coor
 
 
 def _coordinator_of(services: Services, topic: InternalTopic, key_type: int, key: str) -> int:
-    """Return the broker id of the coordinator of a group or a transactional id. Raise BrokerError
-    COORDINATOR_NOT_AVAILABLE if the coordinator is unknown; the client then retries, at another
-    broker if possible."""
+    """Return the coordinator's broker id. Raise BrokerError COORDINATOR_NOT_AVAILABLE if it is
+    unknown.
+    """
     partition = topic.partition_of(key)
     broker_id = topic.leader_of(partition)
     service = services.groups if key_type == _GROUP else services.transactions

@@ -1,11 +1,9 @@
 """DeleteRecords: raises the log start offset of partitions, and deletes the segments below it.
 
-The response has one result for each partition of the request, in the order of the request. A result
-without an error means that all live replicas have the new log start offset, and that it is on this
-broker's disk: the deleted records do not reappear after a restart. There is one exception. A full
-disk has space for the checkpoint with the new log start offset only after segments are deleted. If
-the broker is killed before it has written that checkpoint, the deleted records in the first
-remaining segment reappear.
+The response has one result for each partition, in the order of the request. A result without an
+error means that all live replicas have the new log start offset, and that this broker has stored it
+in its checkpoint. Only on a full disk is the checkpoint written later; if the broker is killed
+before, deleted records of the first remaining segment reappear.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from pybroker.wire.messages.topics import (
 
 
 class _Cut(NamedTuple):
-    """A partition whose records are deleted, its new log start offset (`offset`), and its result in
-    the response."""
+    """A partition, its new log start offset, and its result in the response."""
 
     partition: Partition
     offset: int
@@ -74,12 +71,12 @@ def _cut(
 
 
 def _delete_records(partition: Partition, before: int) -> int:
-    """Raise the leader's log start offset to `before`, or to the high watermark if `before` is -1.
-    Return the new log start offset. It survives a restart only once the checkpoints are written.
+    """Raise the leader's log start offset to `before`, or to the high watermark if `before` is -1,
+    and return it. It survives a restart only once the checkpoints are written.
 
-    Raises BrokerError: POLICY_VIOLATION if the topic's cleanup.policy does not contain delete;
-    OFFSET_OUT_OF_RANGE for an offset above the high watermark; KAFKA_STORAGE_ERROR if the log is
-    damaged or offline.
+    Raise BrokerError POLICY_VIOLATION if the topic's cleanup.policy does not contain delete,
+    OFFSET_OUT_OF_RANGE for an offset that is not between 0 and the high watermark,
+    KAFKA_STORAGE_ERROR if the log is damaged or offline.
     """
     log, high_watermark = partition.log, partition.high_watermark
     if not log.config.deletes:
@@ -106,10 +103,10 @@ def _delete_records(partition: Partition, before: int) -> int:
 
 
 def _free(services: Services, cut: _Cut) -> None:
-    """Delete the segments whose records are all below the new log start offset. Must be called
-    after the checkpoint with that offset is written; otherwise deleted records would reappear if
-    the broker is killed. If another broker leads the partition by now, a thread may be truncating
-    the log. In this case keep the segments; a retention check deletes them later."""
+    """Delete the segments below the new log start offset, unless another broker leads by now. The
+    checkpoint with this offset must be written before; otherwise deleted records reappear after a
+    kill.
+    """
     log = cut.partition.log
     if not cut.partition.is_leader:
         return
@@ -123,9 +120,9 @@ def _free(services: Services, cut: _Cut) -> None:
 
 
 async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: float) -> None:
-    """Wait until all live replicas of each partition have the new log start offset. If a live
-    replica still has a lower one at `deadline` (monotonic s), the partition's result is
-    REQUEST_TIMED_OUT."""
+    """Wait until all live replicas have the new log start offsets. A partition that misses
+    `deadline` (monotonic s) gets REQUEST_TIMED_OUT.
+    """
     for cut in cuts:
         if cut.result.error_code != ErrorCode.NONE:
             continue
@@ -146,6 +143,5 @@ async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: flo
 
 
 def _low_watermark(services: Services, cut: _Cut) -> int:
-    """Return the lowest log start offset among the partition's live replicas. Other replicas take
-    the leader's log start offset when their brokers return."""
+    """Return the lowest log start offset among the partition's live replicas."""
     return cut.partition.low_watermark(services.metadata.brokers)

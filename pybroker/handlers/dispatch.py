@@ -1,8 +1,8 @@
-"""The dispatcher: turns a request frame into the buffers of its response. It parses the header,
-checks the version, decodes the request, calls the handler, and encodes the response.
+"""The dispatcher: turns a request frame into the buffers of its response.
 
-Its table has exactly the APIs of `wire.api`; the dispatcher checks that when it is created. If a
-whole request fails, this module alone encodes the error as a response or closes the connection.
+It parses the header, checks the version, decodes the request, calls the handler, and encodes the
+response. If a whole request fails, this module encodes the error as a response or closes the
+connection.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ _BUILT: Final[dict[ApiKey, object]] = {
 
 
 def handler_table() -> Mapping[ApiKey, Handler]:
-    """Return the handlers by API. The table has exactly the APIs that ApiVersions advertises."""
+    """Return the handler of each API that ApiVersions advertises."""
     both = _BUILT.keys() & UNAVAILABLE.keys()
     missing = APIS.keys() - _BUILT.keys() - UNAVAILABLE.keys()
     if both or missing:
@@ -143,8 +143,7 @@ def handler_table() -> Mapping[ApiKey, Handler]:
 
 
 class Dispatcher:
-    """Answers request frames, on the event loop. It returns the response, or an awaitable if the
-    response has to wait."""
+    """Answers request frames, on the event loop."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -158,11 +157,9 @@ class Dispatcher:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Return the buffers of the response frame, or None if the request has no response. If the
-        response has to wait, return an awaitable of the buffers or of None.
-
-        Raise MalformedInput or CloseConnection if the connection has to be closed. The awaitable
-        may raise these errors, too.
+        """Return the buffers of the response frame (None: the request has no response), or an
+        awaitable of them if the response has to wait. This method or the awaitable raises
+        MalformedInput or CloseConnection if the connection has to be closed.
         """
         self._check_lease()
         taken = self.lane.answer(frame)
@@ -201,8 +198,6 @@ class Dispatcher:
     def _answer_api_versions(
         self, api: Api, request: Request, result: ApiVersionsResponse
     ) -> Answer:
-        """Return the response to ApiVersions. A response without an error is always the same, so it
-        is encoded once for each version."""
         if result.error_code != 0:
             return _encode(api, request, result)
         encoded = self._api_versions.get(request.version)
@@ -214,8 +209,6 @@ class Dispatcher:
     def _answer_metadata(
         self, api: Api, request: Request, body: memoryview
     ) -> Answer | Awaitable[Answer]:
-        """Return the response to Metadata. A response that needs no wait is cached for requests
-        with the same content."""
         services = self._services
         state = State(services.metadata.version, services.controller_id)
         question = Question(request.version, request.listener, bytes(body))
@@ -252,8 +245,9 @@ async def _answer_later(api: Api, request: Request, result: Awaitable[Message | 
 def _answer_of(
     api: Api, request: Request, result: asyncio.Future[Message | None]
 ) -> asyncio.Future[Answer]:
-    """Return a future of the encoded response; `result` is the future of its message. This needs no
-    task. If the returned future is cancelled, `result` is cancelled, too."""
+    """Return a future of the encoded response to the message `result`, without a task. Cancelling
+    the returned future cancels `result`.
+    """
     answer: asyncio.Future[Answer] = result.get_loop().create_future()
 
     def encode(_: object) -> None:
@@ -297,8 +291,7 @@ def _encode(api: Api, request: Request, message: Message | None) -> Answer:
 
 
 def _frame(api: Api, version: int, correlation_id: int, body: list[Buffer]) -> list[Buffer]:
-    """Return the response frame: the size and the response header before the buffers of `body`.
-    From version 1 on, the response header has tagged fields (KIP-482)."""
+    """Return the response frame: the size, the response header, and the buffers of `body`."""
     tagged = b"\0" if api.response_header_version(version) else b""
     size = 4 + len(tagged) + sum(map(len, body))
     return [_SIZE_AND_CORRELATION.pack(size, correlation_id) + tagged, *body]

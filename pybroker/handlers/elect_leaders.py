@@ -1,9 +1,8 @@
-"""ElectLeaders (KIP-460): the controller elects leaders of the partitions in the request. The
-response waits until the metadata of this broker has the new leaders, at most for the time limit in
-the request.
+"""ElectLeaders (KIP-460): the controller elects leaders of the requested partitions.
 
-The response has one result for each partition that the request names. If the request is for all
-partitions, the response omits those that needed no election.
+The response waits, within the request's time limit, until this broker's metadata has the new
+leaders. It has one result for each partition that the request names. A request for all partitions
+gets only the results of partitions that needed an election.
 """
 
 from __future__ import annotations
@@ -89,9 +88,9 @@ async def _hold(
 async def _wait_for_leaders(
     services: Services, held: dict[TopicPartition, Election], deadline: float
 ) -> None:
-    """Wait until the metadata of this broker has the leaders that the elections in `held` chose. If
-    a partition's new leader is missing at `deadline` (monotonic s), replace its result by
-    REQUEST_TIMED_OUT."""
+    """Wait until this broker's metadata has the leaders chosen by the elections in `held`. A
+    partition that misses `deadline` (monotonic s) gets REQUEST_TIMED_OUT.
+    """
     waiting = {key: each.leader for key, each in held.items() if each.code is ErrorCode.NONE}
 
     def are_known() -> bool:

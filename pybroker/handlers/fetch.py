@@ -1,12 +1,9 @@
-"""Fetch: reads each partition. If there are too few records, the request waits for more.
+"""Fetch: decides when to answer, and updates the fetch session. `fetch_reading.py` reads the
+partitions.
 
-A request is either full, or an incremental one of a fetch session (KIP-227; `fetch_sessions.py`).
-`fetch_reading.py` reads the partitions. This module decides when to answer, and updates the fetch
-session.
-
-A waiting fetch has no task, because idle followers fetch all the time and a task for each fetch
-would cost too much. When the wait is over, the event loop reads the partitions again. Only a read
-that needs a thread, or several turns of the event loop, runs in a task.
+A request is either full, or an incremental one of a fetch session (KIP-227). If there are too few
+records, the request waits for more. A waiting request has no task, since a task for each fetch of
+an idle follower would cost too much.
 """
 
 from __future__ import annotations
@@ -52,9 +49,10 @@ response has only one batch. Responses remain unsent if the clients read too slo
 def handle_fetch(
     services: Services, request: Request, message: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Return the response at once if there are enough records, if a partition has an error, if the
-    follower or consumer has to truncate (KIP-595), or if max_wait_ms is 0. Otherwise return an
-    awaitable that waits for records and reads again."""
+    """Return the response, or an awaitable of it if the request has to wait. A request does not
+    wait if there are enough records, a partition has an error, the reader has to truncate
+    (KIP-595), or max_wait_ms is 0.
+    """
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -95,8 +93,9 @@ async def _go_on_incremental(
     session: FetchSession,
     changes: Iterator[None],
 ) -> FetchResponse:
-    """Handle an incremental request that changes too many partitions of the session for one step.
-    `changes` applies the changes in steps; yield to the event loop after each step."""
+    """Apply the remaining `changes` of the session, yielding to the event loop after each, and
+    read.
+    """
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -131,8 +130,9 @@ def _read(
 
 
 class _WaitingFetch:
-    """A Fetch request that is not answered at once, and the future of its response. If the future
-    is cancelled, the request stops waiting and gets no response."""
+    """A waiting Fetch request and the future of its response. To cancel the future ends the
+    wait.
+    """
 
     def __init__(
         self,
@@ -154,9 +154,9 @@ class _WaitingFetch:
         self._task: asyncio.Task[FetchResponse] | None = None
 
     def go_on(self, reading: Reading, seen: int) -> None:
-        """Wait for records after a pass that has found too few of them. `seen` is the number of
-        changes that the purgatory had counted when `reading` began. If the purgatory has counted
-        more by now, or if the pass has not ended, a task continues the reading at once."""
+        """Wait for records, if `reading` has ended and the purgatory still counts `seen` changes,
+        its count when `reading` began. Otherwise read on at once, in a task.
+        """
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -242,9 +242,9 @@ async def _read_until_enough(
     seen: int,
     deadline: float,
 ) -> FetchResponse:
-    """Wait for new records and read the partitions again, until there are enough records or the
-    time is `deadline` (monotonic s). `seen` is the number of changes that the purgatory had counted
-    when `reading` began. If it has counted more by now, read again at once, without a wait."""
+    """Read until there are enough records or the time is `deadline` (monotonic s). `seen` is the
+    number of changes that the purgatory had counted when `reading` began.
+    """
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
@@ -270,15 +270,14 @@ async def _read_until_enough(
 
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
-    """Return the longest time (s) that a fetch waits after a partition of its session has changed.
-    The fetch of a follower may ask for a longer wait, which is right only while the leader is idle:
-    with the longer wait, the follower would learn a new high watermark too late."""
+    """Return the longest wait (s) of a fetch if a partition of its session has changed. A follower
+    that waits longer learns a new high watermark too late.
+    """
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
 def _purgatory(services: Services, message: FetchRequest) -> Purgatory:
-    """Return the purgatory in which the request waits: a follower waits until the log end grows, a
-    consumer until the high watermark grows."""
+    """Return the purgatory of log ends for a follower, that of high watermarks for a consumer."""
     replicas = services.replicas
     return replicas.replica_fetches if message.replica_id >= 0 else replicas.fetches
 
@@ -296,8 +295,8 @@ def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
     """Return a new pass over the partitions of the request, or over the pending partitions of
-    `session`. The first partition that has records returns at least one whole batch, even if the
-    batch exceeds the limits of the request (KIP-74)."""
+    `session`.
+    """
     room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)
     if message.replica_id < 0:
@@ -359,8 +358,9 @@ def _settle(
     session: FetchSession | None,
     response: FetchResponse,
 ) -> Iterator[None]:
-    """Record in the session and in the metrics what the response sends. Yield after a number of
-    partitions, so that the caller can yield to the event loop."""
+    """Record in the session and the metrics what the response sends. Yield after a number of
+    partitions.
+    """
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session
@@ -387,9 +387,9 @@ def _settle(
 def _open_session(
     services: Services, message: FetchRequest, reading: Reading, response: FetchResponse
 ) -> Iterator[None]:
-    """Create a fetch session from a full request and its response, if the cache has room for one,
-    and set its id in the response. Yield after a number of partitions, so that the caller can yield
-    to the event loop."""
+    """Create a fetch session if the cache has room, and set its id in the response. Yield after a
+    number of partitions.
+    """
     if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics):
         return
     session = services.fetch_sessions.create(

@@ -1,9 +1,7 @@
-"""One pass over the partitions of a Fetch request: reads each partition, and, if a follower sent
-the request, records the follower's fetch offsets at the leader.
+"""Reads the partitions of a Fetch request, and records a follower's fetch offsets at the leader.
 
-The event loop reads what the page cache contains, and yields after a number of partitions. If a
-partition's data is not in the page cache, a thread reads it. The records in a response are slices
-of the log as they are on disk.
+The event loop reads data that is in the page cache; a thread reads all other data. The records in a
+response are slices of the log as they are on disk.
 """
 
 from __future__ import annotations
@@ -51,8 +49,7 @@ loop."""
 
 
 class _WouldBlock(Exception):
-    """Raised on the event loop if a thread has to read the partition: its data is not in the page
-    cache, or there is too much to copy."""
+    """Raised on the event loop if a thread has to read the partition."""
 
 
 Item = tuple[list[PartitionData], TopicPartition, FetchPartition]
@@ -62,8 +59,9 @@ part of the request."""
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over the partitions of a Fetch request: its limits, its progress, and its results.
-    The partitions are in the order of the request, or in that of the fetch session."""
+    """One pass over the partitions of a Fetch request, in the order of the request or of the fetch
+    session.
+    """
 
     version: int
     items: Sequence[Item]
@@ -94,10 +92,10 @@ class Reading:
 
 
 def advance(services: Services, reading: Reading) -> bool:
-    """Read further partitions from the page cache, starting at `reading.position`. Return whether
-    the pass has ended. If it has not ended, `reading.cached_only` says what the caller does next.
-    If it is True, the caller yields to the event loop and calls again. If it is False, a thread has
-    to read the next partition."""
+    """Read further partitions from the page cache, and return whether the pass has ended. If it has
+    not ended and `reading.cached_only` is False, a thread has to read the next partition. If it has
+    not ended and `cached_only` is True, yield to the event loop and call again.
+    """
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -113,8 +111,7 @@ def advance(services: Services, reading: Reading) -> bool:
 
 
 async def complete(services: Services, reading: Reading) -> None:
-    """Read all remaining partitions of the pass. A thread reads what the page cache does not
-    contain. Yield to the event loop after a number of partitions."""
+    """Read all remaining partitions, in a thread if they are not in the page cache."""
     read_next = _read_next if reading.cached is None else _read_next_of_session
     while True:
         if not reading.cached_only:
@@ -150,9 +147,9 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
-    """Return True if a few comparisons show that a partition of a fetch session has no records and
-    no other change for the client. In this case begin to watch the partition, so that it is not
-    read before its next change. Otherwise return False; the caller then reads the partition."""
+    """Return True, and begin to watch the partition, if it certainly has nothing new for the
+    client. False means that it has to be read.
+    """
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None
@@ -265,6 +262,7 @@ def _read_records(
         raise _WouldBlock
     if reading.cached_only and len(data) > _ON_LOOP_BYTES_MAX // 2:
         raise _WouldBlock
+    # A follower checks batches itself. Only for one that is stuck at a corrupt batch, check here.
     if data and (reading.follower is None or partition.is_stuck(reading.follower.replica_id)):
         data, end = _whole(partition, wanted.fetch_offset, data, end)
     if reading.committed_only:
@@ -298,9 +296,8 @@ def _list_aborted(
 
 def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> tuple[Buffer, int]:
     """Return the batches of `data` before the first corrupt one, and the offset that follows. Raise
-    BrokerError CORRUPT_MESSAGE if the first batch is corrupt. Called for each fetch of a consumer.
-    Called for a fetch of a follower only while the follower makes no progress: a follower checks
-    batches itself, and does not append a corrupt one."""
+    BrokerError CORRUPT_MESSAGE if the first batch is corrupt.
+    """
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
         return data, whole.next_offset
@@ -319,11 +316,10 @@ def _note_follower(
     follower: FetchRequest,
     reading: Reading,
 ) -> None:
-    """Record the follower's fetch offset and log start offset at the leader. This happens once for
-    each partition of a request, before the request waits for new records. A fetch offset outside of
-    the leader's log is not recorded. Must run on the event loop. Raise BrokerError for a fetch that
-    must not count as the follower's progress: it has no leader epoch, or its broker has no replica
-    of the partition."""
+    """Record the follower's fetch offset and log start offset at the leader. Must run on the event
+    loop. Raise BrokerError if the fetch has no leader epoch, or if the follower has no replica of
+    the partition.
+    """
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
@@ -349,11 +345,11 @@ def _note_follower(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
-    """Compare the leader's log with the reader's log, whose fetch offset and last leader epoch are
-    in the request. If the logs differ below that fetch offset, return the largest epoch in the
-    leader's log that is not above the reader's epoch, and the end offset of that epoch (KIP-595).
-    Otherwise return None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than
-    all epochs of the leader's log."""
+    """If the reader's log differs from the leader's below the fetch offset, return the leader's
+    largest epoch that is not above the reader's, with its end offset (KIP-595). Otherwise return
+    None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than all of the
+    leader's epochs.
+    """
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(

@@ -1,19 +1,14 @@
-"""Fetch sessions (KIP-227): a client that fetches the same partitions repeatedly sends only what
-changes in its request, and receives only partitions that have changed. This module does no I/O;
-times are seconds of a monotonic clock.
+"""Fetch sessions (KIP-227). This module does no I/O; times are seconds of a monotonic clock.
 
     full request, epoch 0        -> a new session, if there is room; its id is in the response
     incremental, epoch 1, 2, ... -> the changes are applied, then the pending partitions are read
     full request with an id      -> the session with that id ends (epoch 0 or -1)
 
-Each partition of a session is either pending or watched. A watched partition has no records and no
-other change for the client. It becomes pending at its next change, or when a request names it. A
-request reads only the pending partitions, so its work is proportional to the number of partitions
-that have changed.
+A partition of a session is either pending or watched. A watched partition has nothing new for the
+client, and becomes pending at its next change. A request reads only the pending partitions.
 
-If the cache is full, a new session evicts another one, as in Kafka. It evicts a session that was
-not used for two minutes. If there is none, it evicts a session that is at least two minutes old and
-has fewer partitions than the new one. A follower's new session may evict any session of a consumer.
+As in Kafka, a new session may evict one that was not used for two minutes, or a smaller one that is
+at least two minutes old. A follower's new session may evict any session of a consumer.
 """
 
 from __future__ import annotations
@@ -49,8 +44,9 @@ _INT_MAX: Final = (1 << 31) - 1
 
 
 class CachedPartition:
-    """A partition of a fetch session: the client's request for it (`wanted`), and the offsets that
-    were last sent to the client."""
+    """A partition of a fetch session: the client's request (`wanted`), and the offsets last sent to
+    the client.
+    """
 
     __slots__ = (
         "follows",
@@ -80,9 +76,10 @@ class CachedPartition:
         while this partition is pending."""
 
     def watch(self, partition: Partition) -> None:
-        """Begin to watch the partition: it is not read again before the next change of `partition`,
-        its local replica. The caller has checked that there are no records and no other change for
-        the client, and, for a follower, has recorded its fetch."""
+        """Do not read the partition again before the next change of `partition`, its local replica.
+        The caller has checked that the client has nothing new to get, and has recorded a follower's
+        fetch.
+        """
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -114,8 +111,7 @@ class CachedPartition:
         self.unwatch()
 
     def is_news(self, answer: PartitionData) -> bool:
-        """Whether this result has records, an error, or a value that differs from the value that
-        was last sent to the client."""
+        """Whether this result has records, an error, or a value that the client does not know."""
         return bool(
             answer.records
             or answer.error_code
@@ -125,9 +121,7 @@ class CachedPartition:
         )
 
     def record_sent(self, answer: PartitionData) -> None:
-        """Record that this result is sent to the client. After an error, or a result that tells a
-        follower to truncate its log, the client gets the partition's next result even if it has
-        nothing new."""
+        """Record that this result is sent to the client."""
         if answer.error_code or (self.follows and answer.diverging_epoch is not None):
             self.high_watermark = self.log_start_offset = NO_OFFSET
             return
@@ -136,8 +130,7 @@ class CachedPartition:
 
 
 class FetchSession:
-    """The partitions of one client's fetch session. The next request reads the pending partitions;
-    the others are watched."""
+    """The partitions of one client's fetch session, each pending or watched."""
 
     __slots__ = (
         "created_s",
@@ -179,10 +172,10 @@ class FetchSession:
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]
     ) -> Iterator[None]:
-        """Apply the changes of a request: add or change the partitions of `topics`, and remove
-        those of `forgotten`. Yield after a number of partitions. Raise BrokerError
-        FETCH_SESSION_ID_NOT_FOUND if the session gets too many partitions or a topic name is too
-        long."""
+        """Add or change the partitions of `topics`, and remove those of `forgotten`. Yield after a
+        number of partitions. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if there are too many
+        partitions or a topic name is too long.
+        """
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
@@ -218,16 +211,15 @@ class FetchSession:
         return added
 
     def look_at(self, cached: CachedPartition) -> None:
-        """Make a partition pending, so that the waiting request, or else the next one, reads it."""
+        """Make a partition pending, so that the waiting or next request reads it."""
         self.pending[cached.key] = cached
         if self.on_pending is not None:
             self.on_pending(cached.key)
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
-        """Make all partitions pending if an argument differs from that of the session's last
-        request. `lease` is the level of the broker's ZooKeeper lease. `incarnation` is that of the
-        follower's broker. `committed_only` says that the client has the isolation level
-        read_committed."""
+        """Make all partitions pending if the broker's `lease`, the follower's `incarnation` or the
+        isolation level (`committed_only`) differs from that of the last request.
+        """
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -235,14 +227,13 @@ class FetchSession:
             self.pending = dict(self.partitions)
 
     def move_to_end(self, cached: CachedPartition) -> None:
-        """Move a partition that has returned records to the end of the reading order."""
+        """Move a partition to the end of the reading order."""
         if self.pending.get(cached.key) is cached:
             del self.pending[cached.key]
             self.pending[cached.key] = cached
 
     def close(self) -> None:
-        """End the session and stop watching its partitions. A request that is being handled may
-        still read them."""
+        """End the session and stop watching its partitions."""
         self.is_open = False
         self._unwatch_all()
 
@@ -270,8 +261,9 @@ class FetchSessionCache:
         follower uses it, and its size."""
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
-        """Return a new session with room for `size` partitions, which the caller adds. Return None
-        if the cache has no room for another session, or if `size` exceeds a limit."""
+        """Return a new session for `size` partitions, which the caller adds. Return None if the
+        cache has no room or `size` exceeds a limit.
+        """
         replica_id = max(replica_id, CONSUMER)
         is_follower = replica_id != CONSUMER
         if not self._has_room_for(size, is_follower):
@@ -288,9 +280,10 @@ class FetchSessionCache:
         return session
 
     def take(self, session_id: int, epoch: int, replica_id: int, now_s: float) -> FetchSession:
-        """Return the session of an incremental request, and increment the session's epoch. Raise
-        BrokerError FETCH_SESSION_ID_NOT_FOUND if there is no session of that id or it belongs to
-        another replica id, INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one."""
+        """Return the session of an incremental request, and increment its epoch. Raise BrokerError
+        FETCH_SESSION_ID_NOT_FOUND if this replica id has no session of that id,
+        INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one.
+        """
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):
             raise _not_found(
@@ -309,9 +302,10 @@ class FetchSessionCache:
         return session
 
     def resized(self, session: FetchSession) -> None:
-        """Count the session towards the limits again, after its number of partitions has changed. A
-        session without partitions ends. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if all
-        sessions together have too many partitions."""
+        """Count the partitions of a changed session again. A session without partitions ends. Raise
+        BrokerError FETCH_SESSION_ID_NOT_FOUND if the session, or all consumers' sessions together,
+        have too many partitions.
+        """
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return
@@ -329,7 +323,7 @@ class FetchSessionCache:
             )
 
     def remove(self, session_id: int) -> None:
-        """End the session of that id. Do nothing if it does not exist."""
+        """End the session of that id, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
@@ -348,8 +342,9 @@ class FetchSessionCache:
             self._consumer_partitions += partitions
 
     def _evict(self, is_follower: bool, size: int, now_s: float) -> bool:
-        """Evict a session, to make room for a new one of `size` partitions. Return False if no
-        session may be evicted."""
+        """Evict a session for a new one of `size` partitions. Return False if no session may be
+        evicted.
+        """
         longest_unused = next(iter(self._sessions.values()), None)
         if longest_unused is None:
             return False
@@ -364,11 +359,9 @@ class FetchSessionCache:
         return True
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
-        """Return the session that a new session of `size` partitions may evict, or None. It is the
-        session of least worth: a consumer's session is worth less than a follower's, and among
-        sessions of one kind the worth is the number of partitions. The new session must be worth
-        more. A session younger than _MIN_LIFE_S is evicted only if it is a consumer's and the new
-        session is a follower's."""
+        """Return the session that a new session of `size` partitions may evict, or None. A
+        consumer's session goes before a follower's, a small one before a large one.
+        """
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None
@@ -390,8 +383,9 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch that follows `epoch`. It is 1 after the largest 32-bit number,
-    because a request with epoch 0 asks for a new session."""
+    """Return the session epoch after `epoch`: 1 after the largest 32-bit number, as 0 asks for a
+    new session.
+    """
     return epoch + 1 if epoch < _INT_MAX else 1
 
 

@@ -1,10 +1,8 @@
-"""The gate: holds requests back until the starting broker can answer them. Requests of clients wait
-until the broker has the metadata of the cluster.
+"""The gate: holds requests back until the starting broker can answer them.
 
-The controller must be able to reach the starting broker, so the broker accepts connections before
-it can answer clients. Requests of the controller wait until the broker is registered. Such a
-request may be meant for the previous process of this broker. Only the broker epoch, which this
-process learns when it registers, shows that. ApiVersions never waits.
+The controller's requests wait until the broker is registered and knows its broker epoch, since a
+request may be meant for the broker's previous process. The clients' requests wait until the broker
+has the metadata of the cluster. ApiVersions never waits.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 
 class Gate:
-    """Passes requests on to `answering`. Requests that brokers send wait for `let_brokers_in`,
-    requests of clients wait for `open`."""
+    """Passes requests on to `answering`. Brokers' requests wait for `let_brokers_in`, clients'
+    requests for `open`.
+    """
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -31,8 +30,7 @@ class Gate:
         self._opened = asyncio.Event()
 
     def let_brokers_in(self) -> None:
-        """From now on pass on the requests that brokers send. The caller calls this when this
-        broker is registered and knows its broker epoch. Idempotent."""
+        """Pass on the requests of brokers from now on. Idempotent."""
         self._registered.set()
 
     def open(self) -> None:
@@ -43,9 +41,9 @@ class Gate:
     def answer(
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
-        """Pass the request to the `answering` function of the gate, and return its response. If
-        the request has to wait at the gate, return an awaitable of the response. Errors of
-        `answering` are raised here or by the awaitable."""
+        """Return the response of `answering`, or an awaitable of it if the request has to wait.
+        Errors of `answering` are raised here or by the awaitable.
+        """
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

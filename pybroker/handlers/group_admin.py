@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups: the requests of administrators about groups."""
+"""DescribeGroups, ListGroups, DeleteGroups: administrators' requests about groups."""
 
 from __future__ import annotations
 

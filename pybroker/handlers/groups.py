@@ -1,5 +1,6 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: turns the requests into calls of the group
-coordinator, and the results of the calls into responses."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: turns each request into a call of the group
+coordinator.
+"""
 
 from __future__ import annotations
 
