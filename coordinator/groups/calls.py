@@ -1,4 +1,4 @@
-"""The requests of members and the group's answers, as plain values. Timeouts in ms."""
+"""Requests of group members and the answers to them, as plain values. Timeouts are in ms."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets an id, and has
-    to join again with it (KIP-394). `may_skip`: the member supports the field `skip_assignment` of
-    the answer (KIP-814). `reason`: the member's own text about why it joins."""
+    """A JoinGroup request. `requires_known_id`: a dynamic member without an id gets one, and must
+    join again with it (KIP-394). `may_skip`: the member supports `skip_assignment` in the answer
+    (KIP-814). `reason`: the member's own text about why it joins."""
 
     member_id: str
     session_timeout_ms: int
@@ -36,8 +36,7 @@ class Join:
     reason: str = ""
 
     def size(self) -> int:
-        """Return about how many bytes of the request the group keeps in memory. A character counts
-        as a byte."""
+        """Return the approximate memory of the request, in bytes. A character counts as a byte."""
         metadata_size = sum(len(name) + len(metadata) for name, metadata in self.protocols)
         names = (self.instance_id or "", self.client_id, self.protocol_type)
         return metadata_size + sum(map(len, names))
@@ -45,7 +44,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member in the JoinGroup answer to the group's leader."""
+    """A member, as listed in the JoinGroup answer to the group's leader."""
 
     member_id: str
     instance_id: str | None
@@ -54,7 +53,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a JoinGroup request. Only the leader's answer has `members`. `skips`: the
+    """The answer to a JoinGroup request. `members` is empty except for the leader. `skips`: the
     leader must not compute an assignment (KIP-814)."""
 
     error: ErrorCode
@@ -70,8 +69,7 @@ class Joined:
 @dataclass(frozen=True, slots=True)
 class Sync:
     """A SyncGroup request. `assignments` maps member ids to assignments; only the group's leader
-    sends any. `protocol_type` and `protocol` are None in versions without these fields (before
-    KIP-559)."""
+    sends any. `protocol_type` and `protocol` are None before KIP-559."""
 
     member_id: str
     generation: int
@@ -93,8 +91,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The ids of the member in a heartbeat, commit or leave request. If an operator removes a
-    static member, the request has an instance id and no member id."""
+    """The ids of the member in a heartbeat, commit or leave request. An operator's removal of a
+    static member has an instance id and no member id."""
 
     member_id: str
     instance_id: str | None = None
@@ -102,8 +100,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member, for DescribeGroups and for the mirror in ZooKeeper. It has metadata and an
-    assignment only if the group is Stable."""
+    """A member, as DescribeGroups shows it. Metadata and assignment are empty unless the group is
+    Stable."""
 
     member_id: str
     instance_id: str | None
@@ -115,8 +113,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group, for DescribeGroups and for the mirror in ZooKeeper. `protocol` is empty unless the
-    group is Stable."""
+    """A group, as DescribeGroups shows it. `protocol` is empty unless the group is Stable."""
 
     group_id: str
     state: GroupState

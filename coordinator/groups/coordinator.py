@@ -1,8 +1,7 @@
 """The coordinator of the groups of one shard: it passes requests to the decision functions
 (`join.py`, `sync.py`, ...) and carries out their effects.
 
-Of the group modules only this one waits: for the log, for the offset store, and for ZooKeeper's
-answer about Kafka 0.8 consumers. Every decision and its appends run in one step of the event loop.
+Every decision and its appends run in one step of the event loop.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ members logs dozens."""
 
 
 class GroupCoordinator:
-    """The groups of one shard. Implements `Coordinator`, the interface for the runtime."""
+    """The groups of one shard."""
 
     def __init__(
         self,
@@ -104,8 +103,7 @@ class GroupCoordinator:
 
     def replay(self, record: StoredRecord) -> None:
         """Replay a group record, or pass an offset record to the offset store. A record that cannot
-        be decoded is logged and skipped: losing one group is better than losing all groups of the
-        shard."""
+        be decoded is logged and skipped."""
         if record.key is None:
             return
         try:
@@ -166,8 +164,7 @@ class GroupCoordinator:
     # called by members
 
     async def join(self, group_id: str, call: Join) -> Joined:
-        """Wait until the group answers a JoinGroup request, and return the answer. Raises
-        BrokerError."""
+        """Wait until the group answers the request, and return the answer. Raises BrokerError."""
         fault = join.fault_of(call, self._config)
         if fault is not ErrorCode.NONE:
             return Joined(fault, call.member_id)
@@ -196,8 +193,7 @@ class GroupCoordinator:
         return joined
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
-        """Wait until the group answers a SyncGroup request, and return the answer. Raises
-        BrokerError."""
+        """Wait until the group answers the request, and return the answer. Raises BrokerError."""
         group = self._groups.get(group_id)
         if group is None:
             return Synced(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -216,8 +212,8 @@ class GroupCoordinator:
         return heartbeat.heartbeat(group, identity, generation, self.context.clock.monotonic())
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
-        """Remove these members. Return one error code for each. Raises BrokerError if the request
-        fails as a whole."""
+        """Remove these members. Return one error code for each. Raises BrokerError if the whole
+        request fails."""
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
@@ -233,9 +229,8 @@ class GroupCoordinator:
     def may_commit(
         self, group_id: str, identity: Identity, generation: int, *, in_transaction: bool = False
     ) -> ErrorCode:
-        """Return NONE if the member with this `identity` may commit offsets of the group in this
-        step of the event loop, else the error code. `in_transaction`: the request is a
-        TxnOffsetCommit."""
+        """Return NONE if this member may commit offsets now, else the error code. The result is
+        valid until the next await. `in_transaction`: the request is a TxnOffsetCommit."""
         group = self._groups.get(group_id)
         if group is None and not in_transaction:
             return heartbeat.commit_without_group(generation)
@@ -246,8 +241,8 @@ class GroupCoordinator:
     # called by operators
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return the group's facts; None if no group with this id is in memory. Such a group may
-        still have offsets in the offset store."""
+        """Return the group's facts. None: no such group is in memory; the offset store may still
+        have its offsets."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -260,15 +255,16 @@ class GroupCoordinator:
         return bool(self.offsets.undecided(group_id) or await self.offsets.fetch(group_id, None))
 
     async def describe(self, group_id: str) -> GroupView:
-        """Return the group's description. An unknown group is Dead; a group with offsets only is
-        Empty. Raises BrokerError."""
+        """Return the group's description: Dead if unknown, Empty if the group has only offsets.
+        Raises BrokerError."""
         group = self._groups.get(group_id)
         if group is None and await self.has_offsets(group_id):
             return GroupView(group_id, GroupState.EMPTY)
         return GroupView(group_id, GroupState.DEAD) if group is None else overview.describe(group)
 
     async def overviews(self) -> list[GroupOverview]:
-        """Return all groups of the shard, also those with offsets only. Raises BrokerError."""
+        """Return all groups of the shard, including those that have only offsets. Raises
+        BrokerError."""
         with_offsets = await self.offsets.group_ids()
         found = [overview.overview(group) for group in self._groups.values()]
         found += (
@@ -279,14 +275,14 @@ class GroupCoordinator:
         return found
 
     def size(self) -> int:
-        """Return about how many bytes of memory the groups, their members and the offsets of open
-        transactions take."""
+        """Return the approximate memory of the groups, members and offsets of open transactions, in
+        bytes."""
         groups = sum(group.size() for group in self._groups.values())
         return groups + self.offsets.undecided_bytes()
 
     def states(self) -> list[GroupState]:
-        """Return the state of each group in memory: every group of this shard that has or had
-        members."""
+        """Return the state of each group in memory. Groups that never had members are not in
+        memory."""
         return [group.state for group in self._groups.values()]
 
     async def delete(self, group_id: str) -> ErrorCode:
@@ -342,8 +338,7 @@ class GroupCoordinator:
             self._waiting.pop(ticket, None)
 
     def _carry_out(self, group: Group, effects: Effects) -> None:
-        """Carry out the effects of a decision: store records, log, answer requests, notify the
-        mirror, and set the timer. A failed append adds effects."""
+        """Store records, log, answer requests, notify the mirror, and set the timer."""
         while effects.stores:
             self._store(group, effects.stores.pop(0), effects)
         for note in effects.notes:
@@ -361,7 +356,6 @@ class GroupCoordinator:
             self._set_timer(group)
 
     def _log_limited(self, level: int, text: str) -> None:
-        """Log a line within a rate limit, because members can cause any number of these lines."""
         left_out = self._log_limit.allow(logging.getLevelName(level))
         if left_out:
             log.log(level, "%s lines_left_out=%d", text, left_out)
@@ -404,9 +398,8 @@ class GroupCoordinator:
         self._carry_out(group, effects)
 
     def _code_of_uncommitted(self) -> ErrorCode:
-        """Return the error code for a group's members after one of the group's records may be lost.
-        It is NOT_COORDINATOR if another broker may be their coordinator. Otherwise it is
-        REBALANCE_IN_PROGRESS, and the members rejoin."""
+        """Return the error code for members when a record of their group may be lost:
+        NOT_COORDINATOR if another broker may be the coordinator, else REBALANCE_IN_PROGRESS."""
         try:
             self.context.require_current()
         except BrokerError as error:
@@ -419,8 +412,8 @@ class GroupCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     def _append_tombstone(self, group_id: str) -> int | None:
-        """Append a tombstone of the group. Return the offset to await with `committed`; None if
-        nothing is appended, because the log has no record of the group."""
+        """Return the offset to await with `committed`. None: nothing is appended, because the log
+        has no record of the group."""
         if group_id not in self._in_log:
             return None
         return self.context.append([KeyValue(encode_group_key(group_id), None)])
@@ -432,8 +425,8 @@ class GroupCoordinator:
             timer.cancel()
 
     def _remember_given_out(self, group_id: str, member_id: str) -> None:
-        """Remember a member id that was sent to a client. If there are more than PENDING_MAX ids,
-        forget the oldest: clients must not fill the memory by asking for ids."""
+        """Remember a member id that was sent to a client. Keep at most the newest PENDING_MAX
+        ids."""
         self._given_out[(group_id, member_id)] = None
         while len(self._given_out) > PENDING_MAX:
             oldest = next(iter(self._given_out))
@@ -452,9 +445,8 @@ class GroupCoordinator:
     # time
 
     def _set_timer(self, group: Group) -> None:
-        """Set a timer for the group's next deadline. If the group has a timer that fires earlier,
-        keep that timer: each heartbeat moves a deadline, and a new timer for each costs too
-        much."""
+        """Set a timer for the group's next deadline, unless the group has a timer that fires
+        earlier."""
         due = group.next_deadline()
         known = self._timers.get(group.group_id)
         if known is not None:

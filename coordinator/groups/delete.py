@@ -8,7 +8,7 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(group: Group) -> ErrorCode:
-    """Return the error that prevents the deletion of the group now, or NONE."""
+    """Return the error that prevents the deletion of the group now; NONE if nothing does."""
     if group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     if group.state is GroupState.DEAD:
@@ -17,12 +17,12 @@ def fault_of(group: Group) -> ErrorCode:
 
 
 def delete(group: Group, wall_ms: int) -> None:
-    """Begin the deletion of the group at `wall_ms`, the present time in ms since 1970. Until the
-    deletion ends, the group answers requests with a retriable error."""
+    """Begin the deletion of the group at `wall_ms` (ms since 1970). Until the deletion ends,
+    requests to the group get a retriable error."""
     group.pending.clear()
     group.move_to(GroupState.DEAD, wall_ms)
 
 
 def survive(group: Group, wall_ms: int) -> None:
-    """Make the group Empty again, because its deletion has failed."""
+    """Make the group Empty again after a failed deletion."""
     group.move_to(GroupState.EMPTY, wall_ms)

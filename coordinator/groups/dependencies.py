@@ -1,5 +1,5 @@
-"""The dependencies of the group coordinator besides its shard: the interface to the mirror of
-groups in ZooKeeper, the configuration and the counters."""
+"""The dependencies of a group coordinator: the mirror of groups in ZooKeeper, the
+configuration and the counters."""
 
 from __future__ import annotations
 
@@ -15,36 +15,28 @@ from pybroker.metrics import GroupCounters
 
 
 class Membership(Protocol):
-    """The mirror of a shard's groups in ZooKeeper. It also finds classic consumers: those of Kafka
-    0.8, whose group is in ZooKeeper."""
+    """The mirror of a shard's groups in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Schedule the write of the group's present members to ZooKeeper. Called when a member has
-        left or was removed, when a static member has a new id, when all members have their
-        assignments, and for every group when a shard is loaded.
-
-        Members of a group that is not Stable have no assignment. A group without members is Empty,
-        or Dead if it is deleted. Never waits.
-        """
+        """Schedule the write of the group's present members and assignments to ZooKeeper. Never
+        waits. A group without members is Empty, or Dead if it is deleted."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Return NONE if a first member may join the group, else the error:
-        INCONSISTENT_GROUP_PROTOCOL if consumers of Kafka 0.8, whose group is in ZooKeeper, use the
-        group id. May raise BrokerError."""
+        """Return NONE if a first member may join the group. Return INCONSISTENT_GROUP_PROTOCOL if
+        consumers of Kafka 0.8 use the group id. Raises BrokerError."""
 
 
 class UnmirroredGroups:
     """The `Membership` of a broker that does not mirror its groups in ZooKeeper."""
 
     def members_changed(self, group: GroupView) -> None:
-        """Write nothing: this broker does not mirror its groups."""
+        """Do nothing."""
 
     async def may_begin(self, group_id: str) -> ErrorCode:
         return ErrorCode.NONE
 
 
-def _has_room(size: int) -> None:
-    """Do nothing: without a memory limit no member is refused."""
+def _has_room(size: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +52,9 @@ class GroupDependencies:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """The facts of a group on which the expiry and deletion of its offsets depend. `state_ms`: when
-    the group entered its state, in ms since 1970, -1 if unknown. `topics`: the members' subscribed
-    topics, None if unknown."""
+    """Facts of a group that decide when its offsets expire. `state_ms`: when the group entered its
+    state, in ms since 1970, -1 if unknown. `topics`: the members' subscribed topics, None if
+    unknown."""
 
     state: GroupState
     protocol_type: str

@@ -1,8 +1,7 @@
 """The inputs and the effects of one decision about a group.
 
-A decision changes the group, and adds actions to its `Effects`: answers, records to store, log
-lines. The coordinator carries out the actions after the decision: it stores the records first, and
-answers afterwards.
+A decision changes the group and adds actions to its `Effects`. After the decision the coordinator
+stores the records first, and then sends the answers.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from pybroker.coordinator.groups.records import RecordedGroup
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
     """The action to store the leader's assignment. Members get their answers when the in-sync
-    replicas have its record."""
+    replicas have the record."""
 
     record: RecordedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReplacement:
-    """The action to store the new member id of a static member that has restarted. The member gets
-    its answer when the in-sync replicas have the record. `before` is the member with its earlier
-    id. `leader` is the member id of the group's leader before the change. `may_skip` as in
-    `Join`."""
+    """The action to store the new member id of a restarted static member. The member gets its
+    answer when the in-sync replicas have the record. `before` is the member with its old id.
+    `leader` is the member id of the group's leader before the change."""
 
     record: RecordedGroup
     member_id: str
@@ -52,9 +50,8 @@ Store = StoreAssignment | StoreReplacement | StoreEmpty
 
 @dataclass(slots=True)
 class Effects:
-    """The inputs and the effects of one decision about a group. `now` is in seconds of the
-    monotonic clock, `wall_ms` in ms since 1970. `new_id` returns a new member id that begins with
-    the given prefix."""
+    """The inputs and the effects of one decision. `now` is in seconds of the monotonic clock,
+    `wall_ms` in ms since 1970. `new_id(prefix)` returns a new member id."""
 
     now: float
     wall_ms: int

@@ -1,5 +1,4 @@
-"""The deadlines of a group: those of sessions, joins, syncs, and of member ids that were sent to
-clients but not used yet."""
+"""The deadlines of a group: of sessions, joins, syncs, and of unused member ids."""
 
 from __future__ import annotations
 
@@ -24,10 +23,9 @@ def expire(group: Group, effects: Effects) -> None:
 
 
 def restart_deadlines(group: Group, effects: Effects) -> None:
-    """Restart the members' session timeouts, and the deadlines of the rebalance under way, at
-    `effects.now`, because this broker was paused and handled no requests. Three deadlines are not
-    restarted: that of a new member's first JoinGroup, that of a member id that a client has not
-    used yet, and the initial delay of a group that was empty."""
+    """Restart the members' session timeouts, and the rebalance's deadlines, at `effects.now`, after
+    this broker was paused. Three deadlines stay: a new member's first JoinGroup, an unused member
+    id, and the initial delay of a group that was empty."""
     for member in group.members.values():
         if not member.is_new:
             member.renew_session(effects.now)
@@ -59,8 +57,7 @@ def _expire_sessions(group: Group, effects: Effects) -> None:
 
 
 def _expire_syncs(group: Group, effects: Effects) -> None:
-    """Remove members that have not sent SyncGroup in time: without SyncGroup they get no
-    assignment, even if they send heartbeats."""
+    """Remove members that have not sent SyncGroup in time, even if they send heartbeats."""
     group.sync_deadline = None
     if group.state not in WITH_SYNC_DEADLINE:
         return

@@ -1,8 +1,8 @@
-"""The fence of a group coordinator: the node /pybroker/coordinators/<partition>.
+"""The fence of a coordinator: the node /pybroker/coordinators/<partition>.
 
-A broker that takes over a partition takes the fence: it writes this node, in one multi with a check
-that the broker is the leader. Every write of a coordinator checks the node's version. So from then
-on ZooKeeper refuses the writes of an earlier coordinator, including those that arrive late.
+The new coordinator of a partition writes this node in one multi with a check that its broker is the
+leader. Every write of a coordinator checks the node's version. So ZooKeeper refuses the writes of
+earlier coordinators.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pybroker.ports import CheckOp, Coord, CoordOp, CreateOp, NodeStat, SetOp
 
 @dataclass(frozen=True, slots=True)
 class FenceOwner:
-    """The content of a fence node: the broker and leader epoch of the coordinator that took the
-    fence. `token` distinguishes the shards that one broker creates in the same leader epoch."""
+    """The content of a fence node: the broker and leader epoch of the coordinator. `token`
+    distinguishes shards of one broker in the same leader epoch."""
 
     topic_partition: TopicPartition
     broker_id: int
@@ -40,13 +40,12 @@ class FenceOwner:
 
 
 async def take_fence(coord: Coord, owner: FenceOwner) -> int | None:
-    """Take the fence for `owner` and return the version of the fence node. The version is unchanged
-    until another coordinator takes the fence. Return None if another client changed a node during
-    the call: the caller has to try again.
+    """Write the fence node for `owner`, and return its new version. Return None if another client
+    changed a node during the call: the caller has to try again.
 
     Raises Superseded if another broker leads the partition; BrokerError if the stored leader epoch
-    is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss the next attempt finds
-    out whether the write was applied.
+    is not that of `owner`; MalformedNode; CoordError. After ConnectionLoss, call again: the write
+    may have been applied.
     """
     key = owner.topic_partition
     state_path, path = paths.partition_state(key), paths.coordinator(key.partition)

@@ -1,13 +1,9 @@
-"""Writes to ZooKeeper that only the current coordinator can make. Each write is in a multi that
-checks the version of the fence, `/pybroker/coordinators/<partition>`. The next coordinator changes
-that version before it writes or answers anything.
+"""Writes to ZooKeeper that only the current coordinator can make. Each write is a multi that checks
+the version of the fence node, `/pybroker/coordinators/<partition>`.
 
-A shard has one round of writes under way at a time. Changes that are requested meanwhile form the
-next round. A change of unknown outcome is sent again in the next round, unless a later change of
-the same nodes replaces it. So changes of the same nodes take effect in the order of the requests,
-even if answers are lost. A change whose caller has been cancelled is not tried again.
-
-This module does not depend on the meaning of the nodes.
+A shard has one round of writes under way at a time. A change of unknown outcome is sent again in
+the next round, until its time limit, unless a later change of the same nodes replaces it. So
+changes of the same nodes take effect in the order of the requests.
 """
 
 from __future__ import annotations
@@ -53,9 +49,8 @@ _OURS: Final = f"{paths.COMMITTED}/"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The wanted content of some nodes; None means that the node must not exist. Changes with the
-    same `key` name the same nodes, and a later change replaces an earlier one. The same multi
-    creates the `parents`, and each missing ancestor of a node, without data. `is_ephemeral`:
+    """The wanted content of some nodes; None: the node must not exist. Changes with the same `key`
+    name the same nodes. `parents` and missing ancestors are created without data. `is_ephemeral`:
     ZooKeeper deletes the nodes at the end of the session."""
 
     group_id: str
@@ -71,7 +66,7 @@ class _Deposed(PybrokerError):
 
 @dataclass(slots=True)
 class _Asked:
-    """A change, and the future that its caller awaits. The future's result is the error code."""
+    """A change, and the future for its error code."""
 
     change: Change
     decided: asyncio.Future[ErrorCode]
@@ -79,8 +74,8 @@ class _Asked:
 
 
 class FencedWrites:
-    """The fenced writes of one shard. A change is undecided until its error code is known. Owns one
-    task while changes are undecided; `end` ends the task."""
+    """The fenced writes of one shard. Owns one task while a change has no error code yet; `end`
+    ends the task."""
 
     def __init__(
         self,
@@ -90,8 +85,8 @@ class FencedWrites:
         timeout_s: float,
         joint: Multis | None = None,
     ) -> None:
-        """`joint`: the batcher that all shards with the same `coord` share. None: this shard gets a
-        batcher of its own."""
+        """`joint`: a batcher shared by all shards with the same `coord`. None: this shard gets its
+        own."""
         self._coord = coord
         self._joint = joint or coord
         self._batcher = MultiBatcher(self, at_once=1)
@@ -109,10 +104,10 @@ class FencedWrites:
     # ---- calls
 
     async def write(self, changes: Sequence[Change]) -> list[ErrorCode]:
-        """Write the changes and return a code for each. NOT_COORDINATOR: not written, because
-        another broker is the coordinator. COORDINATOR_NOT_AVAILABLE: the outcome is unknown at the
-        end of the time limit. INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper.
-        UNKNOWN_SERVER_ERROR: ZooKeeper refused the change."""
+        """Write the changes and return a code for each. NOT_COORDINATOR: not written, since another
+        broker is the coordinator. COORDINATOR_NOT_AVAILABLE: unknown outcome after the time limit.
+        INVALID_COMMIT_OFFSET_SIZE: too large for ZooKeeper. UNKNOWN_SERVER_ERROR: refused by
+        ZooKeeper."""
         if self._has_ended or not changes:
             return [ErrorCode.NOT_COORDINATOR] * len(changes)
         loop = asyncio.get_running_loop()
@@ -124,16 +119,14 @@ class FencedWrites:
         return [each.decided.result() for each in asked]
 
     async def settled(self, group_id: str) -> None:
-        """Wait until all earlier changes of the group have an error code, or their callers have
-        stopped waiting."""
+        """Wait until all earlier changes of the group have an error code."""
         of_group = [each.decided for each in self._open if each.change.group_id == group_id]
         if of_group:
             await asyncio.wait(of_group)
 
     async def confirm(self) -> None:
-        """Wait until this broker's ZooKeeper server has applied all writes from before this call,
-        and check that the fence still belongs to this shard. If so, no later coordinator had
-        written anything before this call. Raises BrokerError NOT_COORDINATOR; CoordError."""
+        """Wait until this broker's ZooKeeper server has applied all earlier writes, and check that
+        no later coordinator has taken the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
         try:
             if not self._has_ended:
                 await self.multi(())
@@ -146,7 +139,7 @@ class FencedWrites:
             )
 
     def end(self) -> None:
-        """Stop writing, because the shard ends; waiting callers get NOT_COORDINATOR. Idempotent."""
+        """Stop writing. Waiting callers get NOT_COORDINATOR. Idempotent."""
         self._has_ended = True
         _decide(self._open, ErrorCode.NOT_COORDINATOR)
         self._task.cancel()
@@ -195,7 +188,7 @@ class FencedWrites:
         self.end()
 
     def _take(self) -> list[list[_Asked]]:
-        """Return the undecided changes, grouped by key; the newest of each key comes last."""
+        """Return the undecided changes, grouped by key. The newest of each key comes last."""
         self._open = [each for each in self._open if not each.decided.done()]
         batch: dict[object, list[_Asked]] = {}
         for each in self._open:
@@ -215,10 +208,10 @@ class FencedWrites:
         return all(noted)
 
     def _note(self, waiting: Sequence[_Asked], answer: object) -> bool:
-        """Handle ZooKeeper's answer to the newest change of one key. `waiting` has all undecided
-        changes of that key. If the newest change was applied, or was refused ATTEMPTS_MAX times,
-        all of them get their error code. Return False if the outcome is unknown. Raises `answer` if
-        it is an exception other than CoordError."""
+        """Handle ZooKeeper's answer to the newest of the undecided changes of one key. All of them
+        get their error code if the newest was applied, or was refused ATTEMPTS_MAX times. Return
+        False if the outcome is unknown. Raises `answer` if it is an exception other than
+        CoordError."""
         oldest, change = waiting[0], waiting[-1].change
         if not isinstance(answer, BaseException):
             _decide(waiting, ErrorCode.NONE)
@@ -238,7 +231,7 @@ class FencedWrites:
     # ---- from changes to operations
 
     async def _look_at(self, changes: Sequence[Change]) -> None:
-        """Find out which nodes of the changes, and which parents, exist. Raises CoordError."""
+        """Find out which nodes and parents of the changes exist. Raises CoordError."""
         if len(self._known) > KNOWN_NODES_MAX:
             self._known.clear()
         for needed in (_own, self._missing_above):
@@ -246,8 +239,7 @@ class FencedWrites:
             await bounded_gather(self._look, [path for path in found if not self._is_known(path)])
 
     def _operations(self, change: Change) -> list[CoordOp]:
-        """Return the operations of the change, and treat them as applied: the operations of later
-        changes in this round depend on them."""
+        """Return the operations of the change, and record its nodes as written."""
         known, ops = self._known, list[CoordOp]()
         for path in self._missing_above(change):
             ops.append(CreateOp(path))
@@ -262,8 +254,8 @@ class FencedWrites:
         return ops
 
     def _missing_above(self, change: Change) -> list[str]:
-        """Return the parents and ancestors of the change's nodes that are not known to exist, the
-        highest first."""
+        """Return the parents and ancestors that may have to be created for the change, the highest
+        first."""
         known = self._known
         creates = [path for path, data in change.nodes if data is not None and not known.get(path)]
         needed = (*change.parents, *map(paths.parent, creates))
@@ -271,9 +263,8 @@ class FencedWrites:
         return [path for path in dict.fromkeys(every) if not known.get(path)]
 
     def _is_known(self, path: str) -> bool:
-        """Whether a change of the node can be built without a read. This is so if the node is known
-        to exist. It is also so if the node is known to be missing and is below /pybroker: other
-        clients create no nodes there."""
+        """Whether a change of the node can be built without a read: the node exists, or the node is
+        missing and is below /pybroker, where other clients create no nodes."""
         exists = self._known.get(path)
         return exists is True or (exists is False and path.startswith(_OURS))
 
@@ -281,7 +272,7 @@ class FencedWrites:
         self._known[path] = await self._coord.exists(path) is not None
 
     async def _look_at_fence(self) -> None:
-        """Read the fence again. Raises _Deposed if another coordinator has taken it."""
+        """Read the fence node. Raises _Deposed if another coordinator has taken the fence."""
         expected = self._shard.fence_version
         await self._coord.sync(self._fence)
         try:
@@ -294,7 +285,6 @@ class FencedWrites:
             )
 
     def _forget(self, change: Change) -> None:
-        """Forget whether the nodes of the change exist: another process may have changed them."""
         for path in (*change.parents, *_own(change)):
             for up in _lineage(path):
                 self._known.pop(up, None)

@@ -1,8 +1,6 @@
 """A group in the coordinator's memory, with the queries and small changes that all decisions use.
 
-Each decision has its own file (`join.py`, `sync.py`, ...). Only the fields that `recorded` returns
-are stored in the log. The other fields describe the rebalance under way, which is lost at a
-failover.
+Only the fields that `recorded` returns are stored in the log. The rest is lost at a failover.
 """
 
 from __future__ import annotations
@@ -28,11 +26,10 @@ class Group:
     """A consumer group. Deadlines are in seconds of the monotonic clock, `state_ms` is in ms since
     1970.
 
-    `static` maps the instance id of a static member to its member id. `pending` maps member ids to
-    deadlines, oldest first: these ids were sent to clients that have not joined with them yet
-    (KIP-394). `owes_sync` has the members of the generation that have not sent SyncGroup.
-    `initial_rest_s` is the number of seconds by which the initial delay may still be extended. It
-    is None unless the group was empty before this rebalance.
+    `static` maps instance ids to member ids. `pending` maps member ids that no client has used yet
+    (KIP-394) to deadlines, oldest first. `owes_sync` has the members that have not sent SyncGroup
+    in this generation. `initial_rest_s` is by how many seconds the initial delay may still be
+    extended; None unless the group was empty before this rebalance.
     """
 
     group_id: str
@@ -55,7 +52,7 @@ class Group:
     """Whether the assignment of this generation is being written to the log."""
 
     def move_to(self, state: GroupState, wall_ms: int) -> None:
-        """Move to `state`, entered at `wall_ms`. Raises IllegalMove."""
+        """Move to `state` at `wall_ms` (ms since 1970). Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
                 f"group={self.group_id} cannot go from {self.state.value} to {state.value}"
@@ -77,13 +74,12 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Whether all members have joined, and the group has no pending member ids."""
+        """Whether all members have joined, and no client has an unused member id."""
         return self.joining == len(self.members) and not self.pending
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether the group has nothing to keep: no members, no pending ids, and no generation
-        yet."""
+        """Whether the group has no members, no pending member ids, and no generation yet."""
         return (
             self.state is GroupState.EMPTY
             and not self.members
@@ -118,23 +114,20 @@ class Group:
         return bool(common)
 
     def elected_protocol(self) -> str:
-        """Return the assignor with the most votes. Among assignors with the same number of votes,
-        return the one that the earliest member voted for. The group must have a member, and an
-        assignor that all members support."""
+        """Return the assignor with the most votes; at equal votes, the one with the earliest voter.
+        The members must have an assignor in common."""
         common = self.common_protocols()
         votes = Counter(member.vote(common) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def next_deadline(self) -> float | None:
-        """Return the next deadline of the group; None if it has none."""
         deadlines: list[float] = [*self.pending.values()]
         deadlines += (m.deadline for m in self.members.values() if not m.is_excused())
         deadlines += (d for d in (self.join_deadline, self.sync_deadline) if d is not None)
         return min(deadlines, default=None)
 
     def size(self) -> int:
-        """Return about how many bytes of memory the group takes, without the pending member ids,
-        which have a limit of their own."""
+        """Return the approximate memory of the group, in bytes, without its pending member ids."""
         if not (self.members or self.generation):
             return 0
         members = sum(member.size() for member in self.members.values())
@@ -153,9 +146,8 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove the member with this id, or the id itself if it is pending. Return the removed
-        member; None if the group has no member with this id. If the leader is removed, another
-        member becomes the leader."""
+        """Remove and return the member with this id; None if there is none. A pending member id is
+        removed, too. If the leader is removed, another member becomes the leader."""
         self.pending.pop(member_id, None)
         self.owes_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -168,8 +160,7 @@ class Group:
         return member
 
     def replace(self, member: Member, new_id: str) -> Member:
-        """Give a static member the member id `new_id`, without changing the order of the members.
-        Return the changed member."""
+        """Give a static member a new id, keep the members' order, and return the changed member."""
         renamed = dataclasses.replace(member, member_id=new_id, join=None, sync=None)
         self.members = {
             (new_id if key == member.member_id else key): (
@@ -189,7 +180,7 @@ class Group:
     # the log
 
     def recorded(self, assignments: Mapping[str, bytes], wall_ms: int) -> RecordedGroup:
-        """Return the group's record for the log, with these assignments by member id."""
+        """Return the group's record for the log. `assignments` maps member ids to assignments."""
         protocol = self.protocol or ""
         return RecordedGroup(
             protocol_type=self.protocol_type or "",
@@ -214,13 +205,12 @@ class Group:
 
 
 def assignments_of(members: Iterable[Member]) -> dict[str, bytes]:
-    """Return member id -> assignment."""
     return {member.member_id: member.assignment for member in members}
 
 
 def from_record(group_id: str, recorded: RecordedGroup, now: float) -> Group:
-    """Return the group that a new coordinator makes from the record. The group does not rebalance,
-    and the session timeout of each member starts at `now`."""
+    """Return the recorded group, without a rebalance under way. The members' session timeouts start
+    at `now`."""
     group = Group(
         group_id,
         state=GroupState.STABLE if recorded.members else GroupState.EMPTY,

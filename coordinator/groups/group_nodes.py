@@ -1,5 +1,5 @@
-"""The nodes of a group below `/consumers/<group>`: the search for consumers of Kafka 0.8, and the
-removal of nodes."""
+"""The ZooKeeper nodes of a group, below `/consumers/<group>`: the search for consumers of Kafka
+0.8, and the removal of nodes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ log = logging.getLogger(__name__)
 
 
 async def classic_members(coord: Coord, group_id: str) -> list[str]:
-    """Return the names of the group's classic consumers: the nodes under /consumers/GROUP/ids that
-    no coordinator wrote. Classic consumers are those of Kafka 0.8. They register in ZooKeeper
-    themselves, and their group has no coordinator. Raises CoordError."""
+    """Return the names of the group's classic consumers (Kafka 0.8): the nodes under
+    /consumers/GROUP/ids that no coordinator wrote. Raises CoordError."""
     root = paths.group_members(group_id)
     names = await children_of(coord, root)
 
@@ -36,8 +35,8 @@ async def classic_members(coord: Coord, group_id: str) -> list[str]:
 
 
 async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) -> ErrorCode:
-    """Remove all nodes of the group. Return NONE, or the error of a node that could not be removed.
-    Raises CoordError."""
+    """Remove all nodes of the group. Return NONE, or the error of a node that remains. Raises
+    CoordError."""
     if not group_id:
         return ErrorCode.NONE
     codes: list[ErrorCode] = []
@@ -51,9 +50,8 @@ async def remove_group_nodes(coord: Coord, writes: FencedWrites, group_id: str) 
 async def remove_empty_topics(
     coord: Coord, writes: FencedWrites, group_id: str, topics: Collection[str]
 ) -> None:
-    """For each of these topics, remove the parent node of the group's offsets and that of the
-    offsets' details, if they have no children. Then remove the empty nodes above them, up to the
-    group's own node. Raises CoordError."""
+    """Remove the childless parents of the offset nodes of these topics, and the empty nodes above
+    them, up to the group's own node. Raises CoordError."""
     candidates = [paths.topic_offsets(group_id, name) for name in sorted(topics)]
     candidates += [paths.topic_details(group_id, name) for name in sorted(topics)]
     empty = await _empty_of(coord, candidates)
@@ -75,7 +73,7 @@ async def _empty_of(coord: Coord, candidates: list[str]) -> list[str]:
 
 
 async def _tree(coord: Coord, root: str) -> list[str]:
-    """Return the paths of `root` and the nodes below it, parents before their children."""
+    """Return the paths of `root` and of all nodes below it, parents first."""
     if await coord.exists(root) is None:
         return []
     found, level = [root], [root]

@@ -1,11 +1,9 @@
-"""Cooperative rebalancing (KIP-429): whether a member has to rejoin so that other members get the
-partitions that it has revoked.
+"""Cooperative rebalancing (KIP-429): which members have to rejoin, so that other members get the
+partitions that they have revoked.
 
-The coordinator decodes only the part of the metadata that all consumers encode in the same format.
 A partition is being revoked if a member owned it before, and this generation assigns it to no
-member. The next generation, which begins when that member rejoins, assigns it again. A static
-member that restarts before it has rejoined does not know any more that it has to rejoin. The
-coordinator therefore tracks which members have to rejoin.
+member. The next generation, which begins when that member rejoins, assigns it again. The
+coordinator tracks this, because a static member that restarts does not know that it has to rejoin.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, de
 
 
 def is_awaited_from(group: Group, member: Member) -> bool:
-    """Whether this member has revoked partitions that can be assigned again only after it rejoins.
-    False if the members are not consumers, or if their metadata cannot be decoded."""
+    """Whether this member has to rejoin before its revoked partitions can be assigned again. False
+    if the members are not consumers, or if their metadata cannot be decoded."""
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:
         return False
     try:

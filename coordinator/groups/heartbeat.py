@@ -1,5 +1,4 @@
-"""Heartbeat, and the membership check of OffsetCommit. A valid request of either kind renews the
-member's session."""
+"""Heartbeat, and the membership check of OffsetCommit. Both renew the member's session."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from pybroker.errors import ErrorCode
 
 
 def heartbeat(group: Group, identity: Identity, generation: int, now: float) -> ErrorCode:
-    """Return the error code for a heartbeat. A valid heartbeat restarts the member's session
-    timeout at `now`, in seconds of the monotonic clock."""
+    """Return the error code for a heartbeat. A valid heartbeat renews the member's session at
+    `now`, in seconds of the monotonic clock."""
     fault = _fault_of(group, identity, generation)
     if fault is not ErrorCode.NONE:
         return fault
@@ -24,12 +23,11 @@ def heartbeat(group: Group, identity: Identity, generation: int, now: float) -> 
 def commit(
     group: Group, identity: Identity, generation: int, now: float, *, in_transaction: bool = False
 ) -> ErrorCode:
-    """Return NONE if offsets may be committed now, else the error code.
+    """Return NONE if offsets may be committed now, else the error code. A member's commit outside a
+    transaction also renews its session at `now`.
 
-    A commit without member id and generation (by a consumer that assigns its own partitions, or by
-    an operator) is allowed only while the group has no members. With `in_transaction` such a commit
-    is always allowed, since old producers do not send these fields in TxnOffsetCommit. A member's
-    commit outside a transaction also restarts the member's session timeout at `now`.
+    A commit without member id and generation is allowed while the group has no members. With
+    `in_transaction` it is always allowed, because old producers do not send these fields.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -49,8 +47,8 @@ def commit(
 
 
 def commit_without_group(generation: int) -> ErrorCode:
-    """Return the error code for an OffsetCommit to a group that does not exist: NONE for a commit
-    without a generation (-1), else ILLEGAL_GENERATION."""
+    """Return the error code for an OffsetCommit to an unknown group: NONE without a generation
+    (-1), else ILLEGAL_GENERATION."""
     return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 

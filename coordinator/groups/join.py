@@ -28,8 +28,8 @@ from pybroker.errors import ErrorCode
 
 
 def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
-    """Check the session timeout and the assignors of a JoinGroup request. Return the error, or
-    NONE. The result does not depend on the group's state."""
+    """Return the error of the session timeout or the assignors in the request; NONE if they are
+    valid."""
     timeouts = range(config.group_min_session_timeout_ms, config.group_max_session_timeout_ms + 1)
     if call.session_timeout_ms not in timeouts:
         return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -40,21 +40,19 @@ def fault_of(call: Join, config: BrokerConfig) -> ErrorCode:
 
 
 def only_wants_an_id(call: Join) -> bool:
-    """Whether the answer to the request is only a member id, with which the client has to join
-    again (KIP-394)."""
+    """Whether the answer is only a member id, with which the client has to join again (KIP-394)."""
     is_new = call.member_id == NO_MEMBER_ID and call.instance_id is None
     return is_new and call.requires_known_id
 
 
 def may_be_first(call: Join) -> bool:
-    """Whether the request can create a group: it must have a protocol type and an assignor."""
+    """Whether the request can create a group: it has a protocol type and an assignor."""
     return bool(call.protocol_type) and bool(call.protocols)
 
 
 def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Handle a JoinGroup request for which `fault_of` returned NONE. The answer for `ticket`, the
-    number of the request, is added to `effects` by this call or by a later decision about the
-    group."""
+    """Handle a JoinGroup request for which `fault_of` returned NONE. This or a later decision about
+    the group adds the answer, under the request number `ticket`, to its effects."""
     if group.state is GroupState.DEAD:
         effects.answer(ticket, Joined(ErrorCode.COORDINATOR_NOT_AVAILABLE, call.member_id))
     elif not _has_room(group, call, effects.config):
@@ -72,9 +70,8 @@ def join(group: Group, call: Join, ticket: Ticket, effects: Effects) -> None:
 
 
 def _has_room(group: Group, call: Join, config: BrokerConfig) -> bool:
-    """Whether group.max.size allows the member to join. A member of the present generation and the
-    new instance of a static member are always allowed. During a rebalance the first group.max.size
-    members that join are allowed."""
+    """Whether group.max.size allows the member to join. Members of the present generation and the
+    new instance of a static member are always allowed."""
     member = group.members.get(call.member_id)
     takes_a_place = call.member_id == NO_MEMBER_ID and call.instance_id in group.static
     if group.state is GroupState.EMPTY or takes_a_place:
@@ -155,9 +152,8 @@ def _why(call: Join, event: str) -> str:
 
 
 def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> None:
-    """Make the member wait for the new generation, with the values of this request. If an earlier
-    JoinGroup of the member still waits, its answer is REBALANCE_IN_PROGRESS; probably the
-    connection of that request is closed."""
+    """Make the member wait for the new generation, with the values of this request. An earlier
+    JoinGroup of the member that still waits gets REBALANCE_IN_PROGRESS."""
     if member.join is not None:
         effects.answer(member.join, Joined(ErrorCode.REBALANCE_IN_PROGRESS, call.member_id))
     member.set_protocols(call.protocols)
@@ -169,10 +165,9 @@ def _update(member: Member, call: Join, ticket: Ticket, effects: Effects) -> Non
 def _replace(
     group: Group, before: Member, new_id: str, call: Join, ticket: Ticket, effects: Effects
 ) -> None:
-    """Replace a static member that has restarted: the member gets a new member id, and its old
-    member id is fenced (KIP-345). A Stable group normally stores the new id without a rebalance. It
-    rebalances if it was waiting for this member to rejoin (`handover.py`), or if its assignor
-    changes."""
+    """Give a restarted static member a new member id, and fence the old one (KIP-345). A Stable
+    group rebalances only if its assignor changes, or if it waited for this member to rejoin
+    (`handover.py`)."""
     leader = group.leader
     kept = dataclasses.replace(before, join=None, sync=None)
     rebalance.dismiss(effects, before, ErrorCode.FENCED_INSTANCE_ID, before.member_id)
@@ -197,8 +192,7 @@ def _replace(
 
 
 def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
-    """Undo the replacement of a static member, because the record of the replacement could not be
-    appended."""
+    """Undo the replacement of a static member, because its record could not be appended."""
     member = group.members[store.member_id]
     assert member.join is not None
     effects.answer(member.join, Joined(error, NO_MEMBER_ID))
@@ -210,13 +204,10 @@ def refused(group: Group, store: StoreReplacement, error: ErrorCode, effects: Ef
 
 def stored(group: Group, store: StoreReplacement, error: ErrorCode, effects: Effects) -> None:
     """Answer the static member that got a new id. If `error` is NONE, the in-sync replicas have the
-    record of the new id; else the record may be lost.
+    record of the new id. Otherwise the record may be lost, and the client joins again.
 
-    After an error the client joins again, which replaces the member once more. A Stable group
-    accepts no new assignment. So if the member is the group's leader and supports the field
-    `skip_assignment` (KIP-814), the answer tells it not to compute one. A member without this
-    support gets an answer with the old member id as the leader, so it does not act as the leader.
-    Then no member watches for new partitions until the next rebalance.
+    A Stable group accepts no new assignment. So the answer must not let a leader compute one: it
+    sets `skip_assignment` (KIP-814), or else names the old member id as the leader.
     """
     member = group.members.get(store.member_id)
     if member is None or member.join is None or group.state is not GroupState.STABLE:

@@ -12,8 +12,8 @@ from pybroker.errors import ErrorCode
 
 
 def leave(group: Group, leaving: Sequence[Identity], effects: Effects) -> list[ErrorCode]:
-    """Remove these members. Return one error code for each. The remaining members rebalance once.
-    The group must not be Dead."""
+    """Remove these members, and return one error code for each. The remaining members rebalance
+    once. The group must not be Dead."""
     answers = [_leave(group, identity, effects) for identity in leaving]
     if ErrorCode.NONE in answers:
         rebalance.continue_without(group, effects, "members left")

@@ -18,12 +18,11 @@ MEMBER_BYTES: Final = 2048
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group. `deadline` is the time, in seconds of the monotonic clock, at which the
-    member's session times out. The member's heartbeats and other requests move it.
+    """A member of a group. Its session times out at `deadline`, in seconds of the monotonic clock.
 
-    `join` and `sync` are the member's waiting requests. `is_new`: the member's first JoinGroup is
-    not answered yet, so it cannot send heartbeats. While a request of a member waits, the member
-    does not time out. A new member does, because its client may have disconnected.
+    `join` and `sync` are the member's waiting requests; while one waits, the session does not time
+    out. `is_new`: the first JoinGroup is not answered yet. A new member can time out while it
+    waits.
     """
 
     member_id: str
@@ -59,14 +58,14 @@ class Member:
         return self.instance_id is not None
 
     def size(self) -> int:
-        """Return about how many bytes of memory the member takes."""
+        """Return the approximate memory of the member, in bytes."""
         metadata_size = sum(len(name) + len(data) for name, data in self.protocols)
         names = len(self.instance_id or "") + len(self.client_id)
         return MEMBER_BYTES + metadata_size + names + len(self.assignment)
 
     def is_excused(self) -> bool:
-        """Whether the member's session cannot time out now, because one of its requests waits for
-        an answer. Always False for a new member."""
+        """Whether the session cannot time out now, because a request waits for its answer. False
+        for a new member."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def renew_session(self, now: float) -> None:
@@ -74,12 +73,12 @@ class Member:
         self.deadline = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol: str) -> bytes:
-        """Return the member's metadata for the assignor `protocol`; empty if it does not support
+        """Return the member's metadata for this assignor; empty if the member does not support
         it."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the candidate that the member prefers most. The member must support one of the
+        """Return the candidate that the member prefers. The member must support one of the
         candidates."""
         return next(name for name in self.names if name in candidates)
 
@@ -87,8 +86,7 @@ class Member:
         return JoinedMember(self.member_id, self.instance_id, self.metadata(protocol))
 
     def view(self, protocol: str | None) -> MemberView:
-        """Return the member for DescribeGroups, with metadata and assignment if `protocol` is not
-        None."""
+        """Return the member for DescribeGroups. None: without metadata and assignment."""
         return MemberView(
             self.member_id,
             self.instance_id,

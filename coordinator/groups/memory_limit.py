@@ -1,9 +1,9 @@
-"""The memory limit for the state of a broker's coordinators. A coordinator keeps the metadata of a
-group's member as long as the member's session lasts, and a transactional id for days. Any client
-can send any amount of both.
+"""The memory limit for the state of a broker's coordinators, since clients can send any amount of
+member metadata and of transactional ids.
 
-New transactional ids get only a part of the memory. The rest remains for the producers that have
-an id already, so that a flood of new ids does not stop their transactions."""
+New transactional ids get only a part of the memory, so that a flood of them does not stop the
+transactions of other producers.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ measurement visits every member."""
 
 class MemoryLimit:
     """A limit of `bytes_max` for the memory of all objects of one kind. `what` names the kind in
-    errors. `measure` returns the bytes in use. Its result plus all bytes reserved since then is an
-    upper bound for the bytes in use. `measure` is called again when this bound would exceed the
-    limit."""
+    errors. `measure` returns the bytes in use; the last measurement plus all later reservations
+    must not exceed the limit."""
 
     def __init__(
         self,
@@ -47,13 +46,13 @@ class MemoryLimit:
         self._log_limit = LogLimit(clock, lines=1)
 
     def take(self, size: int) -> None:
-        """Reserve `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE if they would exceed
-        the limit; clients then retry later."""
+        """Reserve `size` bytes. Raises BrokerError COORDINATOR_NOT_AVAILABLE, which clients retry,
+        if they exceed the limit."""
         self._take(size, self._bytes_max)
 
     def take_for_new(self, size: int) -> None:
         """Reserve `size` bytes for a new client. Raises BrokerError COORDINATOR_NOT_AVAILABLE if
-        they would exceed 7/8 of the limit."""
+        they exceed 7/8 of the limit."""
         self._take(size, self._bytes_max // 8 * 7)
 
     def _take(self, size: int, bytes_max: int) -> None:

@@ -1,13 +1,10 @@
-"""The members of coordinated groups as nodes in the format of classic consumers (those of Kafka
-0.8, whose group is in ZooKeeper): the members in `/consumers/<group>/ids/<member>`, and the
-assignment in `owners/<topic>/<partition>`. Operators and tools read these nodes. The broker uses
-the nodes for one purpose: a group must never have both classic consumers and coordinated members,
-and each kind finds the other by its nodes.
+"""The members of coordinated groups as ZooKeeper nodes in the format of Kafka 0.8 consumers:
+members in `/consumers/<group>/ids/<member>`, assignments in `owners/<topic>/<partition>`. Operators
+and tools read these nodes.
 
-No request waits for these writes, with one exception: the first JoinGroup of an empty group waits
-for its placeholder node. Only the current coordinator writes the nodes, one group after the other.
-After a failover the next coordinator writes the missing nodes: `members_changed` is called for
-every group that it loads.
+The nodes also ensure that a group never has both Kafka 0.8 consumers and coordinated members. So
+the first JoinGroup of an empty group waits for a placeholder node; no other request waits for these
+writes.
 """
 
 from __future__ import annotations
@@ -66,8 +63,8 @@ consumer."""
 
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
-    """The nodes that a group shall have. `is_whole`: topics and owners are known, not only the
-    member ids. `is_deleted`: the group is deleted, and only its offset nodes shall remain."""
+    """The nodes that a group shall have. `is_whole`: topics and owners are known, too, not only
+    member ids. `is_deleted`: the group is deleted, and only its offset nodes remain."""
 
     members: Mapping[str, tuple[str, ...]]
     """Member id -> topics."""
@@ -77,8 +74,8 @@ class WantedNodes:
 
 
 def wanted_nodes_of(group: GroupView) -> WantedNodes:
-    """Return the nodes that the group shall have. Members of other protocol types than `consumer`
-    have no topics."""
+    """Return the nodes that the group shall have. Only members of protocol type `consumer` have
+    topics."""
     members: dict[str, tuple[str, ...]] = {}
     owners: dict[TopicPartition, str] = {}
     is_consumers = group.protocol_type == _CONSUMER
@@ -97,8 +94,8 @@ def wanted_nodes_of(group: GroupView) -> WantedNodes:
 
 
 class GroupMirror:
-    """Mirrors the groups of one shard in ZooKeeper; implements `Membership`. Owns one task while
-    nodes have to be written, until `end`."""
+    """Mirrors the groups of one shard in ZooKeeper. Owns one task while nodes have to be written;
+    `end` ends the task."""
 
     def __init__(
         self,
@@ -141,11 +138,9 @@ class GroupMirror:
         self._schedule(group.group_id, wanted_nodes)
 
     async def may_begin(self, group_id: str) -> ErrorCode:
-        """Create the placeholder node of the group first, and then look for consumers of Kafka 0.8.
-        Such a consumer also registers first, and then looks for coordinated members. So if both
-        begin at the same time, at least one of them finds the other. All callers that join an empty
-        group at the same time get the same answer: NONE, or INCONSISTENT_GROUP_PROTOCOL if a
-        consumer of Kafka 0.8 was found. Raises BrokerError."""
+        """Create the group's placeholder node, and then look for consumers of Kafka 0.8. These
+        register before they look, too, so at least one side finds the other. Return NONE, or
+        INCONSISTENT_GROUP_PROTOCOL if one was found. Raises BrokerError."""
         asking = self._asking.get(group_id)
         if asking is None:
             asking = self._asking[group_id] = asyncio.ensure_future(self._ask(group_id))
@@ -170,8 +165,6 @@ class GroupMirror:
             asking.exception()  # retrieved here, because all callers may be cancelled
 
     async def _ask(self, group_id: str) -> ErrorCode:
-        """Create the placeholder node, and look for consumers of Kafka 0.8. Return
-        INCONSISTENT_GROUP_PROTOCOL if the group has any, else NONE. Raises BrokerError."""
         self._placeholders.add(group_id)
         try:
             await self._create_placeholder(group_id)
@@ -191,7 +184,7 @@ class GroupMirror:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def end(self) -> None:
-        """Stop writing nodes, because the shard ends. Idempotent."""
+        """Stop writing nodes. Idempotent."""
         self._has_ended = True
         self._writes.end()
         self._wanted.clear()
@@ -251,8 +244,7 @@ class GroupMirror:
     # ---- private: nodes
 
     async def _create_placeholder(self, group_id: str) -> None:
-        """Create the placeholder node and its missing parents in one write: ZooKeeper syncs each
-        write to disk, and the first member's JoinGroup waits for it. Raises BrokerError."""
+        """Create the placeholder node and its missing parents in one write. Raises BrokerError."""
         path = paths.group_member(group_id, PLACEHOLDER_ID)
         data = encode_consumer(
             ConsumerRegistration({}, "static", self._shard.clock.wall_ms(), is_coordinated=True)
@@ -261,7 +253,7 @@ class GroupMirror:
         await self._write(group_id, [placeholder])
 
     async def _write_nodes(self, group_id: str, wanted_nodes: WantedNodes) -> None:
-        """Write and remove nodes until the group has those of `wanted_nodes`. Raises CoordError,
+        """Write and remove nodes until the group has the wanted ones. Raises CoordError,
         BrokerError."""
         changes = await self._member_changes(group_id, wanted_nodes)
         changes += await self._owner_changes(group_id, wanted_nodes)
@@ -270,7 +262,7 @@ class GroupMirror:
             await remove_empty_topics(self._coord, self._writes, group_id, ())
 
     async def _write(self, group_id: str, changes: Sequence[Change]) -> None:
-        """Write the changes of the group's nodes. Raises BrokerError if one is refused."""
+        """Raises BrokerError if a change is refused."""
         codes = await self._writes.write(changes)
         failed = next((code for code in codes if code is not ErrorCode.NONE), None)
         if failed is not None:
@@ -306,7 +298,7 @@ class GroupMirror:
         return changes
 
     async def _registration(self, path: str) -> ConsumerRegistration | None:
-        """Return the member's registration from its node; None if the node is gone or malformed."""
+        """Return the registration in a member's node; None if the node is gone or malformed."""
         try:
             return decode_consumer(path, (await self._coord.get(path))[0])
         except (NoNode, MalformedNode):
@@ -314,7 +306,7 @@ class GroupMirror:
 
     async def _owner_changes(self, group_id: str, wanted_nodes: WantedNodes) -> list[Change]:
         """Return the changes of the owner nodes. The node of an owner that is not a member is
-        deleted: the group has no consumers of Kafka 0.8, so no other process owns partitions."""
+        deleted."""
         shown = await self._owners(group_id)
         wanted = {key: owner.encode() for key, owner in wanted_nodes.owners.items()}
         members = {f"{member_id}{_THREAD}".encode() for member_id in wanted_nodes.members}

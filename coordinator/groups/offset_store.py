@@ -1,8 +1,5 @@
-"""Committed offsets, and the interface of an offset store.
-
-There are two stores, `offsets.storage=zookeeper` and `offsets.storage=kafka`. A group uses both in
-the same way. The group decides whether a commit is allowed; the store does not.
-"""
+"""Committed offsets, and the interface of the two offset stores (`offsets.storage=zookeeper` and
+`offsets.storage=kafka`). The group decides whether a commit is allowed; the store does not."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ metadata."""
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's committed offset of a partition: `offset` is the offset of the next record to read.
-    `commit_ms` and `expire_ms` are in ms since 1970. `expire_ms` is -1 unless the client set a
-    retention time in its commit."""
+    """A group's committed offset of a partition: the offset of the next record to read. Times are
+    in ms since 1970. `expire_ms` is -1 unless the commit had a retention time."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -34,15 +30,15 @@ class CommittedOffset:
 
 
 def pending_bytes(group_id: str, key: TopicPartition, committed: CommittedOffset | None) -> int:
-    """Return about how many bytes of memory an offset of an open transaction takes. A character
+    """Return the approximate memory of an offset of an open transaction, in bytes. A character
     counts as a byte."""
     metadata = "" if committed is None else committed.metadata
     return PENDING_BYTES + len(group_id) + len(key.topic) + len(metadata)
 
 
 class OffsetStore(Protocol):
-    """The offsets of all groups of one shard. Every method may raise BrokerError with the code for
-    the whole request."""
+    """The offsets of all groups of one shard. Every method may raise BrokerError for the whole
+    request."""
 
     def replay(self, record: StoredRecord) -> None:
         """Replay an offset record of the log (key version 0 or 1)."""
@@ -56,8 +52,8 @@ class OffsetStore(Protocol):
     async def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Store the offsets. Wait until each offset is stored or refused, and return an error code
-        for each partition. Two commits of one group take effect in the order of the calls."""
+        """Wait until each offset is stored or refused, and return an error code for each partition.
+        Two commits of one group take effect in the order of the calls."""
 
     async def prepare(self, group_id: str) -> None:
         """Make the store ready for `commit_in_transaction` of this group."""
@@ -65,37 +61,35 @@ class OffsetStore(Protocol):
     async def commit_in_transaction(
         self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Append the offsets to the log as part of the producer's open transaction, without
-        yielding to the event loop before the append. Wait until the in-sync replicas have the
-        records, and return an error code for each partition. The offsets take effect at the
-        transaction's commit marker, unless by then the partition has a later commit or is deleted.
-        Also raises BrokerError with a code that concerns the producer."""
+        """Append the offsets to the log in the producer's open transaction, before any await. Wait
+        until the in-sync replicas have the records, and return an error code for each partition.
+        The offsets take effect at the commit marker, unless the partition has a later commit by
+        then or is deleted."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of these partitions (None: of all). The result excludes
-        partitions without a committed offset."""
+        """Return the committed offsets of these partitions (None: all). Partitions without one are
+        missing."""
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset, for all partitions of the group, for a report. The
-        result may lack a commit that was just acknowledged. The store need not check that this
-        broker still coordinates the group. Two calls for one group must not overlap."""
+        """Return partition -> committed offset of the group, for a report: recent commits may be
+        missing, and another broker may be the coordinator. Two calls for one group must not
+        overlap."""
 
     async def delete(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Delete the group's offsets of these partitions (None: of all). Return an error code for
-        each partition."""
+        """Delete the group's offsets of these partitions (None: all). Return an error code for each
+        partition."""
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which a transaction has an offset that is not in effect yet:
-        the transaction is open, or it is committed and the store has not applied its offsets."""
+        """Return the partitions that have a transactional offset that is not in effect yet."""
 
     def undecided_bytes(self) -> int:
-        """Return the approximate memory (bytes) of all offsets of transactions that are not in
-        effect yet, for all groups."""
+        """Return the approximate memory of all transactional offsets that are not in effect yet, in
+        bytes."""
 
     async def group_ids(self) -> Collection[str]:
-        """Return the ids of the groups of this shard that have committed offsets in this store, or
-        offsets of a transaction that are not in effect yet."""
+        """Return the ids of this shard's groups that have committed offsets, or transactional
+        offsets that are not in effect yet."""

@@ -1,5 +1,4 @@
-"""A group's description for DescribeGroups and ListGroups, and its subscribed topics for other
-parts of the broker."""
+"""A group's description for DescribeGroups and ListGroups, and its subscribed topics."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from pybroker.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 
 
 def describe(group: Group) -> GroupView:
-    """Return the group's description. While the group rebalances, the description has no
-    assignments, because they are not valid."""
+    """Return the group's description. During a rebalance it has no assignments."""
     is_stable = group.state is GroupState.STABLE
     protocol = group.protocol if is_stable else None
     return GroupView(
@@ -30,9 +28,8 @@ def overview(group: Group) -> GroupOverview:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """Return the topics that the members subscribe to; None if they are unknown. They are unknown
-    if the members are not consumers, if no assignor is chosen yet, or if the metadata of a member
-    cannot be decoded."""
+    """Return the topics that the members subscribe to. None: the members are not consumers, no
+    assignor is chosen yet, or the metadata of a member cannot be decoded."""
     if not group.members:
         return frozenset()
     if group.protocol_type != PROTOCOL_TYPE or group.protocol is None:

@@ -14,9 +14,9 @@ CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.S
 
 
 def prepare(group: Group, effects: Effects, why: str) -> None:
-    """Begin a rebalance, unless the group already waits for its members to join. A group that was
-    empty waits for the initial delay; any other group completes the rebalance when all members have
-    joined. `why` is for the log."""
+    """Begin a rebalance, unless the group already waits for joins. `why` is for the log. A group
+    that was empty waits for the initial delay; any other group waits for its members, at most the
+    rebalance timeout."""
     if group.state not in CAN_REBALANCE:
         return
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -39,7 +39,7 @@ def prepare(group: Group, effects: Effects, why: str) -> None:
 
 
 def try_complete(group: Group, effects: Effects) -> None:
-    """Begin the next generation if all members have joined. During the initial delay do nothing."""
+    """Begin the next generation if all members have joined and the initial delay is over."""
     if group.state is not GroupState.PREPARING_REBALANCE or group.initial_rest_s is not None:
         return
     if group.all_joined:
@@ -47,8 +47,8 @@ def try_complete(group: Group, effects: Effects) -> None:
 
 
 def expired(group: Group, effects: Effects) -> None:
-    """Handle the end of the rebalance timeout, or of the initial delay. The initial delay is
-    extended if new members joined during the delay, at most to the rebalance timeout."""
+    """Handle the end of the rebalance timeout, or of the initial delay. Members that joined
+    meanwhile extend the initial delay, at most to the rebalance timeout."""
     if group.was_extended and group.initial_rest_s:
         delay_s = min(effects.config.group_initial_rebalance_delay_ms / 1000, group.initial_rest_s)
         group.initial_rest_s -= delay_s
@@ -59,9 +59,9 @@ def expired(group: Group, effects: Effects) -> None:
 
 
 def complete(group: Group, effects: Effects) -> None:
-    """Begin the next generation with the members that have joined. A static member that has not
-    joined remains a member until its session times out. If no member has joined and only static
-    members remain, the group waits for joins again."""
+    """Begin the next generation with the members that have joined. Static members that have not
+    joined remain until their session times out; if only such members remain, the group waits for
+    joins again."""
     for member in [*group.members.values()]:
         if member.join is None and not member.is_static:
             remove_member(group, effects, member, "did not rejoin in time")
@@ -89,7 +89,7 @@ def complete(group: Group, effects: Effects) -> None:
 
 
 def joined(group: Group, member: Member) -> Joined:
-    """Return the JoinGroup answer with the present generation, for one of its members."""
+    """Return the JoinGroup answer to a member of the present generation."""
     assert group.protocol is not None and group.leader is not None
     is_leader = group.leader == member.member_id
     everybody = group.members.values() if is_leader else ()
@@ -105,8 +105,8 @@ def joined(group: Group, member: Member) -> Joined:
 
 
 def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
-    """Answer all waiting SyncGroup requests with `error`. If `error` is NONE, answer each with the
-    assignment of the member that sent it."""
+    """Answer all waiting SyncGroup requests with `error`; if NONE, give each member its
+    assignment."""
     for member in group.members.values():
         if error is not ErrorCode.NONE:
             member.assignment = b""
@@ -118,7 +118,7 @@ def spread(group: Group, effects: Effects, error: ErrorCode) -> None:
 
 
 def synced(group: Group, member: Member) -> Synced:
-    """Return the SyncGroup answer with the member's assignment in this generation."""
+    """Return the SyncGroup answer with the member's assignment."""
     return Synced(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
 
 
@@ -144,8 +144,8 @@ def dismiss(
 
 
 def continue_without(group: Group, effects: Effects, why: str) -> None:
-    """Continue after a member was removed: the remaining members rebalance, or a rebalance under
-    way no longer waits for that member."""
+    """After the removal of a member, begin a rebalance, or complete the one under way if all
+    remaining members have joined. `why` is for the log."""
     if group.state is GroupState.PREPARING_REBALANCE:
         try_complete(group, effects)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -153,8 +153,8 @@ def continue_without(group: Group, effects: Effects, why: str) -> None:
 
 
 def _has_joined_leader(group: Group) -> bool:
-    """Make sure that the leader has joined: if it has not, a member that has joined becomes the
-    leader. Return False if no member has joined."""
+    """If the leader has not joined, make a member that has joined the leader. Return False if no
+    member has joined."""
     assert group.leader is not None
     if group.members[group.leader].join is not None:
         return True

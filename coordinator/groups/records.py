@@ -5,8 +5,6 @@ Offset values: version 1 adds the time of expiry, 2 drops it, 3 adds the leader 
 version 1 adds the rebalance timeout, 2 the time of the last state change, 3 static members. Version
 4 of both is flexible; it is read but never written, so that brokers of every release can take over
 the partition. A value of None is a tombstone.
-
-This module only encodes and decodes.
 """
 
 from __future__ import annotations
@@ -49,23 +47,19 @@ _VERSION = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class OffsetKey:
-    """The key of an offset."""
-
     group_id: str
     topic_partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """The key of a group."""
-
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedMember:
     """A member in a group's record. Timeouts are in ms. `subscription` is the member's metadata for
-    the assignor that the group has chosen."""
+    the group's assignor."""
 
     member_id: str
     client_id: str
@@ -79,8 +73,8 @@ class RecordedMember:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """A group's record. `protocol` and `leader` are None while the group has no members; `state_ms`
-    is the time of its last state change, in ms since 1970, -1 if unknown."""
+    """A group's record. `protocol` and `leader` are None while the group has no members.
+    `state_ms`: when the group entered its state, in ms since 1970, -1 if unknown."""
 
     protocol_type: str
     generation: int
@@ -92,8 +86,6 @@ class RecordedGroup:
 
 @message
 class _OffsetKey(Message):
-    """The stored form of an `OffsetKey`."""
-
     group: str = string("The group's id.")
     topic: str = string("The topic's name.")
     partition: int = int32("The partition's number.")
@@ -101,8 +93,6 @@ class _OffsetKey(Message):
 
 @message
 class _GroupKey(Message):
-    """The stored form of a `GroupKey`."""
-
     group: str = string("The group's id.")
 
 
@@ -127,8 +117,6 @@ class _OffsetValue(Message):
 
 @message
 class _Member(Message):
-    """The stored form of a `RecordedMember`."""
-
     member_id: str = string("The member's id.")
     group_instance_id: str | None = string(
         "The id of a static member, or null.",
@@ -149,8 +137,6 @@ class _Member(Message):
 
 @message
 class _GroupValue(Message):
-    """The stored form of a `RecordedGroup`."""
-
     protocol_type: str = string("The group's protocol type.")
     generation: int = int32("The group's generation.")
     protocol: str | None = string("The chosen assignor.", nullable_since=0, default=None)
@@ -165,25 +151,25 @@ class _GroupValue(Message):
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """Encode the key of an offset. Raises ValueError for names of more than 32,767 bytes."""
+    """Raises ValueError for names of more than 32,767 bytes."""
     topic, partition = key.topic_partition
     stored = _OffsetKey(group=key.group_id, topic=topic, partition=partition)
     return _encode(stored, OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """Encode the key of a group. Raises ValueError for an id of more than 32,767 bytes."""
+    """Raises ValueError for an id of more than 32,767 bytes."""
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 
 def is_offset_key(data: Buffer) -> bool:
-    """Return whether this is the key of an offset, by its version. Raises MalformedInput."""
+    """Return whether this is the key of an offset. Raises MalformedInput."""
     return _version_of(data) in (0, OFFSET_KEY_VERSION)
 
 
 def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
-    """Return the decoded key of a record; None for an unknown version: such a record must be
-    ignored. Raises MalformedInput."""
+    """Return the decoded key. None: the version is unknown, and the record must be ignored. Raises
+    MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
         found = _decode(_OffsetKey, data)
@@ -194,8 +180,8 @@ def decode_key(data: Buffer) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """Encode a committed offset in the version that Kafka writes: 3, or 1 if the offset has a time
-    of expiry. Version 1 has no leader epoch. Raises ValueError."""
+    """Encode in version 3, or in version 1 if the offset has a time of expiry. Version 1 has no
+    leader epoch. Raises ValueError."""
     expires = committed.expire_ms != NO_TIMESTAMP
     stored = _OffsetValue(
         offset=committed.offset,
@@ -208,7 +194,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: Buffer) -> CommittedOffset:
-    """Decode a committed offset of version 0 to 4. Raises MalformedInput."""
+    """Decode version 0 to 4. Raises MalformedInput."""
     _check_value_version(data, "an offset")
     found = _decode(_OffsetValue, data)
     return CommittedOffset(
@@ -221,7 +207,7 @@ def decode_offset_value(data: Buffer) -> CommittedOffset:
 
 
 def encode_group_value(group: RecordedGroup) -> bytes:
-    """Encode a group in version 3. Raises ValueError for text of more than 32,767 bytes."""
+    """Encode in version 3. Raises ValueError for text of more than 32,767 bytes."""
     stored = _GroupValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -246,8 +232,8 @@ def encode_group_value(group: RecordedGroup) -> bytes:
 
 
 def decode_group_value(data: Buffer) -> RecordedGroup:
-    """Decode a group of version 0 to 4. In version 0 the session timeout of a member is also its
-    rebalance timeout. Raises MalformedInput."""
+    """Decode version 0 to 4. In version 0 the session timeout is also the rebalance timeout. Raises
+    MalformedInput."""
     version = _check_value_version(data, "a group")
     found = _decode(_GroupValue, data)
     return RecordedGroup(
@@ -273,7 +259,7 @@ def decode_group_value(data: Buffer) -> RecordedGroup:
 
 
 def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
-    """Return (version of the key, its fields); the fields are None for an unknown version. Raises
+    """Return (version, fields) of the key; the fields are None if the version is unknown. Raises
     MalformedInput."""
     version = _version_of(data)
     if version in (0, OFFSET_KEY_VERSION):
@@ -284,9 +270,8 @@ def plain_key(data: Buffer) -> tuple[int, dict[str, Any] | None]:
 
 
 def plain_value(key_version: int, data: Buffer) -> tuple[int, dict[str, Any]]:
-    """Return (version of the value, its fields). The value is a group if its record's key has
-    version 2, else an offset. Valid subscriptions and assignments of consumers are decoded, too.
-    Raises MalformedInput."""
+    """Return (version, fields) of the value: a group for key version 2, else an offset. Valid
+    subscriptions and assignments of consumers are decoded, too. Raises MalformedInput."""
     if key_version != GROUP_KEY_VERSION:
         version = _check_value_version(data, "an offset")
         return version, plain(_decode(_OffsetValue, data), version)

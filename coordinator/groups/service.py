@@ -1,5 +1,5 @@
-"""The groups' interface for request handlers: finds the shard of a group, and turns the
-coordinator's errors into error codes that members handle."""
+"""The groups' interface for request handlers: finds the shard of a group, and turns errors into
+codes that clients handle."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class GroupShards(Protocol):
     """The coordinator shards of this broker."""
 
     def shard_for(self, partition: int) -> GroupCoordinator:
-        """Return the coordinator of this partition of `__consumer_offsets`. Raises BrokerError:
+        """Return the coordinator of this `__consumer_offsets` partition. Raises BrokerError:
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over the shard of `partition` from this broker."""
+        """Whether another broker may have taken over this `__consumer_offsets` partition."""
 
     def serving(self) -> Mapping[int, GroupCoordinator]: ...
 
@@ -44,7 +44,7 @@ class GroupShards(Protocol):
 
 class GroupService:
     """The groups of one broker. `partition_of` returns the `__consumer_offsets` partition of a
-    group id, or raises BrokerError COORDINATOR_NOT_AVAILABLE while the number of partitions is
+    group id. It raises BrokerError COORDINATOR_NOT_AVAILABLE while the number of partitions is
     unknown."""
 
     def __init__(self, shards: GroupShards, partition_of: Callable[[str], int]) -> None:
@@ -52,15 +52,14 @@ class GroupService:
         self._partition_of = partition_of
 
     def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupCoordinator:
-        """Return the coordinator of a group. Raises the errors of `GroupShards.shard_for`, and
-        BrokerError INVALID_GROUP_ID. `may_be_empty` accepts the empty id, which some consumers
-        without a group use."""
+        """Return the coordinator of a group. `may_be_empty` accepts the empty group id. Raises
+        BrokerError INVALID_GROUP_ID, and the errors of `GroupShards.shard_for`."""
         self.check_group_id(group_id, may_be_empty=may_be_empty)
         return self._shards.shard_for(self._partition_of(group_id))
 
     def check_group_id(self, group_id: str, *, may_be_empty: bool = False) -> None:
-        """Check the length of a group id; an empty id is valid with `may_be_empty`. Raises
-        BrokerError INVALID_GROUP_ID."""
+        """Raises BrokerError INVALID_GROUP_ID if the id is too long, or empty without
+        `may_be_empty`."""
         if not (group_id or may_be_empty) or len(encode_name(group_id)) > GROUP_ID_LENGTH_MAX:
             raise BrokerError(
                 ErrorCode.INVALID_GROUP_ID,
@@ -69,9 +68,8 @@ class GroupService:
             )
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may coordinate this partition of __consumer_offsets, although this
-        broker has a shard of it: the connection to ZooKeeper is lost, or the shard has ended.
-        FindCoordinator then must not return this broker."""
+        """Whether another broker may coordinate this `__consumer_offsets` partition: the ZooKeeper
+        connection is lost, or the shard has ended."""
         return self._shards.may_be_elsewhere(partition)
 
     # members
@@ -101,8 +99,8 @@ class GroupService:
             return error.code
 
     def leave(self, group_id: str, leaving: Sequence[Identity]) -> list[ErrorCode]:
-        """Remove these members. Return one error code for each. Raises BrokerError if the request
-        fails as a whole."""
+        """Remove these members. Return one error code for each. Raises BrokerError if the whole
+        request fails."""
         return self.shard_of(group_id).leave(group_id, leaving)
 
     # operators
@@ -115,9 +113,9 @@ class GroupService:
     async def overviews(
         self, states: Collection[str] = ()
     ) -> tuple[ErrorCode, list[GroupOverview]]:
-        """Return (error code, the groups of this broker in one of these states). Empty `states`:
-        all groups. The error code is not NONE if groups may be missing, for example
-        COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return (error code, groups of this broker in one of these states). Empty `states`: all
+        groups. With an error code, for example COORDINATOR_LOAD_IN_PROGRESS, groups may be
+        missing."""
         wanted = {state.lower() for state in states}
         error = ErrorCode.NONE
         if self._shards.loading:
@@ -134,7 +132,7 @@ class GroupService:
         ]
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete the group and its offsets. Return NONE when they are deleted, else the error."""
+        """Delete the group and its offsets. Return NONE or the error code."""
         try:
             with _RetriableErrors():
                 return await self.shard_of(group_id).delete(group_id)
@@ -144,7 +142,8 @@ class GroupService:
     # numbers
 
     def count_by_state(self) -> Mapping[GroupState, int]:
-        """Return state -> the number of this broker's groups that have or had members."""
+        """Return state -> number of this broker's groups. Groups that have only offsets are not
+        counted."""
         counts: Counter[GroupState] = Counter()
         for shard in self._shards.serving().values():
             counts.update(shard.states())
@@ -152,8 +151,7 @@ class GroupService:
 
 
 class _RetriableErrors:
-    """A context that turns a CoordError into COORDINATOR_NOT_AVAILABLE, upon which clients
-    retry."""
+    """A context that turns a CoordError into BrokerError COORDINATOR_NOT_AVAILABLE."""
 
     def __enter__(self) -> None:
         pass

@@ -1,9 +1,5 @@
-"""The state machine of a group: five states, a table of the allowed transitions, and the answer of
-each state to each request.
-
-Only `Group.move_to` changes a state. `docs/groups.rst` shows the tables, and the test scripts have
-one step for every cell of `ANSWERS`.
-"""
+"""The state machine of a group: five states, the allowed transitions, and the answer of each state
+to each request. `docs/groups.rst` shows the tables."""
 
 from __future__ import annotations
 
@@ -43,9 +39,8 @@ LEGAL_MOVES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyTyp
 
 
 class GroupRequest(enum.Enum):
-    """The requests whose answer depends on the group's state. Some answers do not depend on it,
-    except in the state Dead: an unknown member gets UNKNOWN_MEMBER_ID (25), a request of another
-    generation ILLEGAL_GENERATION (22), and a replaced static member FENCED_INSTANCE_ID (82)."""
+    """The requests whose answer depends on the group's state. In every state but Dead, three
+    answers do not: UNKNOWN_MEMBER_ID (25), ILLEGAL_GENERATION (22) and FENCED_INSTANCE_ID (82)."""
 
     JOIN = "JoinGroup of a new member"
     REJOIN = "JoinGroup of a member"

@@ -1,5 +1,5 @@
-"""SyncGroup: the leader sends the assignments. When the in-sync replicas have their record, each
-member gets its own assignment."""
+"""SyncGroup: the leader sends the assignments; each member gets its own when the in-sync replicas
+have the record."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pybroker.errors import ErrorCode
 
 
 def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
-    """Handle a SyncGroup request. The answer for `ticket`, the number of the request, is added to
-    `effects` by this call or by a later decision about the group."""
+    """Handle a SyncGroup request. This or a later decision about the group adds the answer, under
+    the request number `ticket`, to its effects."""
     fault = _fault_of(group, call)
     if fault is not ErrorCode.NONE:
         effects.answer(ticket, Synced(fault))
@@ -36,8 +36,8 @@ def sync(group: Group, call: Sync, ticket: Ticket, effects: Effects) -> None:
 def appended_or_not(
     group: Group, store: StoreAssignment, error: ErrorCode, effects: Effects
 ) -> None:
-    """Handle the outcome of storing the assignment. After an error all members rejoin, because the
-    assignment may not be stored. If the group has a later generation already, do nothing."""
+    """Handle the outcome of storing the assignment. After an error all members rejoin. Do nothing
+    if the group has a later generation."""
     record = store.record
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != record.generation:
         return

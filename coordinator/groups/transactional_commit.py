@@ -1,7 +1,7 @@
-"""TxnOffsetCommit: the offsets of a group that a producer commits with its transaction (KIP-98).
+"""TxnOffsetCommit: a producer commits offsets of a group with its transaction (KIP-98).
 
-The membership check and the append run in one step of the event loop, after the last wait: a member
-that is replaced during a wait must not commit (KIP-447).
+The membership check and the append run in one step of the event loop, so that a replaced member
+cannot commit (KIP-447).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pybroker.ports import Producer
 
 @dataclass(frozen=True, slots=True)
 class TransactionalCommit:
-    """A TxnOffsetCommit request. `generation` is -1 and the ids are empty if the request names no
-    member."""
+    """A TxnOffsetCommit request. Without a member, `generation` is -1 and the ids are empty."""
 
     group_id: str
     identity: Identity
