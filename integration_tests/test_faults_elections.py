@@ -106,7 +106,7 @@ def test_unclean_election_on(rig: Rig) -> None:
         assert run.leader() == first
         rig.cluster.start(second)
         rig.cluster.start(last)
-        history = run.finish(lossy=True, allowed_errors=["loss_receipt"])
+        history = run.finish(lossy=True, allowed_errors=["loss receipt partition="])
         told = [run.watch.loss(partition) for partition in range(PARTITIONS)]
     for receipts in told:
         assert receipts is not None

@@ -180,7 +180,7 @@ def test_sessions_for_offsets_end_in_mid_commit(rig: Rig) -> None:
         rig.cluster.heal()
         trial.wait_for_commits()
         for broker, session in ended:
-            heard = f"zookeeper_session_expired session=0x{session:x}"
+            heard = f"zookeeper session expired session=0x{session:x}"
             assert any(heard in line for line in rig.new_lines(broker)), heard
         lost_ones = {what.rpartition(" ")[2] for lost in taps for what in lost.lost}
         assert lost_ones == {"request", "answer"}

@@ -128,7 +128,7 @@ def test_all_machines_lose_power_again_and_again(
             lossy=flush_messages is None,
             excused=["clean-elections"],
             stop=True,
-            allowed_errors=["loss_receipt"],
+            allowed_errors=["loss receipt partition="],
         )
     for receipts in told:
         assert receipts is not None

@@ -393,7 +393,7 @@ def test_members_with_much_metadata(cluster: Cluster, connection: Connection) ->
         code = answer.error_code
         if code == ErrorCode.NONE:
             talkers.append((group, answer.member_id))
-        elif "memory_limit_reached" in cluster.log_text(1):
+        elif "memory limit reached" in cluster.log_text(1):
             break
         else:
             assert code in PASSING

@@ -165,7 +165,7 @@ def test_the_three_log_files_of_kafka_are_written(observed: Observed, new_topic:
         for name in ("server.log", "controller.log", "state-change.log")
     )
     assert any("[KafkaServer id=" in line and "] started " in line for line in server)
-    assert any("controller_elected" in line for line in controller)
+    assert any("controller elected" in line for line in controller)
     stored = [line for line in changes if f"partition={new_topic}-0" in line]
     assert len(stored) == 2, "what the controller stored, and what the broker became"
     assert all("leader_epoch=0" in line and "controller_epoch=" in line for line in stored)
@@ -178,7 +178,7 @@ def test_a_broker_without_zookeeper_is_alive_but_not_ready(observed: Observed) -
     """This is the last test of the module, because it pauses ZooKeeper for a while."""
     (zookeeper,) = observed.broker.zookeepers()
     expired = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
-    epochs = observed.broker.log_text.count("controller_elected")
+    epochs = observed.broker.log_text.count("controller elected")
     zookeeper.send_signal(signal.SIGSTOP)
     try:
         wait_until(
@@ -195,7 +195,7 @@ def test_a_broker_without_zookeeper_is_alive_but_not_ready(observed: Observed) -
     samples = observed.site.samples()
     assert samples["kafka_server_sessionexpirelistener_zookeeperdisconnects_total", frozenset()] > 0
     if samples[expired, frozenset()]:
-        assert observed.broker.log_text.count("controller_elected") > epochs
+        assert observed.broker.log_text.count("controller elected") > epochs
 
 
 def test_health_can_be_asked_before_the_broker_serves(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ from unit_tests.patience import wait_until
 
 pytestmark = pytest.mark.ours
 
-SLOW_ZOOKEEPER: Final = "zookeeper_session_not_closed"
+SLOW_ZOOKEEPER: Final = "zookeeper session not closed"
 """A warning that a slow ZooKeeper may cause at the stop. A ZooKeeper that was stopped too early
 would refuse connections, which other lines report.
 """
 LONGEST_SESSION: Final = {"zookeeper.session.timeout.ms": "60000"}
-WAITS_FOR_A_SESSION: Final = "broker_id_awaited"
-CLOSED_A_SESSION: Final = "zookeeper_earlier_session_closed"
+WAITS_FOR_A_SESSION: Final = "broker id awaited"
+CLOSED_A_SESSION: Final = "zookeeper earlier session closed"
 
 
 class Maker(Protocol):

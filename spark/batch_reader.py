@@ -78,12 +78,12 @@ def _added(
             raise ReadFailed(f"{where}@{position}: {error}") from None
         for first, end in reader.lost:
             log.warning(
-                "records_lost topic_partition=%s first_offset=%d end_offset=%d",
+                "records lost topic_partition=%s first_offset=%d end_offset=%d",
                 where, first, end,
             )  # fmt: skip
         for counted, records in reader.compacted:
             log.warning(
-                "records_compacted topic_partition=%s first_offset=%d end_offset=%d"
+                "records compacted topic_partition=%s first_offset=%d end_offset=%d"
                 " counted=%d found=%d",
                 where, counted.first, counted.beyond, counted.records, records,
             )  # fmt: skip

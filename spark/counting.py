@@ -191,7 +191,7 @@ async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[s
     for topic, answer in found.items():
         if isinstance(answer, ClientError):
             log.warning(
-                "cleanup_policy_unknown topic=%s treated_as=compacted reason=%s",
+                "cleanup policy unknown topic=%s treated_as=compacted reason=%s",
                 topic,
                 answer,
             )

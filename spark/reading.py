@@ -50,7 +50,7 @@ def freeze(options: Mapping[str, str]) -> FrozenRead:
     with in_one_line():
         request = read_request(options)
         for notice in request.notices:
-            log.warning("option_without_effect detail=%r", notice)
+            log.warning("option without effect detail=%r", notice)
         if request.snapshot is not None:
             return _of_snapshot(request, request.snapshot)
         return FrozenRead(request, _planned(request))

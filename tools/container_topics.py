@@ -90,7 +90,7 @@ async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
         if topic is None:
             continue
         if not result.error_code:
-            log.info("topic_created topic=%s variable=%s", topic.name, CREATE_TOPICS)
+            log.info("topic created topic=%s variable=%s", topic.name, CREATE_TOPICS)
         elif result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
             reason = result.error_message or f"error {result.error_code}"
             log.error("%s: topic %s cannot be created: %s", CREATE_TOPICS, topic.name, reason)

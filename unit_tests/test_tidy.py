@@ -48,6 +48,11 @@ COUNTS_TURNS: Final = "unit_tests/idle_loop.py"
 """The only file that may count turns of the event loop, for tests that interrupt the code at every
 possible turn.
 """
+SNAKE_EVENT: Final = re.compile(
+    r"\blog\.(?:debug|info|warning|error|exception|critical|log)"
+    r"\((?:[\w.]+,)?\s*f?\"([a-z]+(?:_[a-z]+)+)(?=[ \"])"
+)
+"""A log line whose event is a name with underscores, not words."""
 CLOCK_CALLS: Final = re.compile(r"(datetime\.)?(datetime|date)\.(now|utcnow|today)")
 
 FLOORS: Final = {
@@ -241,6 +246,16 @@ def test_each_module_has_a_docstring() -> None:
 
     wrong = offences(PACKAGE + TESTS, silent)
     assert not wrong, wrong
+
+
+def test_log_lines_begin_with_words() -> None:
+    assert SNAKE_EVENT.findall('log.info(\n    "topic_created topic=%s", topic)') == [
+        "topic_created"
+    ]
+    assert not SNAKE_EVENT.findall('log.info("topic created topic=%s", topic)')
+
+    wrong = offences(PACKAGE, lambda source: SNAKE_EVENT.findall(source.text))
+    assert not wrong, f"write the event in words, then key=value:{wrong}"
 
 
 def test_time_is_read_through_the_clock() -> None:

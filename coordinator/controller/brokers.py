@@ -60,9 +60,9 @@ class BrokerChanges:
             if current[broker_id].endpoints != before[broker_id].endpoints
         }
         if moved:
-            log.info("broker_endpoints_changed brokers=%s", sorted(moved))
+            log.info("broker endpoints changed brokers=%s", sorted(moved))
         if lost:
-            log.info("brokers_lost brokers=%s", sorted(lost))
+            log.info("brokers lost brokers=%s", sorted(lost))
         services.journal.brokers_changed(lost, started)
         came_back = lost & current.keys()
         # A leader may have added one of the lost brokers to the ISR since the state was last read.
@@ -71,7 +71,7 @@ class BrokerChanges:
         await services.machine.refresh(left_out)
         disturbed = self._lose(lost)
         if started:
-            log.info("brokers_started brokers=%s", sorted(started))
+            log.info("brokers started brokers=%s", sorted(started))
             disturbed.update(
                 partition.topic_partition
                 for partition in self._context.kept_partitions()

@@ -271,7 +271,7 @@ class BrokerSender:
             if self._task.runs:
                 await self._task.finish(CLOSE_LIMIT_S / _CLOSE_PARTS)
         if self._task.runs:
-            log.error("channel_not_closed broker=%d waited_s=%g", self.broker.id, CLOSE_LIMIT_S)
+            log.error("channel not closed broker=%d waited_s=%g", self.broker.id, CLOSE_LIMIT_S)
 
     async def _run(self) -> None:
         try:
@@ -301,14 +301,14 @@ class BrokerSender:
         except BrokerError as error:
             if error.code == ErrorCode.STALE_CONTROLLER_EPOCH:
                 log.warning(
-                    "command_refused broker=%d reason=newer_controller: this broker reads"
+                    "command refused broker=%d reason=newer_controller: this broker reads"
                     " /controller again",
                     self.broker.id,
                 )
                 self._on_event(Deposed())
                 return True
             if error.code == ErrorCode.STALE_BROKER_EPOCH:
-                log.info("command_refused broker=%d reason=broker_restarted", self.broker.id)
+                log.info("command refused broker=%d reason=broker_restarted", self.broker.id)
                 return True
             self._warn_of(error, attempt)
         except (PybrokerError, OSError, TimeoutError) as error:
@@ -316,7 +316,7 @@ class BrokerSender:
         except Exception:
             # The task must not end after an unexpected error of the channel: the broker would never
             # get another command.
-            log.exception("command_failed broker=%d", self.broker.id)
+            log.exception("command failed broker=%d", self.broker.id)
         else:
             self._note_answers(command, answers)
             return True
@@ -326,7 +326,7 @@ class BrokerSender:
     def _warn_of(self, error: Exception, attempt: int) -> None:
         if _is_logged(attempt):
             log.warning(
-                "command_failed broker=%d attempt=%d error=%r: the controller sends it again after"
+                "command failed broker=%d attempt=%d error=%r: the controller sends it again after"
                 " a pause",
                 self.broker.id,
                 attempt,
@@ -377,7 +377,7 @@ class BrokerSender:
         self._attempts[topic_partition] = attempt + 1
         if _is_logged(attempt):
             log.warning(
-                "command_refused broker=%d partition=%s error=%s attempt=%d",
+                "command refused broker=%d partition=%s error=%s attempt=%d",
                 self.broker.id,
                 topic_partition,
                 code.name,

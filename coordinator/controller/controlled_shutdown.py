@@ -62,7 +62,7 @@ class Handovers:
             broker = await self._find(event.broker_id, event.broker_epoch)
             remaining = await self._hand_over(broker)
         except BrokerError as error:
-            log.info("handover_refused broker=%d reason=%s", event.broker_id, error)
+            log.info("handover refused broker=%d reason=%s", event.broker_id, error)
             if not event.reply.done():
                 event.reply.set_exception(error)
             return
@@ -117,7 +117,7 @@ class Handovers:
         )
         services.notifier.describe_replicas_of({broker.id})
         log.info(
-            "broker_leaving broker=%d partitions_handed_over=%d partitions_followed=%d"
+            "broker leaving broker=%d partitions_handed_over=%d partitions_followed=%d"
             " partitions_still_led=%d",
             broker.id,
             len(handed_over),

@@ -189,7 +189,7 @@ class Controller:
             async with asyncio.timeout(self._settings.stop_timeout_s):
                 await election.resign(self._coord, won)
         except TimeoutError:
-            log.warning("resignation_timed_out epoch=%d", won.epoch)
+            log.warning("resignation timed out epoch=%d", won.epoch)
 
     # ---- the consumer
 
@@ -210,14 +210,14 @@ class Controller:
                 await self._handle(event)
                 self._failures = 0
             except ControllerMoved as error:
-                log.warning("controller_deposed reason=%s", error)
+                log.warning("controller deposed reason=%s", error)
                 await self._step_down()
                 self._enqueue(ControllerChanged())
             except SessionExpired:
                 await self._step_down()
             except ConnectionLoss as error:
                 log.warning(
-                    "event_not_handled event=%s reason=%r: the controller handles it again after"
+                    "event not handled event=%s reason=%r: the controller handles it again after"
                     " a pause",
                     event,
                     error,
@@ -226,7 +226,7 @@ class Controller:
                 self._enqueue(event)
             except PybrokerError as error:
                 log.error(
-                    "event_failed event=%s reason=%r: the controller reads the cluster again",
+                    "event failed event=%s reason=%r: the controller reads the cluster again",
                     event,
                     error,
                 )
@@ -234,7 +234,7 @@ class Controller:
             except Exception:
                 # The handler may have failed after a part of its changes: the context may be wrong.
                 log.exception(
-                    "event_failed event=%s: the controller reads the cluster again", event
+                    "event failed event=%s: the controller reads the cluster again", event
                 )
                 await self._begin_anew()
 
@@ -277,7 +277,7 @@ class Controller:
             await self._look()
 
     async def _begin(self, won: Won) -> None:
-        log.info("controller_elected broker=%d epoch=%d", won.broker_id, won.epoch)
+        log.info("controller elected broker=%d epoch=%d", won.broker_id, won.epoch)
         self._won, self._won_generation = won, self._coord.generation
         term = ControllerTerm(
             self._coord,
@@ -310,7 +310,7 @@ class Controller:
         term, self._term = self._term, None
         if term is not None:
             self._unclean_before += term.context.unclean_elections
-            log.info("controller_steps_down epoch=%d", term.won.epoch)
+            log.info("controller steps down epoch=%d", term.won.epoch)
             await term.close()
 
     async def _begin_anew(self) -> None:

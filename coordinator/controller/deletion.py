@@ -109,7 +109,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
     for outcome in outcomes:
         if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode):
             log.warning(
-                "topic_removal_interrupted topic=%s reason=%r: the controller tries again",
+                "topic removal interrupted topic=%s reason=%r: the controller tries again",
                 name,
                 outcome,
             )
@@ -120,7 +120,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
     (outcome,) = await writer.write_all([Write(tuple(map(DeleteOp, existing)))])
     if isinstance(outcome, CoordError):
         log.warning(
-            "topic_removal_interrupted topic=%s reason=%r: the controller tries again",
+            "topic removal interrupted topic=%s reason=%r: the controller tries again",
             name,
             outcome,
         )

@@ -60,7 +60,7 @@ class Deletions:
         if not names:
             return
         log.warning(
-            "topic_deletion_request_removed topics=%s: no such topic, or delete.topic.enable=false",
+            "topic deletion request removed topics=%s: no such topic, or delete.topic.enable=false",
             sorted(names),
         )
         outcomes = await self._services.writer.write_all(
@@ -78,7 +78,7 @@ class Deletions:
         if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):
-            log.info("topic_deletion_started topic=%s", name)
+            log.info("topic deletion started topic=%s", name)
             self._services.journal.deletion(name, done=False)
             assignment = self._context.topics[name].assignment
             self._context.deletions[name] = Deletion.begun(name, assignment, self._context.brokers)
@@ -132,7 +132,7 @@ class Deletions:
                 continue
             deletion.finished()  # raises IllegalMove if a confirmation is still awaited
             if await self._remove_topic(name):
-                log.info("topic_deleted topic=%s", name)
+                log.info("topic deleted topic=%s", name)
                 self._services.journal.deletion(name, done=True)
                 self._context.drop_topic(name)
             else:
@@ -144,7 +144,7 @@ class Deletions:
             return await remove_topic(services.coord, services.writer, name, topic_id)
         except ConnectionLoss as error:
             log.warning(
-                "topic_removal_interrupted topic=%s reason=%r: the controller tries again",
+                "topic removal interrupted topic=%s reason=%r: the controller tries again",
                 name,
                 error,
             )

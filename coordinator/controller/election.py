@@ -59,7 +59,7 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
         await coord.multi(candidacy)
     except (MultiFailed, ConnectionLoss) as error:
         log.info(
-            "election_unclear broker=%d epoch=%d reason=%r: this broker reads /controller again",
+            "election unclear broker=%d epoch=%d reason=%r: this broker reads /controller again",
             broker_id,
             epoch + 1,
             error,
@@ -100,7 +100,7 @@ async def resign(coord: Coord, won: Won) -> None:
         )
     except (MultiFailed, ConnectionLoss, SessionExpired) as error:
         log.info(
-            "resignation_not_confirmed epoch=%d reason=%r: the end of the session removes %s",
+            "resignation not confirmed epoch=%d reason=%r: the end of the session removes %s",
             won.epoch,
             error,
             paths.CONTROLLER,
@@ -115,6 +115,6 @@ async def _read_epoch(coord: Coord) -> tuple[int, int]:
         try:
             await coord.create(paths.CONTROLLER_EPOCH, schemas.encode_number(0))
         except NodeExists:
-            log.debug("controller_epoch_exists path=%s", paths.CONTROLLER_EPOCH)
+            log.debug("controller epoch exists path=%s", paths.CONTROLLER_EPOCH)
         data, stat = await coord.get(paths.CONTROLLER_EPOCH)
     return schemas.decode_number(paths.CONTROLLER_EPOCH, data), stat.version

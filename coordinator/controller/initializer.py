@@ -66,7 +66,7 @@ class ControllerInitializer:
         deletions = await read_deletion_requests(self._coord, self._watches.deletions)
         left_out = await self.add_topics(names)
         log.info(
-            "cluster_loaded brokers=%d topics=%d partitions=%d deletions=%d",
+            "cluster loaded brokers=%d topics=%d partitions=%d deletions=%d",
             len(self._context.brokers),
             len(self._context.topics),
             len(self._context.partitions),
@@ -125,7 +125,7 @@ class ControllerInitializer:
         outcomes = await self._writer.write_all(list(writes.values()))
         for name, outcome in zip(writes, outcomes, strict=True):
             if isinstance(outcome, CoordError):
-                log.warning("topic_id_not_stored topic=%s reason=%r", name, outcome)
+                log.warning("topic id not stored topic=%s reason=%r", name, outcome)
                 del identified[name]
         return identified
 

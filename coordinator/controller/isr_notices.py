@@ -48,7 +48,7 @@ class IsrNotices:
         keys = sorted({key for keys in named.values() for key in keys if key in partitions})
         await self._services.machine.refresh(keys)
         await self._suspects.look(keys)
-        log.debug("isr_notices nodes=%d partitions=%d", len(nodes), len(keys))
+        log.debug("isr notices nodes=%d partitions=%d", len(nodes), len(keys))
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
@@ -70,5 +70,5 @@ class IsrNotices:
         except NoNode:
             return None
         except MalformedNode as error:
-            log.error("isr_notice_ignored reason=%s", error)
+            log.error("isr notice ignored reason=%s", error)
             return None

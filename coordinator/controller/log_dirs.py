@@ -45,10 +45,10 @@ class LogDirFailures:
                 continue
             self._forget_refusals({broker_id})
             if event is LogDirEvent.DIRECTORY_FAILED:
-                log.warning("log_dir_failed broker=%d", broker_id)
+                log.warning("log dir failed broker=%d", broker_id)
                 self._context.failed_log_dirs.add(broker_id)
             else:
-                log.warning("broker_refuses_to_lead_or_left_isr broker=%d", broker_id)
+                log.warning("broker refuses to lead or left isr broker=%d", broker_id)
                 await self._look_at(broker_id)
             self._services.notifier.queue_roles_again(broker_id)
         if nodes:
@@ -88,7 +88,7 @@ class LogDirFailures:
         except NoNode:
             return -1, LogDirEvent.DIRECTORY_FAILED
         except MalformedNode as error:
-            log.error("log_dir_event_ignored reason=%s", error)
+            log.error("log dir event ignored reason=%s", error)
             return -1, LogDirEvent.DIRECTORY_FAILED
 
     def answered(self, event: ReplicasRefused | ReplicasAccepted) -> list[TopicPartition]:

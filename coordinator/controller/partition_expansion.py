@@ -126,7 +126,7 @@ async def expand_topic(
             f"the node {paths.topic(name)} could not be written in {ATTEMPTS_MAX} attempts, because"
             " other clients kept changing it; try again",
         )
-    log.info("partitions_created topic=%s partitions=%d", name, count)
+    log.info("partitions created topic=%s partitions=%d", name, count)
     return count
 
 

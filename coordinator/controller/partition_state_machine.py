@@ -87,7 +87,7 @@ class PartitionStateMachine:
                 await self._policies.load({each.topic_partition.topic for each in disturbed})
             except ConnectionLoss as error:
                 log.warning(
-                    "topic_options_not_read partitions=%d reason=%r: no state is stored without"
+                    "topic options not read partitions=%d reason=%r: no state is stored without"
                     " min.insync.replicas and unclean.leader.election.enable, the controller tries"
                     " again",
                     len(known),
@@ -100,7 +100,7 @@ class PartitionStateMachine:
                 waiting = await self._store(writes) if writes else []
             except ConnectionLoss as error:
                 log.warning(
-                    "loss_receipts_not_prepared partitions=%d reason=%r: no state is stored, the"
+                    "loss receipts not prepared partitions=%d reason=%r: no state is stored, the"
                     " controller tries again",
                     len(writes),
                     error,
@@ -109,7 +109,7 @@ class PartitionStateMachine:
             if not waiting:
                 return
         log.warning(
-            "states_not_stored partitions=%d: the controller tries again after a pause",
+            "states not stored partitions=%d: the controller tries again after a pause",
             len(waiting),
         )
         self._retries.partitions.update(waiting)
@@ -144,7 +144,7 @@ class PartitionStateMachine:
         async for write, text, outcome in yield_every(zip(writes, texts, outcomes, strict=True)):
             if isinstance(outcome, CoordError):
                 log.info(
-                    "state_refused_or_unknown partition=%s reason=%r: the controller reads the"
+                    "state refused or unknown partition=%s reason=%r: the controller reads the"
                     " stored state",
                     write.topic_partition,
                     outcome,
@@ -163,7 +163,7 @@ class PartitionStateMachine:
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                log.warning("parent_node_not_created node=%s reason=%r", parent, outcome)
+                log.warning("parent node not created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
         """Compare the stored states with the refused writes: after a lost reply, this controller's
@@ -173,7 +173,7 @@ class PartitionStateMachine:
             nodes, damaged = await read_states(self._coord, keys)
         except ConnectionLoss as error:
             log.warning(
-                "states_not_read_back partitions=%d reason=%r: the controller decides again after"
+                "states not read back partitions=%d reason=%r: the controller decides again after"
                 " a pause",
                 len(keys),
                 error,
@@ -252,7 +252,7 @@ def _log_stored(writes: Iterable[StateWrite]) -> None:
     """Log the number of stored states, one line for each reason and controller epoch."""
     causes = Counter((write.reason.value, write.state.controller_epoch) for write in writes)
     for (reason, epoch), count in causes.items():
-        log.info("states_stored partitions=%d reason=%s epoch=%d", count, reason, epoch)
+        log.info("states stored partitions=%d reason=%s epoch=%d", count, reason, epoch)
 
 
 def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Write:

@@ -68,7 +68,7 @@ class Policies:
         try:
             return self._policy_of(await topic_configs(self._coord, topic))
         except MalformedNode as error:
-            log.error("topic_options_ignored topic=%s reason=%s", topic, error)
+            log.error("topic options ignored topic=%s reason=%s", topic, error)
             return replace(self._policy_of({}), unclean_elections=False)
 
 

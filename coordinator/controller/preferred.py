@@ -93,7 +93,7 @@ class RequestedElections:
         try:
             asked = schemas.decode_partitions(paths.PREFERRED_ELECTION, data)
         except MalformedNode as error:
-            log.error("preferred_election_ignored reason=%s", error)
+            log.error("preferred election ignored reason=%s", error)
             self._services.journal.election_ignored(str(error))
         else:
             self._note(await self.hold(ElectionType.PREFERRED, asked))
@@ -171,16 +171,16 @@ class RequestedElections:
         """Write failed elections to the log and the journal, because a request by the node gets no
         response."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
-        log.info("preferred_election partitions=%d elected=%d", len(held), elected)
+        log.info("preferred election partitions=%d elected=%d", len(held), elected)
         failed = [
             (key, election.code.name)
             for key, election in held.items()
             if election.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
         ]
         for key, name in failed[:_FAILURES_LOGGED_MAX]:
-            log.warning("preferred_election_failed partition=%s reason=%s", key, name)
+            log.warning("preferred election failed partition=%s reason=%s", key, name)
         if len(failed) > _FAILURES_LOGGED_MAX:
-            log.warning("preferred_elections_failed partitions=%d", len(failed))
+            log.warning("preferred elections failed partitions=%d", len(failed))
         for key, name in failed:
             if key in self._services.context.partitions:  # the node may name unknown partitions
                 self._services.journal.election_failed(key, name)

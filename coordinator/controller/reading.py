@@ -56,10 +56,10 @@ async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Br
         except NoNode:
             return None
         except MalformedNode as error:
-            log.error("broker_ignored reason=%s", error)
+            log.error("broker ignored reason=%s", error)
             return None
         if broker_id is None:
-            log.error("broker_ignored node=%s reason=not_a_number", path)
+            log.error("broker ignored node=%s reason=not_a_number", path)
             return None
         return Broker(broker_id, endpoints, rack, epoch=stat.czxid)
 
@@ -77,7 +77,7 @@ async def read_topic_names(coord: Coord, watch: Watch | None = None) -> set[str]
     }
     for name, fault in sorted(faults.items()):
         if fault is not None:
-            log.error("topic_ignored node=%s/%.100s reason=%s", paths.TOPICS, name, fault)
+            log.error("topic ignored node=%s/%.100s reason=%s", paths.TOPICS, name, fault)
     return {name for name, fault in faults.items() if fault is None}
 
 
@@ -100,7 +100,7 @@ async def read_topics(
         except NoNode:
             return None
         except MalformedNode as error:
-            log.error("topic_ignored reason=%s", error)
+            log.error("topic ignored reason=%s", error)
             damaged.add(name)
             return None
 
@@ -122,7 +122,7 @@ async def read_states(
         except NoNode:
             return None
         except MalformedNode as error:
-            log.error("partition_ignored reason=%s", error)
+            log.error("partition ignored reason=%s", error)
             damaged.add(topic_partition)
             return None
         return StateNode(state, stat.version, stat.mzxid, data)

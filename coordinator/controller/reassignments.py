@@ -48,7 +48,7 @@ class Reassignments:
         try:
             self._refuse(schemas.decode_reassignment(path, data))
         except MalformedNode as error:
-            log.warning("reassignment_refused path=%s reason=%s", path, error)
+            log.warning("reassignment refused path=%s reason=%s", path, error)
         await remove_request(self._services, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
@@ -65,7 +65,7 @@ class Reassignments:
         more = len(refused) - _NAMED_MAX
         named = [*refused[:_NAMED_MAX], *([f"and {more} more"] if more > 0 else [])]
         log.warning(
-            "reassignment_refused path=%s partitions=%s reason=%s",
+            "reassignment refused path=%s partitions=%s reason=%s",
             paths.REASSIGNMENTS,
             " ".join(named),
             _HOW_TO_GO_ON,

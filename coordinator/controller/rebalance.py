@@ -105,7 +105,7 @@ class Rebalance:
             for partition in map(context.partitions.__getitem__, versions)
         )
         log.info(
-            "leaders_rebalanced brokers=%s partitions=%d moved=%d", list(due), len(electable), moved
+            "leaders rebalanced brokers=%s partitions=%d moved=%d", list(due), len(electable), moved
         )
         return moved > 0 and len(electable) > len(chosen)
 

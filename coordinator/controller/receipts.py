@@ -46,7 +46,7 @@ class ReceiptBook:
         outcomes = await self._writer.write_all([Write((CreateOp(parent),)) for parent in parents])
         for parent, outcome in zip(parents, outcomes, strict=True):
             if isinstance(outcome, CoordError) and not isinstance(outcome, NodeExists):
-                log.warning("parent_node_not_created node=%s reason=%r", parent, outcome)
+                log.warning("parent node not created node=%s reason=%r", parent, outcome)
         operations: dict[StateWrite, CoordOp] = await read_each(self._operation, writes)
         return {write.topic_partition: operation for write, operation in operations.items()}
 
@@ -71,7 +71,7 @@ class ReceiptBook:
         try:
             earlier = decode_receipts(path, data)
         except MalformedNode as error:
-            log.error("loss_receipts_replaced reason=%s", error)
+            log.error("loss receipts replaced reason=%s", error)
         return SetOp(path, encode_receipts([*earlier, receipt]), stat.version)
 
 
@@ -82,7 +82,7 @@ def _reason(write: StateWrite) -> str:
 def log_receipt(write: StateWrite, isr_before: Sequence[int], replicas: Sequence[int]) -> None:
     """Log that a loss receipt was stored in the same multi as `write`."""
     log.warning(
-        "loss_receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
+        "loss receipt partition=%s reason=%s leader=%d leader_epoch=%d isr_before=%s replicas=%s:"
         " records that only the earlier in-sync replicas have are discarded",
         write.topic_partition,
         _reason(write),

@@ -35,6 +35,6 @@ async def remove_request(
     CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
-        log.warning("request_not_removed path=%s reason=%r", path, outcome)
+        log.warning("request not removed path=%s reason=%r", path, outcome)
         if not isinstance(outcome, NotEmpty):  # only the creator of the children removes them
             services.retries.repeat_if([outcome], again)

@@ -67,7 +67,7 @@ class TopicChanges:
             await self.look()
             return
         if node.assignment.topic_id not in (None, known.topic_id):
-            log.warning("topic_recreated topic=%s: the node has another topic id", name)
+            log.warning("topic recreated topic=%s: the node has another topic id", name)
             self._forget(name)
             await self.look()
             return
@@ -80,11 +80,11 @@ class TopicChanges:
         name, known = found.name, self._context.topics[found.name].assignment
         merged = {**found.assignment, **known}
         if any(found.assignment.get(key) != known[key] for key in known):
-            log.warning("assignment_change_ignored topic=%s: existing replicas stay", name)
+            log.warning("assignment change ignored topic=%s: existing replicas stay", name)
         added = [TopicPartition(name, key) for key in sorted(merged.keys() - known.keys())]
         if not added:
             return
-        log.info("topic_expanded topic=%s partitions=%d added=%d", name, len(merged), len(added))
+        log.info("topic expanded topic=%s partitions=%d added=%d", name, len(merged), len(added))
         grown = TopicDescription(name, found.topic_id, merged)
         await self._loader.expand_topic(grown, added)
         self._services.notifier.describe(added)
@@ -93,7 +93,7 @@ class TopicChanges:
     def _forget(self, name: str) -> None:
         """Remove from the context a topic whose node no longer exists, and queue the topic's
         removal for the brokers."""
-        log.info("topic_gone topic=%s", name)
+        log.info("topic gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
         self._services.notifier.describe_now(self._context.partitions_of(name))
         self._context.drop_topic(name)

@@ -171,7 +171,7 @@ async def create_topic(
         except RequestTooLarge as error:
             raise BrokerError(ErrorCode.INVALID_PARTITIONS, str(error)) from error
         else:
-            log.info("topic_created topic=%s partitions=%d", name, len(replicas))
+            log.info("topic created topic=%s partitions=%d", name, len(replicas))
             return
     raise BrokerError(
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -193,7 +193,7 @@ async def request_deletion(coord: Coord, name: str) -> None:
     try:
         await coord.create(paths.delete_topic(name))
     except NodeExists:
-        log.debug("topic_deletion_already_requested topic=%s", name)
+        log.debug("topic deletion already requested topic=%s", name)
 
 
 async def topic_names(coord: Coord) -> set[str]:
@@ -215,7 +215,7 @@ async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> N
             ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the topic id {topic_id}"
         ) from error
     except NodeExists:
-        log.debug("topic_deletion_already_requested topic=%s", name)
+        log.debug("topic deletion already requested topic=%s", name)
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:

@@ -113,7 +113,7 @@ class GroupCoordinator:
                 self._replay_group(key.group_id, record.value)
         except MalformedInput as error:
             log.error(
-                "group_record_ignored partition=%d offset=%d reason=%s",
+                "group record ignored partition=%d offset=%d reason=%s",
                 self.context.partition,
                 record.offset,
                 error,
@@ -311,7 +311,7 @@ class GroupCoordinator:
             delete.survive(group, self.context.clock.wall_ms())
             raise
         self._forget(group)
-        log.info("group_deleted group=%s", group_id)
+        log.info("group deleted group=%s", group_id)
         if end is not None:
             await self.context.committed(end)
         return ErrorCode.NONE
@@ -485,6 +485,6 @@ class GroupCoordinator:
                     delete.delete(group, self.context.clock.wall_ms())
                     self._forget(group)
                     self._membership.members_changed(overview.describe(group))
-                    log.info("group_ended group=%s reason=no members, no offsets", group.group_id)
+                    log.info("group ended group=%s reason=no members, no offsets", group.group_id)
         except (BrokerError, CoordError) as error:
-            log.info("empty_groups_not_deleted error=%s: the coordinator tries again later", error)
+            log.info("empty groups not deleted error=%s: the coordinator tries again later", error)

@@ -169,7 +169,7 @@ class FencedWrites:
                     pause_s = RETRY_S
                     continue
                 log.info(
-                    "offset_writes_unanswered partition=%d changes=%d: the coordinator sends them"
+                    "offset writes unanswered partition=%d changes=%d: the coordinator sends them"
                     " again",
                     self._shard.partition,
                     len(batch),
@@ -179,11 +179,11 @@ class FencedWrites:
         except _Deposed as error:
             self._deposed(error)
         except Exception:
-            log.exception("offset_writes_failed partition=%d", self._shard.partition)
+            log.exception("offset writes failed partition=%d", self._shard.partition)
             _decide(self._open, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _deposed(self, error: _Deposed) -> None:
-        log.warning("coordinator_replaced partition=%d reason=%s", self._shard.partition, error)
+        log.warning("coordinator replaced partition=%d reason=%s", self._shard.partition, error)
         self._shard.resign(str(error))
         self.end()
 
@@ -224,7 +224,7 @@ class FencedWrites:
         oldest.refusals += 1
         if oldest.refusals == ATTEMPTS_MAX:
             cause = answer.cause if isinstance(answer, MultiFailed) else answer
-            log.warning("offset_write_refused group=%s reason=%r", change.group_id, cause)
+            log.warning("offset write refused group=%s reason=%r", change.group_id, cause)
             _decide(waiting, _code_of(cause))
         return True
 

@@ -65,7 +65,7 @@ class MemoryLimit:
             left_out = self._log_limit.allow()
             if left_out is not None:
                 log.warning(
-                    "memory_limit_reached of=%s bytes_used=%d bytes_max=%d lines_left_out=%d",
+                    "memory limit reached of=%s bytes_used=%d bytes_max=%d lines_left_out=%d",
                     self._what,
                     self._taken,
                     bytes_max,

@@ -179,7 +179,7 @@ class GroupMirror:
         if not members:
             self._shard.call_later(PLACEHOLDER_KEPT_S, lambda: self._drop_placeholder(group_id))
             return ErrorCode.NONE
-        log.info("group_is_classic group=%s members=%d", group_id, len(members))
+        log.info("group is classic group=%s members=%d", group_id, len(members))
         self._drop_placeholder(group_id)
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -220,14 +220,14 @@ class GroupMirror:
             self._retry_s = RETRY_S
         except (CoordError, BrokerError) as error:
             log.info(
-                "group_nodes_not_written partition=%d reason=%r: the coordinator tries again after"
+                "group nodes not written partition=%d reason=%r: the coordinator tries again after"
                 " a pause",
                 self._shard.partition,
                 error,
             )
             self._again_later()
         except Exception:
-            log.exception("group_nodes_not_written partition=%d", self._shard.partition)
+            log.exception("group nodes not written partition=%d", self._shard.partition)
             self._again_later()
 
     def _again_later(self) -> None:

@@ -192,7 +192,7 @@ def read_offset_record(record: StoredRecord) -> OffsetRecord | None:
             return None
         committed = None if record.value is None else decode_offset_value(record.value)
     except MalformedInput as error:
-        log.error("offset_record_ignored offset=%d reason=%s", record.offset, error)
+        log.error("offset record ignored offset=%d reason=%s", record.offset, error)
         return None
     if committed is not None and committed.commit_ms == NO_TIMESTAMP:
         committed = dataclasses.replace(committed, commit_ms=record.timestamp)

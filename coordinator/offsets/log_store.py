@@ -283,7 +283,7 @@ class LoggedOffsets:
             if not imported.is_classic:
                 self._check_decided(group_id, imported.of_nodes)
         except MalformedNode as error:
-            log.error("offsets_not_moved_to_the_log group=%s reason=%s", group_id, error)
+            log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
         """Append a record for each of the group's offsets in ZooKeeper that has no record yet.
@@ -305,7 +305,7 @@ class LoggedOffsets:
             ]
         )
         log.info(
-            "offsets_moved_to_the_log group=%s offsets=%d", group_id, len(found) - len(waiting)
+            "offsets moved to the log group=%s offsets=%d", group_id, len(found) - len(waiting)
         )
         return _Import({key: found[key] for key in waiting})
 
@@ -334,7 +334,7 @@ def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
         return record_of(key, committed)
     except ValueError as error:
         log.error(
-            "offset_metadata_not_moved_to_the_log group=%s partition=%s offset=%d reason=%s",
+            "offset metadata not moved to the log group=%s partition=%s offset=%d reason=%s",
             key.group_id,
             key.topic_partition,
             committed.offset,

@@ -217,7 +217,7 @@ class OffsetNodes:
         except NoNode:
             return None
         except MalformedNode as error:
-            log.warning("offset_details_ignored reason=%s", error)
+            log.warning("offset details ignored reason=%s", error)
             return None
 
 

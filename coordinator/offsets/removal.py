@@ -161,12 +161,12 @@ class OffsetRemoval:
                 await self._look_at(group_id, existing, recent_commits)
         except (BrokerError, CoordError) as error:
             log.info(
-                "search_for_expired_offsets_failed partition=%d reason=%r",
+                "search for expired offsets failed partition=%d reason=%r",
                 self._shard.partition,
                 error,
             )
         except Exception:
-            log.exception("search_for_expired_offsets_failed partition=%d", self._shard.partition)
+            log.exception("search for expired offsets failed partition=%d", self._shard.partition)
         finally:
             self._store.unwatch(recent_commits)
             self._look_later()
@@ -177,7 +177,7 @@ class OffsetRemoval:
         try:
             offsets = await self._store.fetch(group_id, None)
         except BrokerError as error:
-            log.warning("search_for_expired_offsets_failed group=%s reason=%r", group_id, error)
+            log.warning("search for expired offsets failed group=%s reason=%r", group_id, error)
             return
         now_ms = self._shard.clock.wall_ms()
         facts = self._facts(group_id)
@@ -191,7 +191,7 @@ class OffsetRemoval:
         keys = dict.fromkeys([*old, *orphaned])
         if keys:
             log.info(
-                "offsets_removed group=%s expired=%d of_deleted_topics=%d",
+                "offsets removed group=%s expired=%d of_deleted_topics=%d",
                 group_id,
                 len(old),
                 len(orphaned),
@@ -213,7 +213,7 @@ class OffsetRemoval:
                     return
                 except (BrokerError, CoordError) as error:
                     log.info(
-                        "offsets_of_deleted_topics_not_removed topics=%s reason=%r: the"
+                        "offsets of deleted topics not removed topics=%s reason=%r: the"
                         " coordinator tries again after a pause",
                         sorted(names),
                         error,
@@ -221,7 +221,7 @@ class OffsetRemoval:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
         except Exception:
-            log.exception("offsets_of_deleted_topics_not_removed topics=%s", sorted(names))
+            log.exception("offsets of deleted topics not removed topics=%s", sorted(names))
         finally:
             self._store.unwatch(recent_commits)
 
@@ -229,5 +229,5 @@ class OffsetRemoval:
         for group_id in sorted(await self._store.all_group_ids()):
             keys = sorted(key for key in await self._store.names(group_id) if key.topic in names)
             if keys:
-                log.info("offsets_removed group=%s topics=%s", group_id, sorted(names))
+                log.info("offsets removed group=%s topics=%s", group_id, sorted(names))
                 await self._store.remove_without_recent_commit(group_id, keys, recent_commits)

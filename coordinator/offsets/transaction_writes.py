@@ -158,7 +158,7 @@ class TransactionWrites:
                 if code is not ErrorCode.NONE:
                     refused[key] = committed
                     log.error(
-                        "transactional_offset_refused group=%s partition=%s reason=%s: the next"
+                        "transactional offset refused group=%s partition=%s reason=%s: the next"
                         " coordinator that loads the partition tries again",
                         key.group_id,
                         key.topic_partition,
@@ -185,7 +185,7 @@ class TransactionWrites:
             if code is ErrorCode.NONE or self._has_ended:
                 return
             log.info(
-                "transactional_offsets_not_written partition=%d transactions=%d code=%s: the"
+                "transactional offsets not written partition=%d transactions=%d code=%s: the"
                 " coordinator tries again",
                 self._shard.partition,
                 len(self._waiting),

@@ -132,7 +132,7 @@ class ZookeeperOffsets:
             await self._move(recorded[start : start + RECORDS_PER_MOVE])
         if recorded:
             log.info(
-                "offsets_moved_to_zookeeper partition=%d offsets=%d",
+                "offsets moved to zookeeper partition=%d offsets=%d",
                 self._shard.partition,
                 len(recorded),
             )
@@ -166,7 +166,7 @@ class ZookeeperOffsets:
                 )
             if code is not ErrorCode.NONE:
                 log.error(
-                    "offset_not_moved_to_zookeeper group=%s partition=%s offset=%d reason=%s",
+                    "offset not moved to zookeeper group=%s partition=%s offset=%d reason=%s",
                     key.group_id,
                     key.topic_partition,
                     committed.offset,

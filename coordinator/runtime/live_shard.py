@@ -124,7 +124,7 @@ class LiveShard(Generic[C]):
         try:
             self.coordinator.ended()
         except Exception:
-            log.exception("coordinator_not_ended_cleanly partition=%s", self._key)
+            log.exception("coordinator not ended cleanly partition=%s", self._key)
 
     async def settled(self) -> None:
         """Wait until loading has succeeded or the shard has ended."""
@@ -342,7 +342,7 @@ class LiveShard(Generic[C]):
         left_out = self._dependencies.log_limit.allow(f"loading {what}")
         if left_out is not None:
             log.warning(
-                "coordinator_loading_failed step=%s partition=%s error=%r lines_left_out=%d: the"
+                "coordinator loading failed step=%s partition=%s error=%r lines_left_out=%d: the"
                 " coordinator tries again after a pause",
                 what,
                 self._key,

@@ -184,7 +184,7 @@ class Shards(Generic[C]):
         except BrokerError as error:
             # After a pause of its process the broker may not answer as a leader for a moment.
             log.info(
-                "shard_not_started topic=%s partition=%d error=%s", self.topic, partition, error
+                "shard not started topic=%s partition=%d error=%s", self.topic, partition, error
             )
             self._begin_later(partition)
             return

@@ -64,7 +64,7 @@ class Commits:
                 if self._has_ended:
                     return
                 log.info(
-                    "transactions_not_committed_yet partition=%d offset=%d error=%s",
+                    "transactions not committed yet partition=%d offset=%d error=%s",
                     self._context.partition,
                     self._waiting[0][0],
                     error,

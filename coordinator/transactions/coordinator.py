@@ -105,7 +105,7 @@ class TransactionCoordinator:
             transaction = decode_value(transactional_id, record.value)
         except MalformedInput as error:
             log.error(
-                "transaction_record_ignored partition=%d offset=%d reason=%s",
+                "transaction record ignored partition=%d offset=%d reason=%s",
                 self.context.partition,
                 record.offset,
                 error,
@@ -187,7 +187,7 @@ class TransactionCoordinator:
                 "the earlier producer's open transaction is being aborted; retry",
             )
         await self._append_and_wait(decision.transaction, previous=decision.previous)
-        log.debug("producer_initialized transaction=%s", decision.transaction)
+        log.debug("producer initialized transaction=%s", decision.transaction)
         return decision.transaction.producer
 
     async def add_partitions(
@@ -371,7 +371,7 @@ class TransactionCoordinator:
         left_out = self._log_limit.allow(what)
         if left_out is not None:
             log.warning(
-                "transaction_state_not_stored of=%s partition=%d error=%s lines_left_out=%d",
+                "transaction state not stored of=%s partition=%d error=%s lines_left_out=%d",
                 what,
                 self.context.partition,
                 error,
@@ -418,7 +418,7 @@ class TransactionCoordinator:
         left_out = self._log_limit.allow("aborted")
         if left_out is not None:
             log.info(
-                "transaction_timed_out producer_id=%d producer_epoch=%d timeout_ms=%d"
+                "transaction timed out producer_id=%d producer_epoch=%d timeout_ms=%d"
                 " lines_left_out=%d",
                 aborted.producer.producer_id,
                 aborted.producer.epoch,
@@ -461,7 +461,7 @@ class TransactionCoordinator:
                 self._expirations.put(each, now_ms + 1)
             return
         log.info(
-            "transactional_ids_expired partition=%d count=%d", self.context.partition, len(batch)
+            "transactional ids expired partition=%d count=%d", self.context.partition, len(batch)
         )
 
     def _put_expiration(self, transaction: Transaction) -> None:

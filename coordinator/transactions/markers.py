@@ -171,7 +171,7 @@ class MarkerSender:
                 completion.written(some.intersection(gone))
                 self._repeat(completion, some.difference(gone))
             if gone:
-                log.info("transaction_markers_dropped_with_topics partitions=%d", len(gone))
+                log.info("transaction markers dropped with topics partitions=%d", len(gone))
             await asyncio.sleep(LOOK_FOR_TOPIC_S)
 
     async def _run(self, queue: _Queue) -> None:
@@ -213,7 +213,7 @@ class MarkerSender:
                 written.append(key)
             elif code in _FENCED:
                 log.warning(
-                    "transaction_markers_stopped producer_id=%d producer_epoch=%d"
+                    "transaction markers stopped producer_id=%d producer_epoch=%d"
                     " coordinator_epoch=%d partition=%s error=%s",
                     completion.marker.producer_id,
                     completion.marker.producer_epoch,
@@ -233,7 +233,7 @@ class MarkerSender:
         left_out = self._log_limit.allow("transaction markers")
         if left_out is not None:
             log.info(
-                "transaction_markers_repeated event=%s reason=%r lines_left_out=%d",
+                "transaction markers repeated event=%s reason=%r lines_left_out=%d",
                 what,
                 reason,
                 left_out,

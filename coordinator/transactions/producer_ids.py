@@ -100,7 +100,7 @@ class ProducerIds:
                 failures.append(error)
                 await asyncio.sleep(PAUSE_S)
             log.info(
-                "producer_id_block_not_taken attempt=%d reason=%r", len(failures), failures[-1]
+                "producer id block not taken attempt=%d reason=%r", len(failures), failures[-1]
             )
         raise failures[-1]
 
@@ -119,7 +119,7 @@ class ProducerIds:
             )
         block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
         await self._coord.set(path, schemas.encode_producer_id_block(block), stat.version)
-        log.info("producer_id_block_taken first=%d last=%d", block.first, block.last)
+        log.info("producer id block taken first=%d last=%d", block.first, block.last)
         return block
 
 

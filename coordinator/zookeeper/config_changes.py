@@ -73,12 +73,12 @@ class ConfigChanges:
         except CoordError as error:
             if not self._fails:
                 log.warning(
-                    "config_changes_not_read error=%r: the broker tries again after a pause", error
+                    "config changes not read error=%r: the broker tries again after a pause", error
                 )
             self._fails = True
             return True
         except PybrokerError as error:
-            log.error("config_changes_not_applied error=%r", error)
+            log.error("config changes not applied error=%r", error)
         self._fails = False
         return False
 
@@ -91,7 +91,7 @@ class ConfigChanges:
             await self._apply_new(names, everything=everything)
         except NoNode:
             log.error(
-                "config_changes_missing path=%s: this broker learns no changes of configurations"
+                "config changes missing path=%s: this broker learns no changes of configurations"
                 " until a starting broker creates the node",
                 paths.CONFIG_CHANGES,
             )
@@ -120,11 +120,11 @@ class ConfigChanges:
         except NoNode:
             return None
         except MalformedNode as error:
-            log.warning("config_change_ignored path=%s error=%s", path, error)
+            log.warning("config change ignored path=%s error=%s", path, error)
             return None
         entity = paths.parse_config_entity_path(text)
         if entity is None:
-            log.warning("config_change_ignored path=%s entity_path=%s", path, text)
+            log.warning("config change ignored path=%s entity_path=%s", path, text)
         return entity
 
     async def _purge(self, names: list[str]) -> None:
@@ -140,4 +140,4 @@ class ConfigChanges:
                 await self._coord.delete(path)
             except NoNode:
                 continue
-            log.debug("config_change_purged path=%s", path)
+            log.debug("config change purged path=%s", path)

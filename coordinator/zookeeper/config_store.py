@@ -65,7 +65,7 @@ async def change_config(
                 return False
             if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                 raise error.cause from error
-            log.info("config_changed_by_another_client path=%s attempt=%d", path, attempt + 1)
+            log.info("config changed by another client path=%s attempt=%d", path, attempt + 1)
         except ConnectionLoss:
             await coord.sync(path)
             if await _holds(coord, path, data, version):

@@ -62,7 +62,7 @@ class FirstAnswer:
                     self._reason = reason  # not logged: a tool soon has an answer or an error
             if reason != self._reason:
                 self._reason = reason
-                log.warning("zookeeper_not_reached timeout_s=%g reason=%s", timeout_s, reason)
+                log.warning("zookeeper not reached timeout_s=%g reason=%s", timeout_s, reason)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 

@@ -188,7 +188,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
             except (InterruptedError, SystemExit):
                 pass  # kazoo raises the first to end a pause, a link the second to end the thread
             except Exception as error:
-                log.warning("zookeeper_thread_ended error=%r", error)
+                log.warning("zookeeper thread ended error=%r", error)
             finally:
                 self._on_end()
 

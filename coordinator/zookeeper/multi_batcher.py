@@ -138,7 +138,7 @@ class MultiBatcher:
         except MultiFailed as error:
             if len(writes) > 1:
                 log.info(
-                    "multi_refused writes=%d reason=%r: the broker sends each write alone",
+                    "multi refused writes=%d reason=%r: the broker sends each write alone",
                     len(writes),
                     error,
                 )

@@ -164,7 +164,7 @@ async def _outlast(
     it still exists after `timeout_s`."""
     data, stat = found
     log.warning(
-        "broker_id_awaited broker=%d registered_by_session=0x%x",
+        "broker id awaited broker=%d registered_by_session=0x%x",
         broker_id,
         stat.ephemeral_owner,
     )

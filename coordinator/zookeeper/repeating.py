@@ -35,7 +35,7 @@ async def repeat_unanswered(
             if deadline is None:
                 deadline = now + limit_s
                 log.warning(
-                    "zookeeper_connection_lost_at_start step=%s limit_s=%g error=%r",
+                    "zookeeper connection lost at start step=%s limit_s=%g error=%r",
                     what,
                     limit_s,
                     error,

@@ -145,7 +145,7 @@ class KazooCoord:
                     self._connect.hosts, key, timeout_s=_CLOSE_TIMEOUT_S
                 )
                 if was_alive:
-                    log.info("zookeeper_earlier_session_closed session=0x%x", key.id)
+                    log.info("zookeeper earlier session closed session=0x%x", key.id)
             self._earlier.append(key)
 
     async def close(self) -> None:
@@ -164,7 +164,7 @@ class KazooCoord:
         if key is not None and in_order and was_connected:
             self._save_keys([])
         elif not in_order:
-            log.warning("zookeeper_session_not_closed reason=server does not answer")
+            log.warning("zookeeper session not closed reason=server does not answer")
         if self._cleaners:
             await asyncio.wait(self._cleaners)
 
@@ -352,7 +352,7 @@ class KazooCoord:
                 self._suspended = True
                 self._seen_zxid = zxid if self._seen_zxid is None else self._seen_zxid
                 self._fail_in_flight()
-                log.warning("zookeeper_connection_lost session=0x%x", self._key.id)
+                log.warning("zookeeper connection lost session=0x%x", self._key.id)
                 self._announce(SessionEvent.SUSPENDED)
             case LinkState.OVER:
                 self._session_ended(link)
@@ -367,7 +367,7 @@ class KazooCoord:
         self._seen_zxid = self._rewatched = None
         self._answered_request_at = self._clock.boottime()
         self._save_keys([*self._earlier, key])
-        log.info("zookeeper_session_opened session=0x%x generation=%d", key.id, self._generation)
+        log.info("zookeeper session opened session=0x%x generation=%d", key.id, self._generation)
         self._connected.set()
         self._announce(SessionEvent.CONNECTED)
         self._probe_later()
@@ -386,7 +386,7 @@ class KazooCoord:
         paths = ([self._full(path) for path in group] for group in groups)
         self._rewatched = link.rewatch(self._seen_zxid or 0, *paths)
         self._rewatched.add_done_callback(done)
-        log.info("zookeeper_connection_restored session=0x%x", self.session_id)
+        log.info("zookeeper connection restored session=0x%x", self.session_id)
         self._probe_later()
         self._announce(SessionEvent.RECONNECTED)
 
@@ -405,7 +405,7 @@ class KazooCoord:
             self._timer = asyncio.get_running_loop().call_later(_RETRY_MAX_S, self._open_link)
             return
         self._earlier.append(key)
-        log.warning("zookeeper_session_expired session=0x%x", key.id)
+        log.warning("zookeeper session expired session=0x%x", key.id)
         self._announce(SessionEvent.EXPIRED)
         self._open_link()
 
@@ -429,7 +429,7 @@ class KazooCoord:
         try:
             self._store.save(keys)
         except OSError as error:
-            log.warning("zookeeper_session_key_not_saved reason=%s", error)
+            log.warning("zookeeper session key not saved reason=%s", error)
 
     # ---- private: silence
 
@@ -445,7 +445,7 @@ class KazooCoord:
         session_s = self._session_timeout_ms / 1000
         if not self._suspended:
             if self.silence() > _SILENCE_OF_SESSION_MAX * session_s and self._in_flight:
-                log.warning("zookeeper_reconnects silence_s=%.1f", self.silence())
+                log.warning("zookeeper reconnects silence_s=%.1f", self.silence())
                 link.cut()
             task = asyncio.ensure_future(self._probe())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -467,7 +467,7 @@ class KazooCoord:
     def _granted(self, timeout_ms: int) -> None:
         if timeout_ms != self._session_timeout_ms:
             log.warning(
-                "zookeeper_session_timeout_differs granted_and_used_ms=%d requested_ms=%d",
+                "zookeeper session timeout differs granted_and_used_ms=%d requested_ms=%d",
                 timeout_ms,
                 self._session_timeout_ms,
             )

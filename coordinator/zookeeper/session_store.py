@@ -56,7 +56,7 @@ class FileSessionStore:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            log.warning("session_file_ignored path=%s reason=%s", self._path, error)
+            log.warning("session file ignored path=%s reason=%s", self._path, error)
             return []
         return [key for key in keys if len(key.password) == 16 and -(2**63) <= key.id < 2**63]
 

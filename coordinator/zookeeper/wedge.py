@@ -51,5 +51,5 @@ class WedgeWatch:
         while not self._stop.wait(self._session_s() / _TURNS_PER_SESSION):
             self._turns += 1
             if self._turns == _TURNS_MAX:
-                log.error("zookeeper_session_abandoned reason=event loop is stuck")
+                log.error("zookeeper session abandoned reason=event loop is stuck")
                 self._abandon()

@@ -49,7 +49,7 @@ _EVIDENCE: Final = "pybroker-faults-"
 _STOOD_STILL: Final = "reason=event loop is stuck"
 """A pattern of error lines that a broker logs because the machine stalls."""
 _ERROR: Final = re.compile(r"^\[[^]]*\] (ERROR|CRITICAL|FATAL)\b|^Traceback |^Task exception was")
-_ELECTED: Final = re.compile(r"controller_elected broker=(\d+) epoch=(\d+)")
+_ELECTED: Final = re.compile(r"controller elected broker=(\d+) epoch=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)

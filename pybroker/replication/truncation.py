@@ -168,7 +168,7 @@ class Truncator:
             )
         log.log(
             logging.ERROR if is_committed else logging.WARNING,
-            "loss_receipt partition=%s reason=%s leader_epoch=%d from=%d to=%d hw=%d:"
+            "loss receipt partition=%s reason=%s leader_epoch=%d from=%d to=%d hw=%d:"
             " this replica truncates records that it may have acknowledged",
             key,
             receipt.reason,

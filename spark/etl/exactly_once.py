@@ -177,7 +177,7 @@ class Runner:
                 self.store.files.remove_tree(folder)
             self.store.forget_attempt(attempt)
         except OSError as error:
-            log.warning("attempt_not_removed attempt=%s reason=%s", attempt.attempt, error)
+            log.warning("attempt not removed attempt=%s reason=%s", attempt.attempt, error)
 
     def _make_folders(self) -> None:
         make_folders(self.store.files, self.places.output / layout.DATA)

@@ -185,7 +185,7 @@ async def test_a_connection_that_breaks_while_the_broker_registers_is_waited_for
     async with bench:
         assert registration_epoch(bench) == bench.app.replicas.broker_epoch
     assert attempts == 3
-    told = [line for line in caplog.messages if "zookeeper_connection_lost_at_start" in line]
+    told = [line for line in caplog.messages if "zookeeper connection lost at start" in line]
     assert len(told) == 1 and "step=registration" in told[0]
 
 

@@ -34,7 +34,7 @@ async def test_a_command_logs_one_line_for_all_its_partitions(
     ]
     assert f"become leader partitions={partitions} controller_epoch=1" in lines
     assert f"partitions deleted partitions={partitions} controller_epoch=1" in lines
-    assert [line for line in lines if line.startswith("states_stored")] == [
-        f"states_stored partitions={partitions} reason=new-partition epoch=1"
+    assert [line for line in lines if line.startswith("states stored")] == [
+        f"states stored partitions={partitions} reason=new-partition epoch=1"
     ]
     assert len(lines) == 3, lines

@@ -31,7 +31,7 @@ async def test_a_receipt_allows_and_names_the_truncation(
     await pair.copied(2)
     same(pair, 1, 2)
     assert pair.receipts[1].given_up == [(T0, 1, 2)]
-    (line,) = [each.message for each in caplog.records if "loss_receipt" in each.message]
+    (line,) = [each.message for each in caplog.records if "loss receipt partition=" in each.message]
     assert "t-0" in line and "from=1 to=2" in line
 
 
@@ -74,7 +74,7 @@ async def test_the_receipt_names_records_acknowledged_after_the_last_checkpoint(
     await killed_before_a_checkpoint(pair)
     await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
     assert pair.receipts[1].given_up == [(T0, 1, 2)]
-    (line,) = [each for each in caplog.records if "loss_receipt" in each.message]
+    (line,) = [each for each in caplog.records if "loss receipt partition=" in each.message]
     assert line.levelno == logging.WARNING and "from=1 to=2 hw=0" in line.message
 
 
@@ -84,7 +84,7 @@ async def test_a_truncation_after_a_clean_election_is_no_loss(
     await killed_before_a_checkpoint(pair)
     await pair.until(lambda: pair[1].partition().log.log_end_offset == 1)
     assert pair.receipts[1].asked == 1 and not pair.receipts[1].given_up
-    assert not [each for each in caplog.records if "loss_receipt" in each.message]
+    assert not [each for each in caplog.records if "loss receipt partition=" in each.message]
 
 
 async def test_an_out_of_sync_replica_truncates_nothing_while_no_receipt_can_be_read(

@@ -106,7 +106,7 @@ def test_each_kind_of_fault_is_applied_and_breaks_no_rule(kind: Kind) -> None:
 
 
 def test_brokers_may_report_losses_only_if_unclean_elections_are_allowed() -> None:
-    line = "ERROR pybroker.replication.truncation loss_receipt partition=load-0-0"
+    line = "ERROR pybroker.replication.truncation loss receipt partition=load-0-0"
     assert explained_by(["power"], is_lossy=True).search(line)
     assert not explained_by(["power"]).search(line)
 

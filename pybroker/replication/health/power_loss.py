@@ -141,7 +141,7 @@ class PowerLoss:
             write = SetOp(path, encoded, version)
         await topic_nodes.apply(self._coord, topic, write)
         log.warning(
-            "loss_receipt partition=%s reason=%s log_end=%d "
+            "loss receipt partition=%s reason=%s log_end=%d "
             "high_watermark_checkpoint=%d: records at and after log_end may be lost",
             key,
             reason,

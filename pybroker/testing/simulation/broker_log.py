@@ -39,7 +39,7 @@ _FENCED: Final = "another member has joined with group.instance.id"
 """An error that a static member may get in any run: a coordinator assigned its member id, but could
 not store the id before another coordinator replaced it. The new coordinator rejects the member, and
 the simulation restarts the member's process."""
-_LOSS: Final = "loss_receipt|the loss receipt cannot be read"
+_LOSS: Final = "loss receipt partition=|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:

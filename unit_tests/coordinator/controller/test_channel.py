@@ -179,7 +179,7 @@ async def test_a_broker_that_refuses_for_long_does_not_fill_the_log(
     sender.wake()
     await in_time(channel.done.wait())
     await sender.close()
-    lines = [each for each in caplog.messages if each.startswith("command_failed broker=1")]
+    lines = [each for each in caplog.messages if each.startswith("command failed broker=1")]
     assert len(lines) == 8 and "attempt=64" in lines[-1]
 
 

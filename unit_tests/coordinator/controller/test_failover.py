@@ -76,7 +76,7 @@ async def test_a_topic_node_with_an_invalid_name_is_ignored(
     await cluster.member(1)
     await cluster.received(1, "metadata orders-0 leader=1 epoch=0")
     assert not any("nnn" in line for line in cluster.lines(1))
-    assert "topic_ignored node=/brokers/topics/a b reason=" in caplog.text
+    assert "topic ignored node=/brokers/topics/a b reason=" in caplog.text
     assert "n" * 101 not in caplog.text.replace("/brokers/topics/", "")
 
 

@@ -93,7 +93,7 @@ async def test_allowing_unclean_elections_elects_and_writes_a_receipt(
         timestamp_ms=cluster.clock.wall_ms(),
     )
     assert receipts(cluster) == (expected,)
-    (line,) = [each for each in caplog.messages if each.startswith("loss_receipt")]
+    (line,) = [each for each in caplog.messages if each.startswith("loss receipt partition=")]
     assert "partition=orders-0 reason=unclean-election leader=3 leader_epoch=2" in line
 
 

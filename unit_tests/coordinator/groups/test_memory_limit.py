@@ -71,4 +71,4 @@ def test_refusal_names_the_limit_that_was_reached(caplog: pytest.LogCaptureFixtu
         pytest.raises(BrokerError, match="650 of at most 700 bytes"),
     ):
         memory.limit.take_for_new(701)
-    assert "memory_limit_reached of=ids bytes_used=650 bytes_max=700" in caplog.text
+    assert "memory limit reached of=ids bytes_used=650 bytes_max=700" in caplog.text

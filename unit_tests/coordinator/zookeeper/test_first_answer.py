@@ -83,8 +83,8 @@ async def test_a_broker_logs_at_once_why_it_waits(
     assert await first.granted_ms(4000, 18.0) == 4000
     assert servers.attempts == 8
     assert caplog.messages == [
-        "zookeeper_not_reached timeout_s=18 reason=connection refused by zk:2181",
-        "zookeeper_not_reached timeout_s=18 reason=no answer from zk:2181 within 2 s",
+        "zookeeper not reached timeout_s=18 reason=connection refused by zk:2181",
+        "zookeeper not reached timeout_s=18 reason=no answer from zk:2181 within 2 s",
     ]
     assert first.complaint(18.0) == (
         "ZooKeeper at zk:2181 does not answer within 18 s: no answer from zk:2181 within 2 s; check"

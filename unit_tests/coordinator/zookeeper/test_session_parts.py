@@ -91,7 +91,7 @@ def test_garbled_keys_are_ignored_with_a_line(
     (tmp_path / "zookeeper.session").write_bytes(garbage)
     with caplog.at_level(logging.WARNING):
         assert FileSessionStore(str(tmp_path)).load() == []
-    assert "session_file_ignored" in caplog.text
+    assert "session file ignored" in caplog.text
 
 
 def test_keys_of_impossible_size_are_dropped(tmp_path: Path) -> None:
