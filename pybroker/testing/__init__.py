@@ -1,9 +1,7 @@
-"""Helpers for tests of this project and of its users: a real cluster (`Cluster`), a simulated one
-(`simulation`), and the check of what clients saw (`history`).
+"""Helpers for tests: a real cluster (`Cluster`), a simulated cluster (`simulation`), and checks of
+what Kafka clients observed (`history`).
 
-`Cluster` is imported only at its first use, to keep the import of this package fast: it contains
-pybroker's pytest plugin, which every run of pytest imports if pybroker is installed.
-"""
+`Cluster` is imported at first use only, because every pytest run imports this package."""
 
 import importlib
 from typing import TYPE_CHECKING

@@ -6,9 +6,7 @@ that survives the death of any broker.
         cluster.kill(cluster.leader("orders", 0))
 
 Every call blocks and has a deadline; the error after the deadline shows the brokers' last log
-lines. All processes end with the test run, even if the run is killed. `cluster_links.py` cuts and
-delays links.
-"""
+lines. All processes end with the test run, even if the run is killed."""
 
 from __future__ import annotations
 
@@ -53,13 +51,11 @@ _NOT_STARTED: Final = "the cluster was not started: call start(), or use a with 
 class Cluster:
     """A cluster of brokers with the ids 1 to `brokers`. Nothing runs before `start` (or `with`).
 
-    `config` holds options of every broker; they override defaults for tests (short sessions,
-    replication factor min(3, brokers), no HTTP port). `zookeeper` (HOST:PORT/chroot) replaces the
-    cluster's own ZooKeeper. The data is in the directory `data`, which is never removed. Without
-    `data`, it is in a temporary directory, which is removed unless a test failed. With `proxied`,
-    each link goes through a proxy and can be `cut`. `places` puts brokers elsewhere than on
-    127.0.0.1. `environment` holds environment variables of the brokers.
-    """
+    `config` holds options of every broker, which override the test defaults. `zookeeper`
+    (HOST:PORT/chroot) replaces the cluster's own ZooKeeper. Files go to the directory `data`, which
+    is never removed; without `data` they go to a temporary directory, removed unless a test failed.
+    `proxied` puts a proxy on each link, so that `cut` works. `places` puts brokers elsewhere than
+    on 127.0.0.1. `environment` holds environment variables of the brokers."""
 
     def __init__(
         self,
@@ -120,14 +116,14 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Return HOST:PORT of each broker, joined by commas, for the bootstrap.servers of
-        clients."""
+        """Return the bootstrap.servers of the cluster: HOST:PORT of each broker, joined by
+        commas."""
         return ",".join(self.address(broker) for broker in self.ids)
 
     @property
     def zookeeper(self) -> str:
-        """Return HOST:PORT/chroot of the cluster's ZooKeeper. The port is ZooKeeper's own, not a
-        proxy's, so no `cut` or `delay` affects a client at this address."""
+        """Return HOST:PORT/chroot of the cluster's ZooKeeper. A connection to this address bypasses
+        all proxies."""
         if self._given_zookeeper is not None:
             return self._given_zookeeper
         if self._embedded is None:
@@ -136,8 +132,8 @@ class Cluster:
 
     @property
     def data(self) -> Path:
-        """Return the directory that contains each broker's files (`broker-ID`) and output
-        (`broker-ID.log`), and `zookeeper`."""
+        """Return the directory of the cluster: files (`broker-ID`) and output (`broker-ID.log`) of
+        each broker, and `zookeeper`."""
         if self._data is None:
             raise ClusterError(_NOT_STARTED)
         return self._data
@@ -154,7 +150,7 @@ class Cluster:
         return child.pid
 
     def log_dir(self, broker: int) -> Path:
-        """Return the log directory of a broker, where its partitions are."""
+        """Return the directory of a broker's partitions (log.dirs)."""
         return self._broker(broker).data
 
     def log_text(self, broker: int) -> str:
@@ -162,16 +158,14 @@ class Cluster:
         return self._broker(broker).log_text()
 
     def last_lines(self) -> str:
-        """Return the last lines of every broker's output, for error messages."""
+        """Return the last lines of every broker's output."""
         return "\n".join(process.last_lines() for process in self._brokers.values())
 
     # life
 
     def start(self) -> None:
         """Start ZooKeeper and all brokers that do not run. Return when each broker serves and has
-        all other brokers in its metadata. A failed start leaves no process running, and keeps the
-        data.
-        """
+        all other brokers in its metadata. A failed start leaves no process running."""
         if self._thread is None:
             self._thread = LoopThread("pybroker-cluster")
         try:
@@ -183,8 +177,8 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Stop the brokers one after another by a controlled shutdown, and ZooKeeper last. `start`
-        starts them again with the same data."""
+        """Stop the brokers one after another by a controlled shutdown, then ZooKeeper. All data
+        stays."""
         self._loop.run(self._stop())
 
     def close(self, *, keep: bool = False) -> None:
@@ -200,12 +194,12 @@ class Cluster:
             self._data = None
 
     def kill(self, broker: int) -> None:
-        """Send SIGKILL to a broker. Return when its process has ended."""
+        """Send SIGKILL to a broker and wait until its process has ended."""
         self._loop.run(self._signal_and_wait(broker, signal.SIGKILL))
 
     def terminate(self, broker: int, *, seconds: float = STOP_SECONDS_MAX) -> int:
-        """Send SIGTERM to a broker, as an operator does. Return its exit code. Raises ClusterError
-        if the process still runs after `seconds`."""
+        """Send SIGTERM to a broker and return its exit code. Raises ClusterError if the process
+        still runs after `seconds`."""
         return self._loop.run(self._signal_and_wait(broker, signal.SIGTERM, seconds))
 
     def pause(self, broker: int) -> None:
@@ -217,14 +211,14 @@ class Cluster:
             wait_until_stopped(process.child.pid)
 
     def resume(self, broker: int) -> None:
-        """Send SIGCONT to a broker, which ends `pause`."""
+        """Send SIGCONT to a broker: it continues after `pause`."""
         self._broker(broker).signal(signal.SIGCONT)
         self._broker(broker).is_paused = False
 
     def restart(self, broker: int, *, config: Mapping[str, object] | None = None) -> None:
-        """Start a broker again, with `config` in addition to its options. A running broker gets
-        SIGTERM first. Return when the broker serves and is in the metadata of the other brokers.
-        Raises ClusterError if its process ends instead."""
+        """Start a broker again, with `config` added to its options. A running broker gets SIGTERM
+        first. Return when the broker serves and the other brokers have it in their metadata. Raises
+        ClusterError if its process ends instead."""
         process = self._broker(broker)
         if process.is_running:
             self.terminate(broker)
@@ -233,9 +227,7 @@ class Cluster:
         self._loop.run(self._waits.ready(WAIT_SECONDS_MAX, launched=[process]))
 
     def mend(self) -> None:
-        """Start, resume and reconnect all brokers and ZooKeeper. Return when all brokers serve,
-        which is immediate for a healthy cluster.
-        """
+        """Start, resume and reconnect all brokers and ZooKeeper. Return when all brokers serve."""
         paused = [process for process in self._brokers.values() if process.is_paused]
         for process in paused:
             if process.is_running:
@@ -258,7 +250,7 @@ class Cluster:
         self._signal_zookeeper(signal.SIGCONT)
 
     def kill_zookeeper(self) -> None:
-        """Send SIGKILL to the cluster's own ZooKeeper, which restarts after a second."""
+        """Send SIGKILL to the cluster's own ZooKeeper. ZooKeeper restarts after a second."""
         self._signal_zookeeper(signal.SIGKILL)
 
     # links
@@ -270,13 +262,11 @@ class Cluster:
         *,
         direction: str = "both",
     ) -> None:
-        """Drop all packets between a broker and the peers in `from_`: `"zookeeper"`, `"clients"`
-        (the clients of the tests), or broker ids. None means ZooKeeper and all other brokers.
-        Connections stay open.
+        """Drop all packets between a broker and the peers in `from_`: `"zookeeper"`, `"clients"` or
+        broker ids. None means ZooKeeper and all other brokers. Connections stay open.
 
-        `direction` "in" cuts only packets to the broker, "out" only packets from the broker. Raises
-        ClusterError unless the cluster was made with `proxied=True`.
-        """
+        `direction` "in" drops only packets to the broker, "out" only packets from the broker.
+        Raises ClusterError unless the cluster was made with `proxied=True`."""
         others: list[int | str]
         if from_ is None:
             others = ["zookeeper", *(other for other in self.ids if other != broker)]
@@ -285,31 +275,28 @@ class Cluster:
         self._loop.call(self._proxies().cut, broker, others, Side(direction))
 
     def delay(self, seconds: float, *, jitter: float = 0.0, to: str | None = None) -> None:
-        """Delay links. The data passes in pieces of at most 64 KiB. Each piece is delayed by
-        `seconds` plus a random part of `jitter` seconds; the order is kept. `to` limits the delay
-        to the brokers' links to `"zookeeper"`, `"clients"` or other `"brokers"`. Only with
-        `proxied=True`."""
+        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
+        seconds, in order. `to` limits the delay to the brokers' links to `"zookeeper"`, `"clients"`
+        or other `"brokers"`. Requires `proxied=True`."""
         self._loop.call(self._proxies().delay, seconds, jitter, to)
 
     def reset(self, broker: int) -> None:
-        """Reset all connections of a broker. New connections are accepted at once. Only with
+        """Reset all connections of a broker. New connections are accepted. Requires
         `proxied=True`."""
         self._loop.call(self._proxies().reset, broker)
 
     def tap(self, broker: int, from_: str, make: Callable[[], Tap] | None) -> None:
-        """Let the test inspect the traffic between a broker and `from_`, which is `"zookeeper"` or
-        `"clients"`, and reset a connection at any byte.
+        """Let the test inspect the traffic between a broker and `from_` (`"zookeeper"` or
+        `"clients"`). Existing connections are reset.
 
-        The existing connections are reset. For each new connection `make()` is called, and returns
-        a function, the tap. The tap is called with a `Direction` and the bytes to pass on. If it
-        returns False, the connection is reset instead. Taps run in a thread of the cluster. A call
-        with `make` None, or `heal`, ends the inspection. Only with `proxied=True`.
-        """
+        `make()` is called for each new connection and returns a tap: a function of a `Direction`
+        and the bytes to pass on. A tap that returns False resets the connection. Taps run in a
+        thread of the cluster. `make` None, or `heal`, ends the inspection. Requires
+        `proxied=True`."""
         self._loop.call(self._proxies().tap, broker, from_, make)
 
     def heal(self) -> None:
-        """End all cuts, delays and taps. The data that cuts and delays have held back arrives
-        now."""
+        """End all cuts, delays and taps. Data that a cut or delay has held back arrives now."""
         if self._links is not None:
             self._loop.call(self._links.heal)
 
@@ -323,16 +310,16 @@ class Cluster:
     def wait_until_in_sync(
         self, topic: str | None = None, *, seconds: float = WAIT_SECONDS_MAX
     ) -> None:
-        """Wait until all partitions (of one topic, or with None of all topics) have a leader and
-        all replicas in sync, both in ZooKeeper and in the Metadata of every reachable broker.
-        Raises ClusterError after `seconds`."""
+        """Wait until all partitions of the topic (None: of all topics) have a leader and all
+        replicas in the ISR, in ZooKeeper and in every reachable broker's metadata. Raises
+        ClusterError after `seconds`."""
         self._loop.run(self._waits.in_sync(topic, seconds))
 
     def controller(
         self, *, other_than: int | None = None, seconds: float = WAIT_SECONDS_MAX
     ) -> int:
-        """Wait until a running broker other than `other_than` is the controller. Return its id.
-        Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` is the controller. Return the id of
+        this broker. Raises ClusterError after `seconds`."""
         return self._loop.run(self._waits.controller(other_than, seconds))
 
     def leader(
@@ -343,15 +330,15 @@ class Cluster:
         other_than: int | None = None,
         seconds: float = WAIT_SECONDS_MAX,
     ) -> int:
-        """Wait until a running broker other than `other_than` leads the partition. Return its id.
-        Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` leads the partition. Return the id of
+        this broker. Raises ClusterError after `seconds`."""
         return self._loop.run(
             self._waits.leader(TopicPartition(topic, partition), other_than, seconds)
         )
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        """Return the leader, the epochs and the ISR of the partition as ZooKeeper stores them, None
-        if the partition does not exist."""
+        """Return the partition's state in ZooKeeper (leader, epochs, ISR). None: the partition does
+        not exist."""
         return self._loop.run(self._waits.view.state(TopicPartition(topic, partition)))
 
     # private

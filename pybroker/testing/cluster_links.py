@@ -1,9 +1,8 @@
-"""The network links of a test's cluster. Proxies that can be cut (`relay.py`) stand between each
-broker and ZooKeeper, and in front of each broker for clients and other brokers.
+"""The network links of a test's cluster: a proxy between each broker and ZooKeeper, and proxies in
+front of each broker for clients and other brokers.
 
-A relay identifies the connected broker by the process that owns the other end of the connection.
-All relays run in one event loop.
-"""
+A proxy identifies a connected broker by the process that owns the other end of the connection. All
+proxies run in one event loop."""
 
 from __future__ import annotations
 
@@ -17,20 +16,18 @@ from pybroker.testing.sockets import owner_of_port
 
 
 class Side(Enum):
-    """The direction of the packets that a cut of a broker drops: to the broker, from the broker, or
-    both."""
+    """The packets that a cut drops: those to the broker, those from the broker, or both."""
 
     BOTH = "both"
     IN = "in"
     OUT = "out"
 
     def of_target(self) -> frozenset[Direction]:
-        """Return the directions to cut in a relay through which others connect to the isolated
-        broker."""
+        """Return the directions to cut in a proxy in front of the isolated broker."""
         return _DIRECTIONS[self]
 
     def of_caller(self) -> frozenset[Direction]:
-        """Return the directions to cut in a relay through which the isolated broker connects to a
+        """Return the directions to cut in a proxy through which the isolated broker connects to a
         peer."""
         return _DIRECTIONS[_SEEN_FROM_THE_OTHER[self]]
 
@@ -44,13 +41,12 @@ _SEEN_FROM_THE_OTHER = {Side.BOTH: Side.BOTH, Side.IN: Side.OUT, Side.OUT: Side.
 
 
 def _anybody(port: int) -> str:
-    """Return the same peer name for each client, because a cut or tap of clients applies to all of
-    them."""
+    """Return one peer name for every client: a cut or tap of clients applies to all of them."""
     return ANYBODY
 
 
 class Links:
-    """The proxies on all links of a cluster. They run from `start` to `close`."""
+    """The proxies on all links of a cluster, from `start` to `close`."""
 
     def __init__(self, brokers: Mapping[int, BrokerProcess], zookeeper: ConnectString) -> None:
         self._brokers = brokers
@@ -71,24 +67,24 @@ class Links:
         """The ids of the brokers for which `cut` was called since the last `heal`."""
 
     async def start(self) -> None:
-        """Start all relays. Raises OSError if another process has bound one of the ports."""
+        """Start all proxies. Raises OSError if one of the ports is in use."""
         for relay in self._all():
             await relay.start()
 
     async def close(self) -> None:
-        """Close all relays. Idempotent."""
+        """Close all proxies. Idempotent."""
         for relay in self._all():
             await relay.close()
 
     def zookeeper_of(self, broker: int) -> str:
-        """Return the value of zookeeper.connect for the broker: the address of the proxy between it
-        and ZooKeeper."""
+        """Return the broker's zookeeper.connect: the address of the proxy between the broker and
+        ZooKeeper."""
         hosts = ",".join(f"127.0.0.1:{relay.port}" for relay in self._zookeeper[broker])
         return hosts + self._chroot
 
     def cut(self, broker: int, others: Iterable[int | str], side: Side) -> None:
-        """Cut a broker off from each peer in `others`: `"zookeeper"`, `"clients"` or broker ids.
-        `side` tells which packets are dropped. Raises ClusterError for an unknown peer."""
+        """Drop the packets between a broker and each peer in `others`: `"zookeeper"`, `"clients"`
+        or broker ids. Raises ClusterError for an unknown peer."""
         self._known(broker)
         for other in others:
             if other == "zookeeper":
@@ -103,7 +99,7 @@ class Links:
         self.cut_off = frozenset({*self.cut_off, broker})
 
     def delay(self, seconds: float, jitter: float, to: str | None) -> None:
-        """Delay the data on every link, or only on links to `to` (`"zookeeper"`, `"clients"` or
+        """Delay the data on all links, or on links to `to` (`"zookeeper"`, `"clients"` or
         `"brokers"`), by `seconds` plus a random part of `jitter` seconds. Raises ClusterError for
         any other `to`."""
         kinds = {
@@ -126,9 +122,8 @@ class Links:
             relay.reset(ANYBODY if other == broker else str(broker))
 
     def tap(self, broker: int, other: str, make: Callable[[], Tap] | None) -> None:
-        """Pass the data between a broker and `other`, `"zookeeper"` or `"clients"`, through the tap
-        that `make` returns for each new connection. If `make` is None, no tap gets the data any
-        more."""
+        """Pass the data of each new connection between a broker and `other` (`"zookeeper"` or
+        `"clients"`) through a tap that `make` returns. `make` None ends this."""
         self._known(broker)
         if other == "zookeeper":
             for relay in self._zookeeper[broker]:

@@ -1,7 +1,4 @@
-"""The parts of a test's cluster: broker processes and their options.
-
-`cluster.py` uses these parts, and decides when a process is started or killed.
-"""
+"""The broker processes of a test's cluster, and their options."""
 
 from __future__ import annotations
 
@@ -31,14 +28,12 @@ _LAST_LINES: Final = 30
 
 class ClusterError(Exception):
     """A condition of the cluster did not hold in time, or the cluster cannot carry out the call.
-    The message shows the last log lines of the affected brokers.
-    """
+    The message shows the last log lines of the affected brokers."""
 
 
 def default_config(brokers: int) -> dict[str, str]:
-    """Return default options of a cluster for tests: brokers detect faults in seconds, internal
-    topics are small, and the HTTP port is off.
-    """
+    """Return the default broker options for tests: brokers detect faults in seconds, internal
+    topics are small, the HTTP port is off."""
     return {
         **small_cluster_properties(brokers),
         "pybroker.http.listener": "",
@@ -52,7 +47,7 @@ def default_config(brokers: int) -> dict[str, str]:
 
 
 def option_text(value: object) -> str:
-    """Return an option's value as text, as in a properties file."""
+    """Return an option's value as it appears in server.properties."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -86,7 +81,7 @@ class BrokerProcess:
         return f"{self.place.host}:{next(iter(self.advertised.values()))}"
 
     def listener_properties(self) -> dict[str, str]:
-        """Return the options that define the broker's listeners and their ports."""
+        """Return the broker's listener options, such as listeners and advertised.listeners."""
         host = self.place.host
         found = {
             "listeners": _listeners(host, self.ports),
@@ -98,9 +93,9 @@ class BrokerProcess:
         return found
 
     def launch(self, zookeeper: str, environment: Mapping[str, str]) -> None:
-        """Start the broker's process, and return without waiting until it serves. `zookeeper` is
-        the value of zookeeper.connect, `environment` has more environment variables. Raises
-        ClusterError if the process runs already."""
+        """Start the broker's process, without waiting until the broker serves. `zookeeper` is the
+        value of zookeeper.connect; `environment` adds environment variables. Raises ClusterError if
+        the process runs already."""
         if self.is_running:
             raise ClusterError(f"broker {self.id} runs already: stop or kill it first")
         options = {
@@ -135,8 +130,8 @@ class BrokerProcess:
         self.child.send_signal(number)
 
     async def wait(self, seconds: float) -> int:
-        """Wait for the end of the broker's process, and return its exit code. Raises ClusterError
-        if it still runs after `seconds`."""
+        """Wait until the broker's process has ended, and return its exit code. Raises ClusterError
+        after `seconds`."""
         assert self.child is not None
         try:
             async with asyncio.timeout(seconds):
@@ -151,7 +146,7 @@ class BrokerProcess:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def last_lines(self) -> str:
-        """Return the last lines of the broker's output, for error messages."""
+        """Return the last lines of the broker's output."""
         lines = self.log_text().splitlines()[-_LAST_LINES:]
         return "\n".join([f"--- broker {self.id}, the last lines of {self.log_file}", *lines])
 

@@ -1,8 +1,5 @@
-"""Queries to a test's cluster: the brokers' metadata, leaders and in-sync replicas.
-
-Metadata requests go to the brokers. The state of leaders and replicas is read from ZooKeeper. All
-queries run in one event loop.
-"""
+"""Queries to a test's cluster: Metadata from the brokers, controller and partition states from
+ZooKeeper. All queries run in one event loop."""
 
 from __future__ import annotations
 
@@ -31,9 +28,8 @@ UNREACHABLE: Final = (CoordError, StartupError)
 
 
 async def metadata(host: str, port: int, topic: str | None = None) -> MetadataResponse | None:
-    """Return a broker's Metadata response for a topic (None: for all topics); None if the broker
-    does not answer.
-    """
+    """Return a broker's Metadata response for a topic (None: for all topics). A result of None
+    means that the broker does not answer."""
     topics = None if topic is None else [MetadataRequestTopic(name=topic)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     try:
@@ -49,8 +45,8 @@ async def metadata(host: str, port: int, topic: str | None = None) -> MetadataRe
 
 
 def lagging(answer: MetadataResponse) -> list[str]:
-    """Return the names of the partitions in a Metadata response that have no leader, or that have a
-    replica out of sync."""
+    """Return the names of the partitions in a Metadata response without a leader, or with a replica
+    outside the ISR."""
     found = []
     for topic in answer.topics:
         if topic.error_code:
@@ -62,7 +58,7 @@ def lagging(answer: MetadataResponse) -> list[str]:
 
 
 class ZooKeeperView:
-    """The test's own ZooKeeper session, which begins at the first query."""
+    """The test's own ZooKeeper session, opened by the first query."""
 
     def __init__(self, connect: Callable[[], str]) -> None:
         self._connect = connect
@@ -75,16 +71,16 @@ class ZooKeeperView:
             await coord.close()
 
     async def controller(self) -> int | None:
-        """Return the id of the broker that ZooKeeper names as the controller, None if there is no
-        controller. Raises one of the exceptions in UNREACHABLE."""
+        """Return the broker id of the controller, or None without a controller. Raises one of the
+        exceptions in UNREACHABLE."""
         coord = await self._session()
         with suppress(NoNode, MalformedNode):
             return decode_controller(CONTROLLER, (await coord.get(CONTROLLER))[0])
         return None
 
     async def state(self, key: TopicPartition) -> PartitionState | None:
-        """Return the leader, the epochs and the ISR of a partition as ZooKeeper stores them, None
-        if the partition does not exist. Raises one of the exceptions in UNREACHABLE."""
+        """Return the partition's state in ZooKeeper (leader, epochs, ISR), or None if the partition
+        does not exist. Raises one of the exceptions in UNREACHABLE."""
         coord = await self._session()
         path = partition_state(key)
         with suppress(NoNode, MalformedNode):
@@ -92,8 +88,8 @@ class ZooKeeperView:
         return None
 
     async def lagging(self, topic: str | None) -> list[str]:
-        """Return the names of the partitions that have no leader, or that have a replica out of
-        sync. `topic` None means all topics. Raises one of the exceptions in UNREACHABLE."""
+        """Return the names of the partitions without a leader, or with a replica outside the ISR.
+        `topic` None means all topics. Raises one of the exceptions in UNREACHABLE."""
         coord = await self._session()
         names = await read_topic_names(coord) if topic is None else {topic}
         topics, _ = await read_topics(coord, names)

@@ -1,6 +1,5 @@
-"""Waits for conditions of a cluster. Each wait has a deadline, and its error shows the brokers'
-last log lines. All waits run in one event loop.
-"""
+"""Waits for conditions of a cluster, each with a deadline. The error after the deadline shows the
+brokers' last log lines."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ _NAMED_MAX: Final = 10
 
 class Waits:
     """Methods that wait for conditions of a cluster. `reachable` returns the brokers that are
-    neither paused nor cut off.
-    """
+    neither paused nor cut off."""
 
     def __init__(
         self,
@@ -33,8 +31,8 @@ class Waits:
 
     async def ready(self, seconds: float, *, launched: Sequence[BrokerProcess] = ()) -> None:
         """Wait until every reachable broker serves and has all reachable brokers in its metadata.
-        Raises ClusterError after `seconds`, and as soon as the process of a reachable broker, or of
-        a broker in `launched`, has ended."""
+        Raises ClusterError after `seconds`, or when the process of a reachable or `launched` broker
+        has ended."""
         expected = self._reachable()
         wanted = {process.id for process in expected}
 
@@ -57,7 +55,7 @@ class Waits:
 
     async def in_sync(self, topic: str | None, seconds: float) -> None:
         """Wait until all partitions of the topic (None: of all topics) have a leader and all
-        replicas in sync, in ZooKeeper and in the Metadata of all reachable brokers. Raises
+        replicas in the ISR, in ZooKeeper and in every reachable broker's metadata. Raises
         ClusterError after `seconds`."""
 
         async def missing() -> str:
@@ -76,8 +74,8 @@ class Waits:
         await self._until(missing, seconds)
 
     async def controller(self, other_than: int | None, seconds: float) -> int:
-        """Wait until a running broker other than `other_than` is the controller. Return its id.
-        Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` is the controller. Return the id of
+        this broker. Raises ClusterError after `seconds`."""
 
         async def named() -> int | None:
             return await self.view.controller()
@@ -85,8 +83,8 @@ class Waits:
         return await self._running(named, "the controller", other_than, seconds)
 
     async def leader(self, key: TopicPartition, other_than: int | None, seconds: float) -> int:
-        """Wait until a running broker other than `other_than` leads the partition. Return its id.
-        Raises ClusterError after `seconds`."""
+        """Wait until a running broker other than `other_than` leads the partition. Return the id of
+        this broker. Raises ClusterError after `seconds`."""
 
         async def named() -> int | None:
             state = await self.view.state(key)
@@ -115,9 +113,8 @@ class Waits:
         return found[0]
 
     async def _until(self, missing: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Call `missing()` again and again until it returns an empty text. Until then it returns a
-        text that names a missing condition. Raises ClusterError with the last text after
-        `seconds`."""
+        """Call `missing` until it returns "". Any other text names what is missing. Raises
+        ClusterError with the last text after `seconds`."""
         text = "an answer"
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""The checker: it applies the rules to a history, and returns all violations."""
+"""The table of all rules, and the check of a history by them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _SHOWN_PER_RULE: Final = 5
 
 
 def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violation]:
-    """Check a history by the rules with these names. Return the violations, rule by rule."""
+    """Return the violations of the rules with these names, rule by rule."""
     judged = split(history)
     # A loss receipt must name records that were acknowledged before it. The rule that checks this
     # needs the records from both sides of a receipt, so for it only a topic's deletion ends an era.
@@ -72,8 +72,8 @@ def check(history: History, rules: Iterable[str] = tuple(RULES)) -> list[Violati
 
 
 def report(violations: Sequence[Violation]) -> str:
-    """Return a report for people: for each violated rule the number of its violations, and the
-    first few of them."""
+    """Return a text with the number of violations of each violated rule, and the first few
+    violations."""
     counts = Counter(violation.rule for violation in violations)
     shown: Counter[str] = Counter()
     lines = [f"{rule}: {count} violations" for rule, count in counts.items()]
@@ -85,8 +85,8 @@ def report(violations: Sequence[Violation]) -> str:
 
 
 def repeated(history: History) -> int:
-    """Return the number of duplicates of values that producers without idempotence sent. No rule
-    forbids these duplicates."""
+    """Return the number of duplicate records from producers without idempotence. These are no
+    violations."""
     return sum(
         len(offsets) - 1
         for places in client_rules.offsets_of_values(history).values()

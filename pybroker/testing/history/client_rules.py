@@ -1,8 +1,6 @@
-"""The rules for producers and consumers. Each function takes a history and yields violations.
+"""The rules for producers and consumers. Each function yields the violations in a history.
 
-Each function takes O(n log n) time in the number of operations. A send with an unknown outcome may
-have succeeded, so its value may be stored once or be absent.
-"""
+A produce request without an answer may have succeeded: its record may be stored or not."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ from pybroker.testing.history.values import TopicPartition, has_no_era, is_past,
 
 
 class Sighting(NamedTuple):
-    """A record that a client or a final read returned: its value and its offset."""
+    """A record that a consumer got, or that the read at the end of the run found. `seen` names the
+    read."""
 
     partition: TopicPartition
     offset: int
@@ -26,7 +25,7 @@ class Sighting(NamedTuple):
 
 
 def sightings(history: History) -> Iterator[Sighting]:
-    """Yield every record that a client or a final read returned."""
+    """Yield every record that a consumer got, or that the reads at the end of the run found."""
     for poll in history.polls:
         for record in poll.records:
             yield Sighting(poll.partition, record.offset, record.value, str(poll))
@@ -37,7 +36,6 @@ def sightings(history: History) -> Iterator[Sighting]:
 
 
 def _acknowledged(history: History) -> Iterator[Send]:
-    """Yield the sends that were acknowledged with acks=all."""
     for send in history.sends.values():
         facts = history.facts(send.identity)
         if send.outcome == "ok" and facts is not None and facts.acks == -1:
@@ -45,9 +43,8 @@ def _acknowledged(history: History) -> Iterator[Send]:
 
 
 def acked_present(history: History) -> Iterator[Violation]:
-    """Check that the final read of the partition has every value that was acknowledged with
-    acks=all, at the acknowledged offset. If the client did not receive the offset, the value may
-    have any offset in the partition."""
+    """Check that the read at the end of the run finds each record that was acknowledged with
+    acks=all, at its acknowledged offset."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     values = {key: set(found.values()) for key, found in content.items()}
@@ -73,8 +70,8 @@ def acked_present(history: History) -> Iterator[Violation]:
 
 
 def no_phantom(history: History) -> Iterator[Violation]:
-    """Check that every value that a client read had been sent, is intact, and does not belong to a
-    send that certainly failed."""
+    """Check that each record that was read is intact and had been sent, and that its send did not
+    certainly fail."""
     judged: set[tuple[TopicPartition, int, str]] = set()
     for seen in sightings(history):
         if seen[:3] in judged:
@@ -100,8 +97,7 @@ def no_phantom(history: History) -> Iterator[Violation]:
 
 
 def one_value_per_offset(history: History) -> Iterator[Violation]:
-    """Check that all reads and acknowledgements that name the same offset of a partition have the
-    same value."""
+    """Check that all reads and acknowledgements of one offset name the same value."""
     first: dict[tuple[TopicPartition, int], tuple[str, str]] = {}
     told: set[tuple[TopicPartition, int]] = set()
 
@@ -121,7 +117,8 @@ def one_value_per_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[int]]]:
-    """Return, by partition and value, the offsets of the value in the final read, ascending."""
+    """Return, by partition and value, the ascending offsets at which the read at the end of the run
+    found the value."""
     found: dict[TopicPartition, dict[str, list[int]]] = {}
     for partition, read in history.final().items():
         places: dict[str, list[int]] = defaultdict(list)
@@ -132,12 +129,11 @@ def offsets_of_values(history: History) -> dict[TopicPartition, dict[str, list[i
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """Check that an idempotent producer's value is stored once, or once for each producer epoch if
-    the client starts a new epoch after an error.
+    """Check that each record of an idempotent producer is stored once. A producer that starts a new
+    producer epoch after an error may store a record once in each epoch.
 
-    A value that was sent while its topic was recreated is exempt: a replica of the recreated topic
-    has no state of the producer and accepts any first sequence number.
-    """
+    A record sent while its topic was recreated is exempt: a recreated topic has no producer
+    state."""
     for partition, places in offsets_of_values(history).items():
         for value, offsets in places.items():
             send = history.sends.get(value)
@@ -152,8 +148,6 @@ def duplicates(history: History) -> Iterator[Violation]:
 
 
 def _in_different_epochs(history: History, partition: TopicPartition, offsets: list[int]) -> bool:
-    """Return whether the batches at these offsets of the partition all have different producer
-    epochs."""
     stored = next((files for files in history.files if files.partition == partition), None)
     if stored is None:
         return False
@@ -167,13 +161,11 @@ def _in_different_epochs(history: History, partition: TopicPartition, offsets: l
 
 
 def producer_order(history: History) -> Iterator[Violation]:
-    """Check that a producer's values are stored in the order in which it sent them.
+    """Check that the records of a producer are stored in the order in which the producer sent them.
 
-    For an idempotent producer the rule covers all stored values. For a producer with a single
-    request in flight it covers only acknowledged values, since a value that the producer reported
-    as failed may still be stored later. If a value is stored more than once, its first offset
-    counts. This may be an acknowledged offset at which retention has deleted the record.
-    """
+    For an idempotent producer all stored records are checked. For a producer with one request in
+    flight only acknowledged records are checked, because a record reported as failed may still be
+    stored later."""
     for partition, places in offsets_of_values(history).items():
         by_producer: dict[tuple[str, int], list[tuple[int, int, Send]]] = defaultdict(list)
         for value, offsets in places.items():
@@ -202,8 +194,8 @@ def producer_order(history: History) -> Iterator[Violation]:
 
 
 def consumer_order(history: History) -> Iterator[Violation]:
-    """Check that a consumer of an assigned partition gets ascending offsets and skips no existing
-    record. Its position must not disappear from the log, except by retention."""
+    """Check that a consumer gets ascending offsets and misses no record, and that only retention
+    removes the record at its position."""
     rule = "consumer-order"
     final = history.final()
     for lost in history.lost_positions:
@@ -243,7 +235,8 @@ def consumer_order(history: History) -> Iterator[Violation]:
 
 
 def read_implies_durable(history: History) -> Iterator[Violation]:
-    """Check that the final read has every record that a consumer received, acknowledged or not."""
+    """Check that the read at the end of the run finds every record that a consumer got,
+    acknowledged or not."""
     final = history.final()
     content = {key: dict(r[:2] for r in read.records) for key, read in final.items()}
     told: set[tuple[TopicPartition, int]] = set()

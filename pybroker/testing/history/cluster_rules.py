@@ -1,5 +1,5 @@
-"""The rules for replicas, leaders and controllers. Each function takes a history and yields
-violations."""
+"""The rules for replicas, leaders and controllers. Each function yields the violations in a
+history."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ WATERMARKS: Final = "monotone-watermarks"
 
 
 def monotone_watermarks(history: History) -> Iterator[Violation]:
-    """Check the offsets in the answers to ListOffsets with the timestamp LATEST (-1). The offsets
-    that one client gets never decrease. Each is above the offset of every record that any client
-    had read, or that had been acknowledged to any client, before the request. `stale_leaders.py`
-    defines the exceptions."""
+    """Check the log end offsets that ListOffsets returned: none decreases for a client, and each is
+    above all records read or acknowledged before the request. Answers of stale leaders are exempt
+    (`stale_leaders.py`)."""
     stale_leaders = StaleLeaders(history)
     yield from decreased_offsets(history, stale_leaders)
     yield from below_known_offsets(history, stale_leaders)
 
 
 def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that the latest offsets that one client gets never decrease."""
+    """Check that the log end offsets that one client gets from ListOffsets never decrease."""
     highest: dict[tuple[str, TopicPartition], Latest] = {}
     for answer in history.latest:
         known = highest.get((answer.client, answer.partition))
@@ -52,8 +51,8 @@ def decreased_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator
 
 
 def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterator[Violation]:
-    """Check that each latest offset is above the offset of every record that, before the request,
-    was read by a client or acknowledged with acks=all."""
+    """Check that each log end offset from ListOffsets is above all records that were read, or
+    acknowledged with acks=all, before the request."""
     known: dict[TopicPartition, list[tuple[int, int, str]]] = defaultdict(list)
     for partition, at, offset, op in history.committed():
         known[partition].append((at, offset, op))
@@ -79,9 +78,8 @@ def below_known_offsets(history: History, stale_leaders: StaleLeaders) -> Iterat
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
-    """Check that at the end of the run all replicas have the same batches below the high watermark,
-    byte for byte. They must also have the same leader epochs and the same producer states. All
-    final reads of a partition must be equal."""
+    """Check that at the end of the run all replicas have identical batches below the high
+    watermark, leader epochs and producer states. All reads at the end must be equal, too."""
     by_partition: dict[TopicPartition, list[ReplicaFiles]] = defaultdict(list)
     for files in history.files:
         by_partition[files.partition].append(files)
@@ -131,17 +129,16 @@ def _between(files: ReplicaFiles, start: int, end: int) -> list[Batch]:
 
 
 def _epochs_within(files: ReplicaFiles, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the leader epochs, with their first offsets, of the batches from `start` to `end`. A
-    follower may lack an epoch without batches, because it learns epochs from batches."""
+    """Return (leader epoch, first offset) pairs of the batches from `start` to `end`. Epochs
+    without batches are left out, because a follower learns epochs from batches."""
     used = {batch.epoch for batch in _between(files, start, end)}
     return [(epoch, max(offset, start)) for epoch, offset in files.epochs if epoch in used]
 
 
 def epochs(history: History) -> Iterator[Violation]:
-    """Check that a leader epoch has one leader, that a controller epoch has one controller, and
-    that only the current controller starts a leader epoch. Epochs never decrease, neither along a
-    log nor from one version of a partition's state to the next.
-    """
+    """Check that each leader epoch has one leader, each controller epoch has one controller, and
+    only the current controller elects. Epochs never decrease, along a log or between versions of a
+    partition's state in ZooKeeper."""
     yield from _along_logs(history)
     holders: dict[int, int] = {}
     for term in history.controller_terms:
@@ -178,9 +175,8 @@ def epochs(history: History) -> Iterator[Violation]:
 
 
 def _of_deposed(history: History) -> Iterator[Violation]:
-    """Yield a violation for each election by a controller that another broker had already replaced
-    as the controller. A change that leaves the partition without a leader is no election: a leader
-    that resigns makes it itself."""
+    """Yield a violation for each election by a replaced controller. A change to "no leader" is
+    exempt: a leader that resigns makes it itself."""
     known: dict[TopicPartition, int] = {}
     for state in history.states:
         before = known.get(state.partition, UNKNOWN)
@@ -216,9 +212,9 @@ def _falling(
 
 
 def clean_elections(history: History) -> Iterator[Violation]:
-    """Check that each elected leader is in the ISR, and was in sync or eligible before its
-    election, unless the controller recorded at the same moment that committed records may be lost
-    (a loss receipt)."""
+    """Check that each leader is in the ISR, and was in the ISR or eligible (KIP-966) before its
+    election. An election is exempt if the controller recorded at that moment that committed records
+    may be lost."""
     admitted = {(loss.partition, loss.at) for loss in history.losses}
     versions: dict[TopicPartition, dict[int, State]] = defaultdict(dict)
     for state in history.states:

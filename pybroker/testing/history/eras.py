@@ -1,13 +1,9 @@
-"""The eras of a partition: the periods in which the guarantees for its records hold without
-interruption. An era ends when the topic is recreated. It also ends when the controller writes a
-loss receipt, a ZooKeeper node that says that committed records may be lost.
+"""Eras: a topic's recreation, or a recorded data loss, ends one era of a partition and begins the
+next. The rules check each era on its own.
 
-`split` gives every partition a name for each era. The last era keeps the plain name. The names of
-earlier eras end with PAST and a number, so that the rules check each era separately. A client
-cannot see to which era an answer belongs. For some time after the end of an era, a broker that does
-not know of the end may still answer. An answer in this time belongs to no era, and proves only that
-the value was sent.
-"""
+`split` gives each era its own partition name: the last era keeps the plain name, the names of
+earlier eras end with PAST and a number. For some time after the end of an era, a broker may still
+answer from it. An operation in this time has no era, and proves only that its value was sent."""
 
 from __future__ import annotations
 
@@ -22,8 +18,8 @@ from pybroker.testing.history.values import NO_ERA, PAST, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Era:
-    """An era of a partition, from `begin` to `end` in ns: an operation within this time belongs to
-    it. `name` is appended to the topic's name."""
+    """The time from `begin` to `end` in ns between two recreations or data losses of a partition.
+    `name` is the suffix of the topic name."""
 
     begin: float
     end: float
@@ -31,9 +27,8 @@ class _Era:
 
 
 def split(history: History, *, at_losses: bool = True) -> History:
-    """Return the history with a partition name in each operation that identifies its era. If each
-    partition has only one era, return the same history. With `at_losses` False, loss receipts end
-    no era."""
+    """Return the history with the partition names of the eras. With `at_losses` False, only a
+    recreation of the topic ends an era."""
     is_split = at_losses and history.losses
     if not is_split and not any(life.doomed for life in history.lives):
         return history
@@ -80,8 +75,8 @@ class _Eras:
             self._begins[life.topic].append(life.begun)
 
     def at(self, partition: TopicPartition, begin: int, end: float) -> TopicPartition | None:
-        """Return the partition with its name in the era that contains the time from `begin` to
-        `end`. Return None if no era contains all of it."""
+        """Return the partition under the name of the era that contains all the time from `begin` to
+        `end`, None if no era does."""
         for era in self._of(partition):
             if era.begin <= begin and end <= era.end:
                 return partition[0] + era.name, partition[1]
@@ -91,8 +86,7 @@ class _Eras:
         return at <= self._of(partition)[0].end
 
     def first(self, partition: TopicPartition | None) -> TopicPartition | None:
-        """Return the partition with its name in its first era. Return None if `partition` is
-        None."""
+        """Return the partition under the name of its first era."""
         if partition is None:
             return None
         return partition[0] + self._of(partition)[0].name, partition[1]
@@ -108,17 +102,15 @@ class _Eras:
         return replace(send, partition=unknown, outcome=outcome, offset=UNKNOWN)
 
     def poll(self, number: int, poll: Poll) -> Poll:
-        """Return the poll with the partition's name in the era of the poll. If the poll belongs to
-        no era, its partition gets a unique name, made from `number`, so that its offsets are not
-        compared with those of other polls."""
+        """Return the poll with the partition name of its era. A poll without an era gets a unique
+        name, made from `number`: its offsets are compared with no others."""
         topic, index = poll.partition
         partition = self.at(poll.partition, poll.at, poll.at)
         return replace(poll, partition=partition or (f"{topic}{NO_ERA}{number}", index))
 
     def of_life(self, partition: TopicPartition, at: int) -> TopicPartition:
-        """Return the partition with the name of the topic's life at the time `at`. A life is the
-        time from the creation of a topic to its deletion; a loss receipt does not end it. This name
-        is used for the changes of a partition's state in ZooKeeper."""
+        """Return the partition under a name for the topic that existed at the time `at`. A data
+        loss does not change this name, a recreation does."""
         topic, index = partition
         begins = self._begins[topic]
         life = bisect.bisect_right(begins, at)

@@ -1,9 +1,7 @@
-"""The rules for consumer groups. Each function takes a history and yields violations.
+"""The rules for consumer groups. Each function yields the violations in a history.
 
-Offsets are checked only for topics that were never recreated and lost no records, since otherwise
-an offset may belong to another record. A commit without an acknowledgement may have succeeded, or
-may succeed later.
-"""
+Offsets are checked only for topics that were never recreated and lost no records. A commit without
+an answer may have succeeded, or may succeed later."""
 
 from __future__ import annotations
 
@@ -37,9 +35,8 @@ Place = tuple[str, TopicPartition]
 
 
 class _Known(NamedTuple):
-    """An offset that a client knows to be committed. It was committed between the times `begun` and
-    `since`, and is known from `since` on. `op` is the commit, or the coordinator's answer, that
-    shows it."""
+    """A committed offset, known to a client from the time `since` on. `begun` is the start of the
+    request that shows it, `op` the request as text."""
 
     since: int
     begun: int
@@ -49,7 +46,7 @@ class _Known(NamedTuple):
 
 def one_owner(history: History) -> Iterator[Violation]:
     """Check that a partition has at most one owner in each generation of a group, and that a member
-    processes only partitions that are assigned to it."""
+    processes only records of its assigned partitions."""
     owners: dict[tuple[str, int, TopicPartition], Holding] = {}
     held: dict[tuple[str, str], list[Holding]] = defaultdict(list)
     for holding in history.groups.holdings:
@@ -73,8 +70,8 @@ def one_owner(history: History) -> Iterator[Violation]:
 
 
 def committed_is_processed(history: History) -> Iterator[Violation]:
-    """Check that a group had processed every record below an offset before a member committed the
-    offset. So a member that continues at the offset skips no record."""
+    """Check that a group has processed every record below an offset before a member commits the
+    offset."""
     final = _final(history)
     done = _first_processed(history)
     for place, known in _known(history).items():
@@ -94,10 +91,9 @@ def committed_is_processed(history: History) -> Iterator[Violation]:
 
 
 def committed_never_falls(history: History) -> Iterator[Violation]:
-    """Check that no answer to OffsetFetch is below an offset that was known to be committed before
-    the request. There are two exceptions. The commit of a lower offset may reach the coordinator
-    late, after the commit of the higher one. The answer may come from a replaced coordinator that
-    does not know that a fault has ended its ZooKeeper session early."""
+    """Check that an answer to OffsetFetch is not below an offset whose commit was known before the
+    request. Exceptions: a late commit of a lower offset, and a replaced coordinator that does not
+    know that its ZooKeeper session has ended."""
     commits, known = _commits(history), _known(history)
     for place, answers in _answers(history).items():
         rows = known.get(place, [])
@@ -122,8 +118,8 @@ def committed_never_falls(history: History) -> Iterator[Violation]:
 
 
 def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
-    """Return whether the coordinator may have applied `commit` after the commit that `before`
-    shows. The offset of `commit` is the lower one."""
+    """Return whether the coordinator may have applied `commit`, of a lower offset, after the offset
+    in `before` was committed."""
     ended = commit.ended or math.inf
     if commit.begun >= before.since:
         return False  # no member commits less than it knows to be committed
@@ -136,9 +132,9 @@ def _may_follow(history: History, commit: Commit, before: _Known) -> bool:
 
 
 def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
-    """Return whether the answer may come from a replaced coordinator that did not know that its
-    ZooKeeper session had ended. The coordinator must have been replaced before the offset in
-    `before` became known."""
+    """Return whether the answer may come from a coordinator that did not know that its ZooKeeper
+    session had ended. Its replacement must have begun before the offset in `before` became
+    known."""
     number = history.groups.coordinated_by[answer.group]
     terms = [each for each in history.groups.coordinator_terms if each.partition == number]
     return any(
@@ -151,8 +147,8 @@ def _is_unaware(history: History, answer: Committed, before: _Known) -> bool:
 
 
 def committed_was_asked(history: History) -> Iterator[Violation]:
-    """Check that each offset in an answer to OffsetFetch is an offset that a member had tried to
-    commit before the answer."""
+    """Check that each offset in an answer to OffsetFetch is one that a member had tried to
+    commit."""
     commits = _commits(history)
     for place, answers in _answers(history).items():
         first: dict[int, int] = {}
@@ -184,8 +180,8 @@ def stale_member_commits_nothing(history: History) -> Iterator[Violation]:
 
 
 def groups_process_all(history: History) -> Iterator[Violation]:
-    """Check that after the faults each group has processed every acknowledged record that still
-    exists."""
+    """Check that each group has processed every acknowledged record that still exists at the end of
+    the run."""
     if history.calm is None:
         return
     done = _first_processed(history)
@@ -229,8 +225,8 @@ def _final(history: History) -> dict[TopicPartition, FinalRead]:
 
 
 def _first_processed(history: History) -> dict[Place, dict[int, int]]:
-    """Return, by group and partition and then by offset, the time when a member first processed the
-    record."""
+    """Return, by group and partition, and then by offset, the time when a member first processed
+    the record."""
     found: dict[Place, dict[int, int]] = defaultdict(dict)
     for each in history.groups.processed:
         found[each.group, each.partition].setdefault(each.offset, each.at)
@@ -256,8 +252,8 @@ def _answers(history: History) -> dict[Place, list[Committed]]:
 
 
 def _known(history: History) -> dict[Place, list[_Known]]:
-    """Return, by group and partition, the offsets that clients knew to be committed, in the order
-    in which they became known."""
+    """Return, by group and partition, the offsets known to be committed, in the order of the times
+    when clients learned of them."""
     found: dict[Place, list[_Known]] = defaultdict(list)
     for place, commits in _commits(history).items():
         for commit in commits:

@@ -1,8 +1,5 @@
-"""The operations on a compacted topic: keyed records that were sent, and reads of the topic.
-
-These operations are kept apart from those of the other topics, because compaction removes records:
-only the last record of each key must stay.
-"""
+"""The sends and reads of clients in compacted topics. Compaction may remove all records but the
+last of each key."""
 
 from __future__ import annotations
 
@@ -16,10 +13,9 @@ _UNKNOWN = -1
 
 @dataclass(slots=True)
 class KeyedSend:
-    """The send of a record with a key. `value` is unique; None is a tombstone. `outcome` is "ok"
-    once the record is certainly committed, "fail" if it certainly is not, else "info". `offset` is
-    UNKNOWN until the broker's answer. `may_repeat`: the producer is not idempotent, so the record
-    may be stored more than once. Times are in ns."""
+    """The send of a record with a key. `value` is unique, None for a tombstone. `outcome` is "ok"
+    for a committed record, "fail" for a record that is certainly not committed, else "info".
+    `may_repeat`: the producer is not idempotent and may store the record twice. Times are in ns."""
 
     partition: TopicPartition
     key: str
@@ -45,9 +41,8 @@ class KeyedRecord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedRead:
     """The committed records that one reader found from the offset `start` up to, not including,
-    `end`. The read lasted from `begun` to `ended` (ns). `is_final` says that all clients had
-    stopped writing before the read. `source` names the client or the files; `broker` is the id of
-    the files' broker, UNKNOWN for a client."""
+    `end`, between the times `begun` and `ended` (ns). `is_final`: all producers had stopped before.
+    `source` names the client or the files; `broker` is the files' broker, UNKNOWN for a client."""
 
     partition: TopicPartition
     source: str
@@ -65,8 +60,8 @@ class KeyedRead:
 
 @dataclass(slots=True)
 class Keyed:
-    """All operations on compacted topics. `delete_retention` is their delete.retention.ms in ns, 0
-    if the brokers' clocks jump during the run, so that tombstones may be removed at any time."""
+    """All operations on compacted topics. `delete_retention` is delete.retention.ms in ns, or 0 if
+    a clock jump during the run may remove tombstones at any time."""
 
     sends: list[KeyedSend] = field(default_factory=list)
     reads: list[KeyedRead] = field(default_factory=list)

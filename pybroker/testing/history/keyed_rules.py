@@ -1,8 +1,6 @@
 """The rules for compacted topics. They hold for every replica's files and for every reader.
 
-An unknown outcome counts as "maybe stored": such a record may replace an acknowledged one, and may
-be replaced itself.
-"""
+A record without an answer may be stored: it may replace an acknowledged record of its key."""
 
 from __future__ import annotations
 
@@ -29,9 +27,8 @@ _ByKey = Mapping[tuple[TopicPartition, str], Sequence[KeyedSend]]
 
 def latest_kept(history: History) -> Iterator[Violation]:
     """Check that every read finds the last acknowledged record of each key, or a later record of
-    the key. If the last acknowledged record is a tombstone, the read must not find an earlier
-    value. Exception: a replica that was behind may never have got the tombstone, because the leader
-    had removed it."""
+    the key. A tombstone may be absent, but then the read must find no earlier value. A replica is
+    exempt if it may have missed the tombstone."""
     sends = _by_key(history)
     for read in _judged(history):
         found = _last(read.records)
@@ -53,8 +50,8 @@ def latest_kept(history: History) -> Iterator[Violation]:
 
 
 def survivors_unchanged(history: History) -> Iterator[Violation]:
-    """Check that every record that is found was sent with this key, was not aborted, and has the
-    offset of its acknowledgement; and that offsets ascend."""
+    """Check that offsets ascend, and that each record found was sent with this key, was not
+    aborted, and has its acknowledged offset."""
     values = {each.value: each for each in history.keyed.sends if each.value is not None}
     deleted = {(partition, key) for (partition, key), asked in _by_key(history).items()
                if any(each.value is None and each.outcome != "fail" for each in asked)}  # fmt: skip
@@ -73,8 +70,8 @@ def survivors_unchanged(history: History) -> Iterator[Violation]:
 
 
 def tombstones_kept(history: History) -> Iterator[Violation]:
-    """Check that every replica keeps a tombstone for at least delete.retention.ms if no later
-    record has its key. The time counts from the send, because the answer may be late."""
+    """Check that a replica keeps a tombstone for delete.retention.ms from its send, unless a later
+    record has its key."""
     for read in _judged(history):
         found = _last(read.records)
         for (partition, key), asked in _by_key(history).items():
@@ -90,7 +87,8 @@ def tombstones_kept(history: History) -> Iterator[Violation]:
 
 
 def replicas_agree(history: History) -> Iterator[Violation]:
-    """Check that all final reads find the same last value of each key that was never deleted."""
+    """Check that all reads at the end of the run find the same last value of each key that was
+    never deleted."""
     finals = [read for read in _judged(history) if read.is_final]
     deleted = set[str]()
     if any(read.ended >= history.keyed.delete_retention for read in finals):
@@ -109,7 +107,7 @@ def replicas_agree(history: History) -> Iterator[Violation]:
 
 
 def _judged(history: History) -> Iterator[KeyedRead]:
-    """Yield the reads of partitions without a loss receipt."""
+    """Yield the reads of partitions without a recorded data loss."""
     lost = {loss.partition for loss in history.losses}
     return (read for read in history.keyed.reads if read.partition not in lost)
 
@@ -126,8 +124,8 @@ def _last(records: Sequence[KeyedRecord]) -> dict[str, KeyedRecord]:
 
 
 def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend | None:
-    """Return the send with the highest offset among those that were acknowledged before the read,
-    None if the read does not include this offset."""
+    """Return the send with the highest offset of those acknowledged before the read. None: there is
+    none, or the read does not include its offset."""
     known = [
         each
         for each in sends
@@ -139,9 +137,8 @@ def _last_acknowledged(sends: Sequence[KeyedSend], read: KeyedRead) -> KeyedSend
 
 def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
     """Return whether the send `other` may have replaced `last`, the last acknowledged record of the
-    key, although the read does not find the record of `other`. This is possible in two cases: the
-    record lies at or above the end of the read, or it is a tombstone that was removed before the
-    read ended."""
+    key, although the read does not show it. Either its record is at or above the end of the read,
+    or it is a tombstone that compaction removed."""
     if other is last or other.outcome == "fail" or other.begun > read.ended:
         return False
     if other.offset != UNKNOWN and other.offset < last.offset and not other.may_repeat:
@@ -152,9 +149,8 @@ def _may_replace(other: KeyedSend, last: KeyedSend, read: KeyedRead) -> bool:
 
 
 def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the marker that aborts the record's
-    transaction. A follower that is behind may never get a marker, because markers are removed like
-    tombstones."""
+    """Return whether the replica that was read certainly had the abort marker of the record's
+    transaction. A follower may never get the marker, because compaction removes old markers."""
     ended = aborted.begun + _TRANSACTION_MAX
     if read.ended < history.keyed.delete_retention:
         return True
@@ -162,11 +158,9 @@ def _had_marker(history: History, read: KeyedRead, aborted: KeyedSend) -> bool:
 
 
 def _had_tombstone(history: History, read: KeyedRead, tombstone: KeyedSend) -> bool:
-    """Return whether the replica that was read certainly had the tombstone. It must have lost no
-    data, and it must have been in sync when the tombstone was committed: a follower that is behind
-    for longer than delete.retention.ms never gets the tombstone. A read by a client must have
-    lasted less than delete.retention.ms and come from one leader, because each replica removes
-    tombstones at its own time."""
+    """Return whether the replica that was read certainly had the tombstone: it lost no data, and
+    was in sync at the commit of the tombstone. A client must have read from one leader, in less
+    than delete.retention.ms, because each replica removes tombstones at its own time."""
     begun, ended = tombstone.begun, tombstone.ended + history.stale
     replicas = {read.broker} if read.broker != UNKNOWN else _replicas(history, read.partition)
     if replicas & history.keyed.doubted:
@@ -194,7 +188,6 @@ def _replicas(history: History, partition: TopicPartition) -> set[int]:
 
 
 def _states(history: History, partition: TopicPartition, begin: int, end: int) -> list[State]:
-    """Return the states that the partition had between the two times."""
     states = [each for each in history.states if each.partition == partition and each.at <= end]
     first = max((n for n, each in enumerate(states) if each.at <= begin), default=0)
     return states[first:]

@@ -1,6 +1,4 @@
-"""Reads the operation logs of a run into one history. An unknown operation is an error, because a
-checker that skips operations proves nothing.
-"""
+"""Reads the operation logs of a run into one history. An unknown operation is an error."""
 
 from __future__ import annotations
 
@@ -41,14 +39,15 @@ _NEVER: Final = 1 << 63
 
 
 def load(folder: Path) -> History:
-    """Return the history that all processes of a run have logged in the files of `folder`."""
+    """Return the history from the operation logs in `folder`. Raises ValueError for an unknown
+    operation."""
     ops = [op for path in sorted(folder.glob(f"*{SUFFIX}")) for op in read_ops(path)]
     return from_ops(ops)
 
 
 def from_ops(ops: Iterable[Op]) -> History:
-    """Return the history that consists of these operations, which may be in any order. Raises
-    ValueError for an unknown operation."""
+    """Return the history of these operations, which may be in any order. Raises ValueError for an
+    unknown operation."""
     history = History()
     for op in sorted(ops, key=lambda op: op["t"]):
         read = _READERS.get(op["f"])

@@ -1,6 +1,5 @@
-"""Measures of availability from a history: pauses without acknowledgements, durations of elections,
-answers to a producer. Times are in ns of the monotonic clock; durations are in seconds.
-"""
+"""Measures of availability: pauses without acknowledgements, durations of elections, answers to a
+producer. Times are in ns of the monotonic clock; durations are in seconds."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from pybroker.testing.history.values import TopicPartition
 
 
 def fault(history: History, what: str, number: int = 0) -> tuple[int, int]:
-    """Return the times in ns when the fault named `what` began and ended. `number` selects one of
-    several such faults, counted from 0. Raises IndexError if the run had no such fault."""
+    """Return the begin and end in ns of the fault named `what`; `number` counts such faults from 0.
+    Raises IndexError if there is none."""
     begun = [each for each in history.faults if each.what == what and each.kind == "invoke"]
     ended = [each for each in history.faults if each.what == what and each.kind == "ok"]
     return begun[number].at, ended[number].at
@@ -25,8 +24,8 @@ def faults(history: History, what: str) -> list[Fault]:
 
 
 def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartition, float]:
-    """Return, by partition, the longest time from `begin` to `end` in which no record with acks=all
-    was acknowledged, in seconds."""
+    """Return, by partition, the longest time in seconds, between `begin` and `end`, without an
+    acknowledgement of acks=all."""
     moments: dict[TopicPartition, list[int]] = defaultdict(lambda: [begin, end])
     for partition in {send.partition for send in history.sends.values()}:
         moments[partition].sort()
@@ -42,9 +41,8 @@ def longest_pauses(history: History, begin: int, end: int) -> dict[TopicPartitio
 
 
 def election_delay(history: History, since: int, loser: int) -> dict[TopicPartition, float]:
-    """Return, by partition, the seconds from the time `since` (in ns) until another broker led. The
-    result has only the partitions that the broker `loser` led at the time `since`, and that got
-    another leader later."""
+    """Return, by partition, the seconds from the time `since` (ns) until another broker led. Only
+    partitions that `loser` led at `since`, and that got another leader, are in the result."""
     led: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, float] = {}
     for state in sorted(history.states, key=lambda state: state.at):
@@ -57,8 +55,8 @@ def election_delay(history: History, since: int, loser: int) -> dict[TopicPartit
 
 
 def answers(history: History, producer: str, begin: int, end: int) -> Counter[str]:
-    """Return, by outcome, the number of the values that a producer sent from `begin` to `end`. An
-    outcome is "ok" or the error."""
+    """Return the number of values that a producer sent between `begin` and `end`, by outcome ("ok"
+    or the error)."""
     return Counter(
         "ok" if send.outcome == "ok" else send.error or "nothing"
         for send in history.sends.values()
@@ -67,7 +65,7 @@ def answers(history: History, producer: str, begin: int, end: int) -> Counter[st
 
 
 def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartition]:
-    """Return, by partition, how many values were both sent and acknowledged from `begin` to
+    """Return, by partition, the number of values both sent and acknowledged between `begin` and
     `end`."""
     return Counter(
         send.partition
@@ -77,15 +75,14 @@ def acked_between(history: History, begin: int, end: int) -> Counter[TopicPartit
 
 
 def elections(history: History) -> int:
-    """Return the number of elections. Each leader epoch counts as one, except the first of each
-    partition."""
+    """Return the number of leader elections, without the first one of each partition."""
     leaderships = {(state.partition, state.epoch) for state in history.states if state.leader >= 0}
     return len(leaderships) - len({partition for partition, _ in leaderships})
 
 
 def summary(history: History) -> str:
-    """Return the counts of a history in one line: values, log ends, elections, and the longest
-    pause without an acknowledgement."""
+    """Return one line with the counts of values, log ends and elections, and the longest pause
+    without an acknowledgement."""
     outcomes = Counter(send.outcome for send in history.sends.values())
     delivered = sum(len(poll.records) for poll in history.polls)
     moments = [send.ended for send in history.sends.values() if send.ended]

@@ -1,5 +1,5 @@
-"""The model of a run's history: the operations of clients and brokers, and violations of the
-rules."""
+"""The data of a history: what clients and brokers did and observed in a run, and violations of the
+rules. Times are in ns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ NANOSECONDS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerFacts:
-    """The guarantees of a producer. `keeps_order`: acknowledged values are stored in the order in
-    which they were sent (idempotence, or one request in flight). `starts_anew`: after an error in
-    one partition, the producer starts the next producer epoch and resends values of the other
-    partitions, which may have stored them already (#4953 in librdkafka's tracker). No broker can
-    detect these duplicates."""
+    """The guarantees of a producer. `keeps_order`: idempotent, or one request in flight.
+    `starts_anew`: after an error the producer takes the next producer epoch and resends records
+    that may be stored already (librdkafka #4953); no broker can detect these duplicates."""
 
     acks: int
     idempotent: bool
@@ -32,8 +30,8 @@ class ProducerFacts:
 
 @dataclass(slots=True)
 class Send:
-    """The send of one value by a producer. While the producer awaits the response, `ended` is 0 and
-    `outcome` is "info"."""
+    """The send of one value by a producer. Without an answer, `ended` is 0 and `outcome` is
+    "info"."""
 
     identity: Identity
     partition: TopicPartition
@@ -60,7 +58,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """The records of one partition that one call of a consumer returned."""
+    """The records of one partition from one poll of a consumer."""
 
     client: str
     partition: TopicPartition
@@ -75,8 +73,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The moment when a consumer starts to read a partition at `offset`, after an assignment or a
-    seek."""
+    """A consumer starts to read a partition at `offset`, after an assignment or a seek."""
 
     client: str
     partition: TopicPartition
@@ -86,7 +83,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LostPosition:
-    """An error of a consumer whose position the log no longer has. `partition` and `offset` are set
+    """A consumer's error that the log no longer has its position. `partition` and `offset` are set
     if known."""
 
     client: str
@@ -98,8 +95,7 @@ class LostPosition:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A client's request for the log end offset (ListOffsets with the timestamp LATEST), and the
-    answer."""
+    """A client's ListOffsets request for the log end offset (timestamp -1), and the answer."""
 
     client: str
     partition: TopicPartition
@@ -126,8 +122,8 @@ class FinalRead:
 
 
 class Batch(NamedTuple):
-    """A batch in the log of a replica. `digest` is a digest of all its bytes; `producer` is the
-    producer's id and epoch."""
+    """A record batch in the log of a replica. `digest` covers all its bytes; `producer` is the
+    producer id and epoch."""
 
     first: int
     last: int
@@ -138,8 +134,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFiles:
-    """The content of a partition in a broker's files at the end of the run. `producers` is None if
-    it is unknown."""
+    """A partition in a broker's files at the end of the run. `producers` None means unknown."""
 
     partition: TopicPartition
     broker: int
@@ -152,8 +147,8 @@ class ReplicaFiles:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One version of a partition's state node. The replicas in `eligible` have left the ISR but
-    still have every committed record."""
+    """One version of a partition's state in ZooKeeper. `eligible` are replicas outside the ISR with
+    every committed record (KIP-966)."""
 
     partition: TopicPartition
     version: int
@@ -173,7 +168,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
-    """The start of a controller epoch: the broker that became the controller."""
+    """The broker that became the controller with this controller epoch."""
 
     epoch: int
     broker: int
@@ -191,9 +186,8 @@ class Fault:
 
 @dataclass(slots=True)
 class TopicLife:
-    """A topic from its creation to its deletion. A recreated topic has another `TopicLife`.
-    `replicas` are by partition, and include partitions that were added later.
-    """
+    """A topic from its creation to its deletion. A recreated topic has its own `TopicLife`.
+    `replicas` are by partition, with partitions added later."""
 
     topic: str
     begun: int
@@ -205,9 +199,9 @@ class TopicLife:
 
 @dataclass(slots=True)
 class Loss:
-    """A loss receipt: ZooKeeper says that the partition may have lost committed records. `given_up`
-    has the offset ranges that replicas have truncated since, each as its first offset and the
-    offset after its last one."""
+    """A loss receipt: the note in ZooKeeper that the partition may have lost committed records.
+    `given_up` has the offset ranges that replicas truncated, as (first offset, offset after the
+    last)."""
 
     partition: TopicPartition
     at: int
@@ -217,8 +211,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """The time after all faults of a run. No fault begins after `since`. The cluster must be
-    healthy `limit` ns after `since`."""
+    """The end of a run: no fault begins after `since`. The cluster must be healthy `limit` ns
+    later."""
 
     since: int
     limit: int
@@ -226,8 +220,8 @@ class Calm:
 
 @dataclass(slots=True)
 class Silence:
-    """A time in which two brokers may not have received each other's messages, in one direction or
-    both: a cut link, a paused broker, a broker that does not run."""
+    """A time in which messages between two brokers may be lost: a cut link, a paused broker, a
+    broker that does not run."""
 
     one: int
     other: int
@@ -237,8 +231,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """The expiry of a broker's ZooKeeper session before the session timeout. A fault caused it at
-    `begin`. ZooKeeper itself never does this. The broker was notified at `end`."""
+    """A fault that ended a broker's ZooKeeper session before its timeout, at `begin`. The broker
+    learned of it at `end`. ZooKeeper itself never does this."""
 
     broker: int
     begin: int
@@ -247,10 +241,8 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The partitions that a group member has from `at` on, after an assignment or a revocation.
-    `member` is its member id, or the instance id of a static member. `generation` is the generation
-    of its last assignment.
-    """
+    """The partitions of a group member from the time `at` on. `member` is the member id, or the
+    instance id of a static member. `generation` is the one of the last assignment."""
 
     group: str
     client: str
@@ -281,9 +273,8 @@ class Processed:
 
 @dataclass(slots=True)
 class Commit:
-    """A member's commit of an offset, which is the offset of the next record to read. While the
-    member awaits the response, `ended` is 0 and `outcome` is "info". If the member was killed,
-    `ended` is the time of the kill."""
+    """A group member's commit of an offset, the next one to read. Without an answer, `ended` is 0
+    and `outcome` is "info"; for a killed member `ended` is the time of the kill."""
 
     group: str
     client: str
@@ -303,8 +294,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A client's request for a group's committed offset (OffsetFetch), and the answer. `offset` is
-    UNKNOWN if the group has committed nothing."""
+    """A client's OffsetFetch request for a group, and the answer. `offset` is UNKNOWN if the group
+    has committed nothing."""
 
     group: str
     client: str
@@ -322,8 +313,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTerm:
-    """The start of the time in which a broker coordinates the groups of a partition of
-    __consumer_offsets."""
+    """A broker becomes the coordinator of the groups in a partition of __consumer_offsets."""
 
     partition: int
     broker: int
@@ -332,7 +322,7 @@ class CoordinatorTerm:
 
 @dataclass(slots=True)
 class Groups:
-    """The facts about consumer groups. Lists are in the order of time."""
+    """All facts about consumer groups. Lists are in the order of time."""
 
     coordinated_by: dict[str, int] = field(default_factory=dict)
     """Checked group -> its partition of __consumer_offsets."""
@@ -349,8 +339,8 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStart:
-    """The answer that gave a producer an epoch of a transactional id (InitProducerId). All earlier
-    epochs are fenced from `at` on."""
+    """The answer to InitProducerId that gave a producer its epoch. From `at` on, all earlier epochs
+    of the transactional id are fenced."""
 
     transactional_id: str
     client: str
@@ -361,13 +351,12 @@ class ProducerStart:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction of a producer. `values` are the values that it sent. `commit_asked` is the time
-    of its first request to commit, 0 for none. `outcome` is "ok" if the coordinator has confirmed
-    the commit, "fail" if the transaction is certainly aborted, else "info".
+    """A transaction. `values` are the values sent. `commit_asked` is the time of the first commit
+    request, 0 for none. `outcome` is "ok" for a confirmed commit, "fail" for a certain abort, else
+    "info".
 
-    In a loop that consumes, transforms and produces, `inputs` has for each value the partition and
-    the offset of the record that it was made from, and `offsets` the offsets that the transaction
-    commits for `group`."""
+    In a loop that consumes, transforms and produces, `inputs` has the (partition, offset) that each
+    value was made from, and `offsets` the offsets committed for `group`."""
 
     transactional_id: str
     client: str
@@ -396,7 +385,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Transactions:
-    """The facts about transactions, in the order of time."""
+    """All facts about transactions, in the order of time."""
 
     starts: list[ProducerStart] = field(default_factory=list)
     all: list[Transaction] = field(default_factory=list)
@@ -443,7 +432,7 @@ class History:
     keyed: Keyed = field(default_factory=Keyed)
 
     def final(self) -> dict[TopicPartition, FinalRead]:
-        """Return, by partition, the first of its final reads."""
+        """Return, by partition, its first read at the end of the run."""
         found: dict[TopicPartition, FinalRead] = {}
         for read in self.finals:
             found.setdefault(read.partition, read)
@@ -456,8 +445,8 @@ class History:
         return found
 
     def committed(self) -> Iterator[tuple[TopicPartition, int, int, str]]:
-        """Yield (partition, time, offset, operation) for each offset at which a client knows of a
-        committed record, from `time` on."""
+        """Yield (partition, time, offset, operation) for each committed record: `operation` showed
+        a client at `time` that the record at `offset` is committed."""
         for poll in self.polls:
             yield poll.partition, poll.at, poll.records[-1].offset, str(poll)
         for send in self.sends.values():
@@ -471,8 +460,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation of a rule: the rule's name, the partition and the offset, and the operations that
-    prove the violation."""
+    """A violation of the rule named `rule`. `ops` are the operations that prove it."""
 
     rule: str
     partition: TopicPartition | None

@@ -63,7 +63,7 @@ SUFFIX: Final = ".ops.jsonl"
 
 
 class OpsLog:
-    """The operation log of one process, shared by its clients. All methods are thread-safe."""
+    """The operation log of one process. All methods are thread-safe."""
 
     def __init__(self, folder: Path, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +74,8 @@ class OpsLog:
     def write(
         self, client: str, function: str, kind: str, *, incarnation: int = 1, **more: Any
     ) -> None:
-        """Write one operation with the present time. `client` and `incarnation` name the client,
-        `function` and `kind` are `f` and `type` of the line, `more` has the further keys."""
+        """Write one operation with the present time. `client` and `incarnation` become `p` and `i`
+        of the line, `function` and `kind` become `f` and `type`; `more` has the further keys."""
         with self._lock:
             if self._file.closed:
                 return
@@ -97,8 +97,8 @@ class OpsLog:
 
 
 def read_ops(path: Path) -> Iterator[Op]:
-    """Yield the operations that a file of an `OpsLog` has. An incomplete last line, which a kill
-    may leave, is skipped. Raises ValueError for any other line that is not JSON."""
+    """Yield the operations in a file of an `OpsLog`. An incomplete last line is skipped. Raises
+    ValueError for any other line that is not JSON."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:

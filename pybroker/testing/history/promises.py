@@ -1,6 +1,5 @@
-"""The guarantees of a whole cluster: it recovers after faults, rejects records that too few
-replicas can store, and reports every loss.
-"""
+"""The rules for a whole cluster: it recovers after faults, rejects records that too few replicas
+can store, and reports every loss."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _UNCLEAN_ELECTION: Final = "unclean-election"
 
 
 def availability(history: History) -> Iterator[Violation]:
-    """Check that every partition acknowledges values and has all replicas in sync within
-    `Calm.limit` after the last fault."""
+    """Check that within `Calm.limit` after the last fault, every partition acknowledges records and
+    has all replicas in sync."""
     calm = history.calm
     if calm is None:
         return
@@ -57,11 +56,9 @@ def availability(history: History) -> Iterator[Violation]:
 
 
 def refusal(history: History) -> Iterator[Violation]:
-    """Check that no value is acknowledged with acks=all while the partition has no leader, or fewer
-    in-sync replicas than min.insync.replicas.
-
-    A leader learns of this state with a delay. So the rule applies only from the time by which
-    every broker that may still act as the leader has learned of it (`History.stale`)."""
+    """Check that nothing is acknowledged with acks=all while the partition has no leader, or an ISR
+    below min.insync.replicas. The rule applies `History.stale` ns after the ISR change, because a
+    leader learns of the change with a delay."""
     states: dict[TopicPartition, list[State]] = defaultdict(list)
     for state in history.states:
         states[state.partition].append(state)
@@ -86,8 +83,8 @@ def refusal(history: History) -> Iterator[Violation]:
 
 
 def _closed(states: list[State], required: int) -> list[tuple[State, float, float]]:
-    """Return each interval in which no leader could acknowledge records with acks=all, as (first
-    state in it, begin, end). `required` is min.insync.replicas."""
+    """Return (first state, begin, end) of each interval without a leader, or with fewer than
+    `required` replicas in the ISR."""
     found: list[tuple[State, float, float]] = []
     first: State | None = None
     for state in states:
@@ -102,16 +99,17 @@ def _closed(states: list[State], required: int) -> list[tuple[State, float, floa
 
 
 def admitted_losses(history: History) -> Iterator[Violation]:
-    """Check that no partition has a loss receipt, unless a fault of the run may lose records."""
+    """Check that ZooKeeper records no data loss (loss receipt), unless a fault of the run may lose
+    records."""
     if not history.may_lose:
         for loss in history.losses:
             yield Violation("admitted-losses", loss.partition, UNKNOWN, loss.reason)
 
 
 def losses_named(history: History) -> Iterator[Violation]:
-    """Check that each acknowledged value that an unclean election lost is in an offset range of a
-    loss receipt. Losses by other causes are exempt: a log that a power loss has shortened does not
-    show the lost range."""
+    """Check that each acknowledged record that an unclean election lost is in an offset range of a
+    loss receipt in ZooKeeper. Other causes of loss are exempt, because a log cut by a power loss
+    does not show the lost range."""
     given_up: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for loss in history.losses:
         given_up[loss.partition] += loss.given_up

@@ -1,11 +1,9 @@
-"""Stale leaders: replaced leaders that do not know yet that another broker leads. Either no message
-passed between them and the controller that replaced them, or a fault ended their session before its
-timeout. A stale leader may still answer ListOffsets with its old log end.
+"""Stale leaders: replaced leaders that do not know yet that another broker leads. A stale leader
+may answer ListOffsets with its old log end.
 
-Apache Kafka behaves in the same way: a broker with a session continues to answer as leader until it
-receives the controller's request. `acks=all` stays safe: the followers fetch from the new leader,
-and the old leader cannot change the ISR.
-"""
+A leader is stale if the controller cannot reach it, or if a fault ended its ZooKeeper session
+before the timeout. Apache Kafka has stale leaders, too. acks=all stays safe: a stale leader cannot
+change the ISR, and the followers fetch from the new leader."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ CONTROLLER_RETRY_NS: Final = 3 * NANOSECONDS
 
 
 class StaleLeaders:
-    """The replaced leaders in a history. They may be the reason why an answer to ListOffsets names
-    an offset that is too low."""
+    """The stale leaders in a history, which may explain a log end offset that is too low."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -34,11 +31,9 @@ class StaleLeaders:
         self._known = _known_offsets(history)
 
     def explain(self, answer: Latest) -> bool:
-        """Return whether a stale leader may have given this answer, so that its offset may be below
-        offsets that were known to be committed before the request. A leader may be stale in two
-        cases: the controller could not reach it after the replacement, or a fault had ended its
-        session without its knowledge. Even then the answer must be above every offset that was
-        known to be committed when the leader was replaced."""
+        """Return whether a stale leader may have given this log end offset, although clients knew
+        of higher committed offsets. The answer must still be above every offset known to be
+        committed when the leader was replaced."""
         return any(
             answer.offset > self._top(answer.partition, state.at - OBSERVATION_DELAY_NS)
             for replaced, state in self._replaced[_named(answer.partition)]
@@ -64,8 +59,8 @@ class StaleLeaders:
         )
 
     def _replacements(self) -> dict[TopicPartition, list[tuple[int, State]]]:
-        """Return, by partition, each replaced leader with the first state that has another leader.
-        The partition has its plain name in all eras."""
+        """Return, by partition, each replaced leader with the first state that has another
+        leader."""
         found: dict[TopicPartition, list[tuple[int, State]]] = defaultdict(list)
         last: dict[TopicPartition, State] = {}
         for state in sorted(self._history.states, key=lambda state: state.at):
@@ -83,8 +78,7 @@ class StaleLeaders:
 
 
 def _named(partition: TopicPartition) -> TopicPartition:
-    """Return the partition with the plain name of its topic: without the suffix that `eras.split`
-    adds to the names of earlier eras."""
+    """Return the partition under its plain topic name, without the suffix of an era (`eras.py`)."""
     topic, index = partition
     return topic.partition(PAST)[0], index
 

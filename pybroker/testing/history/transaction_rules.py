@@ -1,10 +1,7 @@
-"""The rules for transactions. Each function takes a history and yields violations.
+"""The rules for transactions. Each function yields the violations in a history.
 
-As in `group_rules`, only topics that were never recreated and lost no records are checked. If a
-producer got no answer to its request to commit, the transaction may be committed or aborted.
-`Transactions.reads` has the reads of `read_committed` consumers. They must also obey the rules of
-`client_rules` in `_READ_RULES`.
-"""
+Only topics that were never recreated and lost no records are checked. A transaction whose commit
+request got no answer may be committed or aborted."""
 
 from __future__ import annotations
 
@@ -42,7 +39,8 @@ _READ_RULES: Final[tuple[Callable[[History], Iterator[Violation]], ...]] = (
 
 
 def atomic(history: History) -> Iterator[Violation]:
-    """Check that the final reads with read_committed have all records of a transaction or none."""
+    """Check that read_committed consumers find all records of a transaction or none at the end of
+    the run."""
     for transaction, visible, hidden in _visibility(history):
         if visible and hidden:
             text = f"of {len(visible) + len(hidden)} records {len(visible)} can be read"
@@ -51,9 +49,8 @@ def atomic(history: History) -> Iterator[Violation]:
 
 
 def committed_reads(history: History) -> Iterator[Violation]:
-    """Check the rules of reads for clients with read_committed: they get each record of a committed
-    transaction in order, no record of an aborted one, and no record before the producer has asked
-    to commit."""
+    """Check that read_committed consumers get each committed record in order, no aborted record,
+    and no record before its producer asked to commit."""
     view = _view(history)
     if view is None:
         return
@@ -71,16 +68,14 @@ def committed_reads(history: History) -> Iterator[Violation]:
 
 
 def stable_offset(history: History) -> Iterator[Violation]:
-    """Check the last stable offsets in the answers to ListOffsets:
+    """Check the last stable offsets that ListOffsets returned:
 
     - The offsets that one client gets never decrease.
-    - They are above each record that a client had read with read_committed before.
-    - They are not above a record of an open transaction, before its producer has asked to commit or
-      abort.
+    - Each is above all records that read_committed consumers got before the request.
+    - None is above a record of a transaction whose producer has not yet asked to commit.
 
-    If records expire, the first and the third rule do not apply. Retention may delete the records
-    of an open transaction, on one replica before the others. This raises the log start offset, and
-    the last stable offset is never below it (as in Kafka,
+    If retention deletes records, only the second rule applies: retention may delete records of an
+    open transaction, and the last stable offset then rises to the log start offset (as in Kafka,
     `UnifiedLog.maybeIncrementFirstUnstableOffset`)."""
     view = _view(history)
     if view is None:
@@ -112,8 +107,8 @@ def stable_offset(history: History) -> Iterator[Violation]:
 
 
 def offsets_match_output(history: History) -> Iterator[Violation]:
-    """Check each loop that consumes, transforms and produces. Each input record below the committed
-    offset must have exactly one output record, and no other input record may have one."""
+    """Check loops that consume, transform and produce: each input record below the group's
+    committed offset has exactly one output record, all others have none."""
     view = _view(history)
     if view is None:
         return
@@ -145,8 +140,8 @@ def offsets_match_output(history: History) -> Iterator[Violation]:
 
 
 def fenced_writes_nothing(history: History) -> Iterator[Violation]:
-    """Check that no stored record was sent by a producer after the next producer of the same
-    transactional id had got its epoch."""
+    """Check that no fenced producer stored a record or committed a transaction after the next
+    producer of its transactional id got an epoch."""
     stored: dict[TopicPartition, set[str]] = {
         partition: {record.value for record in read.records}
         for partition, read in history.final().items()
@@ -179,9 +174,8 @@ def fenced_writes_nothing(history: History) -> Iterator[Violation]:
 
 
 def _view(history: History) -> History | None:
-    """Return a history with the reads of read_committed consumers only. In this history a send of
-    an aborted transaction has failed, and a send of a transaction with an unknown outcome has an
-    unknown outcome."""
+    """Return the history as read_committed consumers see it: with their reads only, and with the
+    outcome of the transaction for each send. None: the run has no such consumers."""
     reads = history.transactions.reads
     if reads is None:
         return None
@@ -213,9 +207,8 @@ def _partitions(reads: History) -> Iterator[TopicPartition]:
 
 
 def _within(send: Send, transaction: Transaction | None) -> Send:
-    """Return the send with the outcome that a read_committed consumer sees. If the transaction was
-    aborted, the send has failed; if the outcome of the transaction is unknown, so is that of the
-    send."""
+    """Return the send with the outcome of its transaction: failed if aborted, unknown if the
+    outcome of the transaction is unknown."""
     if transaction is None:
         return send
     if transaction.is_aborted:
@@ -236,9 +229,9 @@ def _stored(history: History, transaction: Transaction) -> Iterator[Send]:
 
 
 def _visibility(history: History) -> Iterator[tuple[Transaction, list[Send], list[Send]]]:
-    """Yield each transaction, its sends whose values are in the final reads with read_committed,
-    and its acknowledged sends whose values are missing there although retention has not deleted
-    them."""
+    """Yield each transaction with two lists: its sends that read_committed consumers find at the
+    end of the run, and its acknowledged sends that they do not find and that retention has not
+    deleted."""
     reads = history.transactions.reads
     if reads is None:
         return

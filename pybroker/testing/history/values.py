@@ -1,8 +1,5 @@
-"""The values that workloads produce. Each is unique, and its checksum shows whether it is intact.
-
-The form is `name:incarnation:counter:checksum`. The checksum covers the partition as well, so a
-record that appears in another partition is detected.
-"""
+"""The record values of workloads, as `name:incarnation:counter:checksum`. Each value is unique. The
+checksum also covers the partition, so a record in the wrong partition is detected."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ NO_ERA: Final = f"{PAST}?"
 
 
 class Identity(NamedTuple):
-    """The origin of a value: the name of its producer, the producer's incarnation (how often its
-    process has started), and the number of the value within the incarnation."""
+    """The origin of a value: the producer's name, the number of its process start, and the number
+    of the value since this start."""
 
     producer: str
     incarnation: int
@@ -33,7 +30,7 @@ def make_value(identity: Identity, partition: TopicPartition) -> str:
 
 def read_value(value: str, partition: TopicPartition) -> Identity:
     """Return the origin of a value that was read from `partition`. Raises ValueError for a damaged
-    value, or a value that was sent to another partition."""
+    value, or one that was sent to another partition."""
     head, _, given = value.rpartition(":")
     words = head.split(":")
     if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
@@ -46,16 +43,14 @@ def read_value(value: str, partition: TopicPartition) -> Identity:
 
 
 def has_no_era(partition: TopicPartition) -> bool:
-    """Return whether this is a special partition name under which operations without a known era
-    are stored. The time of such an operation overlaps the recreation of the topic or a loss
-    receipt."""
+    """Return whether the name stands for operations near a topic's recreation or a data loss, which
+    cannot be assigned to the time before or after it (`eras.py`)."""
     return NO_ERA in partition[0]
 
 
 def is_past(partition: TopicPartition) -> bool:
-    """Return whether `partition` stands for an era that ended before the end of the run, or for an
-    unknown era (`has_no_era`). `eras` gives each era of a partition a name of its own; the
-    era at the end of the run has the partition's own name."""
+    """Return whether the name stands for operations before the topic's last recreation or data
+    loss, or for operations that `has_no_era`."""
     return PAST in partition[0]
 
 
