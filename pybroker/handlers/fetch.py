@@ -130,8 +130,8 @@ def _read(
 
 
 class _WaitingFetch:
-    """A waiting Fetch request and the future of its response. To cancel the future ends the
-    wait.
+    """A waiting Fetch request and the future of its response. If the future is cancelled, the
+    request stops waiting.
     """
 
     def __init__(

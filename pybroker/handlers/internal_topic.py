@@ -1,8 +1,8 @@
-"""An internal topic in which coordinators store their state. Each group id (or transactional id)
-maps to one of its partitions. The topic is created when the first request needs it.
+"""An internal topic in which coordinators store their state: each group id or transactional id maps
+to a partition.
 
-The broker reads the topic's number of partitions once, from the topic's node in ZooKeeper. If two
-brokers used different numbers, even for a moment, both could coordinate the same group.
+The broker reads the topic's number of partitions once, from ZooKeeper. If two brokers used
+different numbers, even for a moment, both could coordinate the same group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ create it again, and get COORDINATOR_NOT_AVAILABLE."""
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """The properties with which the internal topic is created."""
+    """The properties of a new internal topic."""
 
     partitions: int
     replication_factor: int
@@ -41,7 +41,8 @@ class NewTopic:
 
 class InternalTopic:
     """Creates the internal topic, and looks up its partitions and leaders. Used on the event loop
-    only."""
+    only.
+    """
 
     def __init__(
         self,
@@ -68,21 +69,22 @@ class InternalTopic:
 
     @property
     def is_known(self) -> bool:
-        """Whether the topic's number of partitions is known. Without it, `partition_of` fails."""
+        """Whether the topic's number of partitions is known."""
         topic = self._metadata.topic(self.name)
         return topic is not None and topic.topic_id == self._topic_id
 
     def partition_of(self, key: str) -> int:
-        """Return the partition to which a group id (or transactional id) maps. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown."""
+        """Return the partition to which a group id or transactional id maps. Raise BrokerError
+        COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown.
+        """
         if not self.is_known:
             raise self._not_available(self._why_not)
         return partition_of(key, self._count)
 
     def leader_of(self, partition: int) -> int:
-        """Return the broker id of the partition's leader, which coordinates the partition's groups.
-        Raise BrokerError COORDINATOR_NOT_AVAILABLE if the metadata has no leader of the
-        partition."""
+        """Return the broker id of the partition's leader. Raise BrokerError
+        COORDINATOR_NOT_AVAILABLE if the metadata has no leader.
+        """
         topic = self._metadata.topic(self.name)
         facts = None if topic is None else topic.partitions.get(partition)
         if facts is None or facts.state.leader == NO_LEADER:
@@ -90,10 +92,10 @@ class InternalTopic:
         return facts.state.leader
 
     async def learn(self, topic_id: uuid.UUID) -> None:
-        """Read the number of partitions from the topic's node in ZooKeeper. Do nothing if it has
-        already been read for the topic with this `topic_id`. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE if the topic does not exist or has another id. Raise CoordError or
-        MalformedNode if the node cannot be read."""
+        """Read the number of partitions from ZooKeeper, unless it is known for the topic with this
+        id. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not exist or has another
+        id, CoordError or MalformedNode if the node cannot be read.
+        """
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)
@@ -104,9 +106,10 @@ class InternalTopic:
         self._topic_id, self._count = topic_id, found[1]
 
     async def settle(self, wait_s: float) -> None:
-        """Create the topic if it is missing, wait until its partitions have leaders, and read its
-        number of partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails, or if the
-        topic does not appear in the metadata within `wait_s` seconds."""
+        """Create the topic if it is missing, wait for its leaders, and read its number of
+        partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails or takes longer than
+        `wait_s` seconds.
+        """
         async with self._making:
             if self._clock.monotonic() < self._failed_until:
                 raise self._not_available(self._why_not)

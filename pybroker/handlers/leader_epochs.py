@@ -1,8 +1,7 @@
 """OffsetForLeaderEpoch: returns the end offset of a leader epoch in the leader's log (KIP-101,
 KIP-279, KIP-320).
 
-As in Kafka, followers and consumers get the same answer: the current leader epoch ends at the log
-end offset, not at the high watermark.
+As in Kafka, the current leader epoch ends at the log end offset, not at the high watermark.
 """
 
 from __future__ import annotations

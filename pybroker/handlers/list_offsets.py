@@ -1,13 +1,11 @@
-"""ListOffsets: returns an offset of each partition, according to the timestamp in the request.
+"""ListOffsets: returns the offset of each partition that belongs to the timestamp in the request.
 
-Timestamp -1 asks for the end: for a follower the log end offset, for a consumer the end that its
-isolation level allows. -2 asks for the log start offset, and -3 (version 7) for the record with the
-largest timestamp. Any other timestamp (ms) asks for the first record whose timestamp is equal or
-later. Special timestamps of later versions are not supported.
+Timestamp -1 asks for the end (for a consumer, as its isolation level allows), -2 for the log start
+offset, -3 (version 7) for the record with the largest timestamp. Any other timestamp (ms) asks for
+the first record whose timestamp is equal or later.
 
-The high watermark of a new leader may be lower than that of the previous leader. Until it reaches
-the start of the new leader epoch, the new leader returns OFFSET_NOT_AVAILABLE for the end:
-otherwise consumers would see the end go backwards (KIP-207).
+A new leader returns OFFSET_NOT_AVAILABLE for the end until the high watermark reaches the start of
+the leader epoch. Otherwise consumers would see the end go backwards (KIP-207).
 """
 
 from __future__ import annotations
@@ -119,9 +117,9 @@ async def _look_up(
 async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return the requested partitions that this broker still leads according to ZooKeeper, which
-    gets one request for all of them. Only those partitions are looked up whose end must not be
-    returned without this confirmation, and none of the partitions in `but`."""
+    """Ask ZooKeeper which partitions this broker still leads, and return them. Only partitions
+    whose end needs this check are looked up, and none in `but`.
+    """
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -181,12 +179,10 @@ def _end_of_log(partition: Partition, which: int, end: _EndOf) -> _Found:
 async def _search(
     services: Services, partition: Partition, timestamp: int, end_of: _EndOf, for_the_end: Authority
 ) -> _Found | None:
-    """Search the log for `timestamp` in a thread, since the index and a part of the log may not be
-    in memory. `end_of` returns the end of the offsets that the client may see. Return None if no
-    record below this end matches. This answer, unlike an offset, requires the authority
-    `for_the_end`, because another leader may have a record that this log lacks. If this broker's
-    replica is closed or loses the leadership during the search, raise BrokerError
-    NOT_LEADER_OR_FOLLOWER, not the error of the failed read."""
+    """Search the log for `timestamp` in a thread, below the end that the client may see (`end_of`).
+    None means no such record, which needs the authority `for_the_end`. Raise BrokerError
+    NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the search.
+    """
     end = end_of(partition)
 
     def search() -> _Found | None:

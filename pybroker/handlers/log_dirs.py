@@ -1,8 +1,7 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): describes the log directories of this broker,
-and moves replicas between them.
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): describe this broker's log directories, and
+move replicas between them.
 
-If a request assigns a partition to two directories, the partition moves to the last one and has one
-result, as in Kafka.
+If a request assigns a partition to two directories, the last one counts, as in Kafka.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ log = logging.getLogger(__name__)
 def handle_describe_log_dirs(
     services: Services, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Return each log directory with its replicas. A failed directory has an error and no replicas.
-    Partitions that are not on this broker are omitted."""
+    """Return each log directory with its replicas, or, if it has failed, with an error and no
+    replicas.
+    """
     wanted = None
     if message.topics is not None:
         wanted = {

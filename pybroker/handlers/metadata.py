@@ -1,8 +1,8 @@
-"""Metadata and DescribeCluster: the leaders of partitions, and the addresses of brokers.
+"""Metadata and DescribeCluster: the leaders of partitions, and the addresses of brokers on the
+listener that received the request.
 
-The addresses are those of the listener that received the request. A missing topic is created if
-both the client and the configuration allow it. The response then waits a short time for the topic's
-leaders, so that most clients need not retry.
+A missing topic is created if the client and the configuration allow it. The response then waits a
+short time for the topic's leaders.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ async def handle_describe_cluster(
 
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """Return the error response to a DescribeCluster request that does not ask for the endpoints of
-    brokers. Endpoints of controllers exist only in KRaft (KIP-919)."""
+    """Return the error response to a DescribeCluster request for controllers, which only KRaft has
+    (KIP-919).
+    """
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -105,16 +106,16 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 
 def _wants_all(request: Request, message: MetadataRequest) -> bool:
-    """Whether the request is for all topics: its list of topics is empty in version 0, and null in
-    later versions."""
+    """Whether the request is for all topics: the list is empty in version 0, null in later
+    versions.
+    """
     if request.version < _FIRST_VERSION_WITH_NULL_FOR_ALL:
         return not message.topics
     return message.topics is None
 
 
 def _to_create(services: Services, request: Request, message: MetadataRequest) -> list[str]:
-    """Return the names of the topics in the request that do not exist and that the request may
-    create."""
+    """Return the requested topics that do not exist and that the request may create."""
     if not message.topics or not services.config.auto_create_topics_enable:
         return []
     if (
@@ -173,8 +174,6 @@ async def _create_and_answer(
 
 
 def _log_failure(services: Services, topic: str, error: BrokerError | CoordError) -> None:
-    """Log that a topic could not be created. The number of log lines is limited, since clients
-    retry."""
     left_out = services.log_limit.allow("topic not created")
     if left_out is not None:
         text = "topic not created topic=%s error=%r lines_left_out=%d"
@@ -182,7 +181,7 @@ def _log_failure(services: Services, topic: str, error: BrokerError | CoordError
 
 
 def has_leaders(topic: TopicView | None) -> bool:
-    """Whether the topic exists (is not None) and each of its partitions has a leader."""
+    """Whether the topic is not None and each of its partitions has a leader."""
     return topic is not None and all(
         facts.state.leader != NO_LEADER for facts in topic.partitions.values()
     )
@@ -222,8 +221,7 @@ def _answer(services: Services, request: Request, message: MetadataRequest) -> M
 
 
 def _each_once(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Return the topics without repetitions, as Kafka does. The description of a topic is much
-    longer than its name, so a request with repetitions could cause a very large response."""
+    """Return the topics without repetitions, which could cause a very large response."""
     return list({(item.name, item.topic_id): item for item in wanted}.values())
 
 

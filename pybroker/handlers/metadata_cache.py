@@ -1,8 +1,6 @@
-"""A cache of encoded Metadata responses. Many clients send the same request, and describing
-thousands of partitions takes longer than any other work on the event loop.
+"""A cache of encoded Metadata responses, as describing thousands of partitions takes long.
 
-A cached response is valid until the version of the MetadataView or the controller changes. If a
-request creates topics, its response is not cached.
+A response is valid until the MetadataView or the controller changes.
 """
 
 from __future__ import annotations
@@ -25,8 +23,9 @@ class Question(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of the cluster from which the cached responses were made: the version of the
-    MetadataView, and the controller's id."""
+    """The version of the MetadataView and the controller's id, as the cached responses describe
+    them.
+    """
 
     view_version: int
     controller_id: int
@@ -34,7 +33,8 @@ class State(NamedTuple):
 
 class MetadataCache:
     """Cached Metadata responses by request. Invariant: `_bytes` is the size of all cached requests
-    and responses, at most CACHED_BYTES_MAX."""
+    and responses, at most CACHED_BYTES_MAX.
+    """
 
     def __init__(self) -> None:
         self._state = State(-1, -1)
@@ -45,8 +45,9 @@ class MetadataCache:
         return len(self._answers)
 
     def get(self, state: State, question: Question) -> bytes | None:
-        """Return the cached response to the request `question`, or None. If `state` differs from
-        that of the last call, remove all cached responses first: they are outdated."""
+        """Return the cached response, or None. If `state` differs from that of the last call, empty
+        the cache first.
+        """
         if state != self._state:
             self._state = state
             self._answers.clear()
@@ -55,8 +56,9 @@ class MetadataCache:
         return self._answers.get(question)
 
     def put(self, state: State, question: Question, answer: bytes) -> None:
-        """Cache the response to `question`. Do nothing if `state` is not that of the last `get`, or
-        if the request or the response is too large."""
+        """Cache the response to `question`, unless it is too large or `state` is not that of the
+        last `get`.
+        """
         size = len(question.body) + len(answer)
         if (
             state != self._state

@@ -1,8 +1,7 @@
 """This broker's metadata of the cluster: live brokers, topics, and the leaders of partitions.
 
-The handlers read the view. The controller's UpdateMetadata commands change the view. While this
-broker gets no answers from ZooKeeper, the Metadata responses of other brokers also change the view
-(leader discovery).
+The controller's UpdateMetadata commands change it. While ZooKeeper does not answer this broker, the
+Metadata responses of other brokers change it, too (leader discovery).
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ class TopicView:
 
 
 class MetadataView:
-    """The metadata of the cluster as this broker knows it. Used on the event loop only. `version`
-    grows with every change, so that caches notice changes."""
+    """The metadata of the cluster as this broker knows it. Used on the event loop only. Every
+    change increments `version`.
+    """
 
     def __init__(self) -> None:
         self.version = 0
@@ -55,7 +55,7 @@ class MetadataView:
         return self._brokers
 
     def broker(self, broker_id: int) -> Broker | None:
-        """Return a live broker; None if no live broker has this id."""
+        """Return the live broker with this id, or None."""
         return self._brokers.get(broker_id)
 
     @property
@@ -71,8 +71,7 @@ class MetadataView:
         return topic is not None and topic_partition.partition in topic.partitions
 
     def is_led_after(self, topic_partition: TopicPartition, leader_epoch: int) -> bool:
-        """Whether the partition has a live leader whose leader epoch is later than
-        `leader_epoch`."""
+        """Whether the partition has a live leader with a later leader epoch than `leader_epoch`."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         return (
@@ -82,12 +81,13 @@ class MetadataView:
         )
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """Return the name of the topic with this id, or None if no topic has it."""
+        """Return the name of the topic with this id, or None."""
         return self._names.get(topic_id)
 
     def apply(self, command: UpdateMetadata) -> None:
-        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if a command of
-        a later controller has already been applied."""
+        """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if a later
+        controller's command was applied before.
+        """
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -119,11 +119,10 @@ class MetadataView:
         leader_epoch: int,
         isr: tuple[int, ...],
     ) -> bool:
-        """Apply the leader of a partition from another broker's Metadata response, if the leader
-        epoch is later than the known one and `leader` is a known broker. If `leader` is not a known
-        broker, keep the previous leader, which then tells clients of the new one. Return False if
-        this broker does not know the partition, or knows it with another topic id than `topic_id`;
-        else True."""
+        """Apply a leader from another broker's Metadata response, if the leader epoch is later than
+        the known one and this broker knows `leader`. Return False if this broker does not know the
+        partition, or knows it with another topic id.
+        """
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -135,14 +134,15 @@ class MetadataView:
         return True
 
     def apply_discovered_controller(self, broker_id: int) -> None:
-        """Apply the controller from another broker's Metadata response, if it is a known broker."""
+        """Apply the controller from another broker's Metadata response, if this broker knows it."""
         if broker_id in self._brokers and broker_id != self.discovered_controller:
             self.discovered_controller = broker_id
             self._has_changed()
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `condition` returns True. It is called at once and after each change of the
-        metadata. Return False if it still returns False after `timeout_s`."""
+        """Wait until `condition`, checked after each change of the metadata, is True. Return False
+        if it is still False after `timeout_s`.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not condition():

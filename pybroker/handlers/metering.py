@@ -1,9 +1,7 @@
-"""Counts the requests of each API, and measures how long they take. Requests pass through this
-module before they reach the dispatcher.
+"""Counts the requests of each API, and measures how long they take.
 
-Measuring a request costs about as much as handling a small one. So of the Produce and Fetch
-requests that are answered without a wait, only one in `_SAMPLE` is measured, and its time counts
-`_SAMPLE` times. All other requests are measured.
+Of the Produce and Fetch requests that are answered without a wait, only one in `_SAMPLE` is
+measured, and its time counts `_SAMPLE` times. All other requests are measured.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _FREQUENT: Final = max(ApiKey.PRODUCE, ApiKey.FETCH)
 
 
 class Asking(Protocol):
-    """The peer that sends a request: the listener to which it is connected, and its host."""
+    """The sender of a request: its listener and its host."""
 
     @property
     def listener(self) -> str: ...
@@ -37,11 +35,11 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 class Metering:
     """Passes requests on to `answering`, and counts and measures them. A request that gets no
-    response because its connection is closed is not counted: its API key may be garbage."""
+    response because its connection is closed is not counted.
+    """
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
-        """`meters` has 256 meters. The low byte of a request's API key is the index of its
-        meter."""
+        """`meters` has 256 meters; the index is the low byte of the API key."""
         self.answering = answering
         """The function that answers requests. Its arguments are the frame, the listener and the
         peer's host. The owner may replace it at any time."""
@@ -49,8 +47,9 @@ class Metering:
         self._clock = clock
 
     def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
-        """Return what `answering` returns: a response, or an awaitable of it. Raise the errors of
-        `answering`; the awaitable may raise them, too."""
+        """Return the response of `answering`, or an awaitable of it. Errors of `answering` are
+        raised here or by the awaitable.
+        """
         try:
             key = frame[1]
         except IndexError:
@@ -73,16 +72,14 @@ class Metering:
     def _measured(
         self, meter: RequestMeter, answer: Awaitable[Answer], began: float
     ) -> Awaitable[Answer]:
-        """Measure the time from `began` (monotonic s) to the response. If the response is a
-        future, this needs no task."""
+        """Measure the time from `began` (monotonic s) to the response."""
         if not isinstance(answer, asyncio.Future):
             return self._later(meter, answer, began)
         answer.add_done_callback(lambda _: meter.times.add(self._clock.monotonic() - began))
         return answer
 
     async def _later(self, meter: RequestMeter, answer: Awaitable[Answer], began: float) -> Answer:
-        """Await the response and measure the time since `began` (monotonic s). Every request that
-        waits is measured: a measurement costs little in comparison with the wait."""
+        """Await the response and measure the time since `began` (monotonic s)."""
         try:
             return await answer
         finally:

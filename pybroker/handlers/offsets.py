@@ -1,8 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups.
 
-Version 0 of OffsetCommit and OffsetFetch reads and writes the nodes /consumers/GROUP/offsets in
-ZooKeeper, so any broker can serve it. All other requests are served by the group's coordinator. As
-in Kafka, OffsetFetch does not check whether a partition exists.
+Version 0 reads and writes /consumers/GROUP/offsets in ZooKeeper, at any broker. All other requests
+are served by the group's coordinator.
 """
 
 from __future__ import annotations
@@ -84,9 +83,10 @@ async def handle_offset_commit(
 async def checked(
     services: Services, items: Iterable[tuple[str, ItemT]]
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
-    """Check the offsets to commit, pairs of topic and requested partition. Return the error code of
-    each partition, and the partitions without an error. If the request names a partition twice, the
-    last one counts."""
+    """Check (topic, requested partition) pairs before a commit. Return the error code of each
+    partition, and the requests without an error. If a partition is requested twice, the last
+    request counts.
+    """
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, ItemT] = {}
     async for name, item in yield_every(items):
@@ -109,7 +109,8 @@ def offset_fault(services: Services, key: TopicPartition, metadata: str | None) 
 
 def require_lease(services: Services) -> None:
     """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker's ZooKeeper lease does not allow
-    commits of offsets."""
+    commits of offsets.
+    """
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -180,10 +181,9 @@ async def handle_offset_fetch(
 def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
-    """Return, for each group id, the topics that the request asks for (None: all topics with
-    offsets). If the request names a group several times, its topics are merged, and the group gets
-    one result: the offsets of a group may be megabytes, so repetitions could cause a very large
-    response."""
+    """Return the requested topics by group id (None: all topics). Each group occurs once, since
+    repetitions could cause a very large response.
+    """
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -196,8 +196,9 @@ def _by_group(
 async def _failed_fetch(
     version: int, message: OffsetFetchRequest, code: ErrorCode
 ) -> OffsetFetchResponse:
-    """Return the response to an OffsetFetch that failed with `code`. If its version has no field
-    for an error of the whole request, each partition gets the error."""
+    """Return the response to an OffsetFetch that failed with `code`: one error, or in old versions
+    an error for each partition.
+    """
     if version >= _FIRST_WITH_ERROR_FOR_ALL:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
@@ -243,10 +244,10 @@ async def _fetch(
     wanted: Collection[TopicPartition] | None,
     require_stable: bool,
 ) -> Found:
-    """Return the committed offsets that the group's coordinator has for the partitions `wanted`
-    (None: all partitions). If `require_stable` is True, a partition with a pending transactional
-    commit gets the error UNSTABLE_OFFSET_COMMIT. Raise BrokerError if this broker is not the
-    coordinator."""
+    """Return the group's offsets for the partitions `wanted` (None: all). With `require_stable`, a
+    pending transactional commit is UNSTABLE_OFFSET_COMMIT. Raise BrokerError if this broker is not
+    the coordinator.
+    """
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
@@ -286,10 +287,9 @@ def _keys(
 async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
-    """Return the results for the partitions in `wanted`, or for all partitions in `found` if
-    `wanted` is None. If the request names a partition several times, the partition gets one result,
-    as in Kafka: the metadata of an offset may have thousands of bytes, so repetitions could cause a
-    very large response."""
+    """Return the results for the partitions in `wanted` (None: all in `found`). Each partition
+    occurs once, as in Kafka, since repetitions could cause a very large response.
+    """
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
         for key in sorted(found):
@@ -368,9 +368,10 @@ def _deletion_fault(
 
 
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
-    """Return a function that says whether a member of the group is subscribed to a topic. The
-    offsets of such a topic must not be deleted. Raise BrokerError GROUP_ID_NOT_FOUND if there is no
-    such group, NON_EMPTY_GROUP if its members are not consumers."""
+    """Return a function that says whether a member of the group is subscribed to a topic. Raise
+    BrokerError GROUP_ID_NOT_FOUND if the group does not exist, NON_EMPTY_GROUP if its members are
+    not consumers.
+    """
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.has_offsets(group_id):

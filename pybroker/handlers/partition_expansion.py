@@ -1,9 +1,8 @@
-"""CreatePartitions: the broker that is the controller writes the larger assignment of a topic to
-ZooKeeper, and the controller then opens the new partitions. The response waits for their leaders,
-at most for the time limit in the request.
+"""CreatePartitions: the controller writes a topic's larger assignment to ZooKeeper, and waits for
+the leaders of the new partitions, at most for the request's time limit.
 
-The response has one result for each topic of the request, in the order of the request. If one topic
-fails, the others are still expanded.
+The response has one result for each topic, in the order of the request. If one topic fails, the
+others are still expanded.
 """
 
 from __future__ import annotations
@@ -63,8 +62,9 @@ async def _expand(services: Services, topic: CreatePartitionsTopic, *, validate_
 async def _wait_for_leaders(
     services: Services, expanded: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
 ) -> None:
-    """Wait until all partitions of each topic have leaders. If a partition has none at `deadline`
-    (monotonic s), its topic gets REQUEST_TIMED_OUT."""
+    """Wait until all partitions of each topic have leaders. A topic that misses `deadline`
+    (monotonic s) gets REQUEST_TIMED_OUT.
+    """
     view = services.metadata
 
     def is_open(name: str, count: int) -> bool:

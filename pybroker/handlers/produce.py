@@ -48,8 +48,7 @@ another codec, or has invalid records that the thread has to find."""
 
 @dataclass(slots=True)
 class _Progress:
-    """The batches of one request that are still to be checked, and the batches that are still to be
-    acknowledged."""
+    """The batches of one request that are not yet checked, or not yet acknowledged."""
 
     guards: Guards
     waiting: list[_Waiting] = field(default_factory=list)
@@ -61,8 +60,9 @@ class _Progress:
     def leave(
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
     ) -> None:
-        """Add a batch of the partition `key` to the batches that a thread has to check. `result` is
-        the batch's part of the response."""
+        """Leave a batch of the partition `key` to a thread. `result` is the batch's part of the
+        response.
+        """
         self.unchecked.append((key, data, result))
         self.held_up.add(key)
 
@@ -70,9 +70,9 @@ class _Progress:
 def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Append the batches of the request. Return the response, or None for acks=0. Return an
-    awaitable of the response if a thread has to check a batch or write a file, if a transaction
-    coordinator has to confirm a batch, or if a batch must not be acknowledged yet."""
+    """Append the batches of the request. Return the response (None for acks=0), or an awaitable of
+    it if the response has to wait for a thread, a transaction coordinator or an acknowledgement.
+    """
     guards = begin_guards(services, message)
     if guards.unconfirmed or _new_epochs(services, message):
         return _prepare_and_append(services, request, message, guards)
@@ -82,9 +82,9 @@ def handle_produce(
 async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
-    """Let transaction coordinators confirm the transactions, and let threads write the leader epoch
-    files. Then append the batches. The files are written before the append, because the append runs
-    on the event loop, which must not wait for the disk."""
+    """Let the transaction coordinators confirm the transactions, let threads write the leader epoch
+    files, then append the batches.
+    """
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)
     await persist_epochs(services.blocking, _new_epochs(services, message))
@@ -136,8 +136,9 @@ def _take(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Check the batch of one partition and append it. If a thread has to check it, add it to
-    `progress.unchecked` instead. Raise BrokerError or StorageError if it cannot be appended."""
+    """Check and append the batch of one partition, or leave it to a thread. Raise BrokerError or
+    StorageError if it cannot be appended.
+    """
     if progress.guards.refusal is not None:
         raise progress.guards.refusal
     if acks not in (-1, 0, 1):
@@ -180,8 +181,9 @@ def _append(
     result: PartitionProduceResponse,
     progress: _Progress,
 ) -> None:
-    """Append a batch that has been checked, and fill in `result`. If the batch must not be
-    acknowledged yet, add it to `progress.waiting`."""
+    """Append a checked batch and fill in `result`. If the batch is not acknowledged yet, add it to
+    `progress.waiting`.
+    """
     guard = progress.guards.of(partition.topic_partition) if header.is_transactional else EXEMPT
     appended = partition.append(data, header, acks=acks, now_ms=now_ms, guard=guard)
     _tell(result, appended)
@@ -196,9 +198,8 @@ def _append(
 
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
-    """Return this broker's replica of the partition, if it is the leader and the broker's ZooKeeper
-    lease allows an append with `acks`. While the lease is expired, only acks=all is allowed, since
-    all in-sync replicas confirm the batch. Otherwise raise the errors of `ReplicaManager.leader`.
+    """Return the partition if this broker leads it and the ZooKeeper lease allows an append with
+    `acks`. Otherwise raise the errors of `ReplicaManager.leader`.
     """
     asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
     return services.replicas.leader(key, needed=NEEDED[asked])
@@ -207,8 +208,9 @@ def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
 def answer_append(
     services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
 ) -> Awaitable[ProduceResponse]:
-    """Return an awaitable of the response to a request whose only batch has been appended and must
-    not be acknowledged yet."""
+    """Return an awaitable of the response to a request whose only batch is appended but not
+    acknowledged yet.
+    """
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
@@ -220,8 +222,7 @@ def answer_append(
 def answer_failure(
     services: Services, partition: Partition, error: BrokerError | StorageError
 ) -> ProduceResponse:
-    """Return the response to a request whose only batch could not be appended because of
-    `error`."""
+    """Return the response to a request whose only batch could not be appended."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition, base_offset=-1)
     _refuse(services, key, result, error)
@@ -247,8 +248,7 @@ async def _check_and_finish(
     response: ProduceResponse,
     progress: _Progress,
 ) -> ProduceResponse | None:
-    """Check the unchecked batches in a thread, and append them. Until this is done, the connection
-    keeps the frame of the request and handles no other request. Return the response, or None for
+    """Check the unchecked batches in a thread and append them. Return the response, or None for
     acks=0.
     """
     for key, data, result in progress.unchecked:
@@ -273,9 +273,9 @@ async def _check_and_finish(
 def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Return the response when every batch has been appended or has failed: None for acks=0, an
-    awaitable if a batch must not be acknowledged yet. With acks=0 and a failed batch, raise
-    CloseConnection."""
+    """Return the response (None for acks=0), or an awaitable of it while batches are not
+    acknowledged. Raise CloseConnection for acks=0 and a failed batch.
+    """
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses
@@ -303,7 +303,6 @@ def _refuse(
 def _fail(
     key: TopicPartition, result: PartitionProduceResponse, error: BrokerError | StorageError
 ) -> None:
-    """Set the error of a batch in `result`, its part of the response."""
     if isinstance(error, StorageError):
         log.error("produce failed, the log cannot be written partition=%s error=%s", key, error)
         error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)

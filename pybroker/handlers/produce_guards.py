@@ -1,7 +1,8 @@
-"""The guards of the transactional batches in a Produce request. Before the first batch of a
-transaction is appended to a partition, the transaction coordinator confirms that the partition is
-in the transaction (KIP-890). If a marker is appended before the confirmation arrives, the batch's
-guard (`Verification`) is outdated, and the confirmation does not count."""
+"""The guards of transactional batches: before the first batch of a transaction is appended to a
+partition, the coordinator confirms that the partition is in the transaction (KIP-890).
+
+If a marker is appended before the confirmation arrives, the confirmation does not count.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Guards:
 
     def of(self, key: TopicPartition) -> Verification | None:
         """Return the guard of a partition's batch. Raise BrokerError if the batch must not be
-        appended."""
+        appended.
+        """
         error = self.errors.get(key)
         if error is not None:
             raise error
@@ -58,7 +60,8 @@ NO_GUARDS: Final = Guards()
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
     """Return the guards of the request's transactional batches. As in Kafka, the whole request is
-    refused if it has such batches but no transactional id, or such batches of two producers."""
+    refused if it has such batches but no transactional id, or such batches of two producers.
+    """
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS
@@ -101,9 +104,9 @@ async def confirm_guards(services: Services, message: ProduceRequest, guards: Gu
 def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:
-    """Return the error of each batch for the producer. Old producers do not retry after some of the
-    coordinator's retriable codes. So each retriable code is replaced by NOT_ENOUGH_REPLICAS: after
-    this code all producers retry, without a refresh of their metadata."""
+    """Return the error of each batch. Each retriable code becomes NOT_ENOUGH_REPLICAS, after which
+    old producers retry, too.
+    """
     errors = {}
     for key, code in found.items():
         detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"
@@ -116,7 +119,7 @@ def _as_produce_errors(
 
 
 def _transactional_headers(message: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
-    """Return the headers of the transactional batches. Their checksums are not checked yet."""
+    """Return the headers of the transactional batches, with unchecked checksums."""
     found: dict[TopicPartition, BatchHeader] = {}
     for topic in message.topic_data:
         for part in topic.partition_data:

@@ -1,10 +1,8 @@
-"""The fast lane of Produce: handles requests with one batch for one partition, without a
-transaction, with acks 1 or all. Nearly every producer sends such requests.
+"""The fast lane of Produce: handles requests with acks 1 or all and one batch for one partition,
+outside of transactions.
 
-The lane reads the request frame and writes the response frame without message objects. It appends
-by the same `Partition.append` as `produce.py`. It leaves a request to `produce.py` if the request
-has another form, the batch is invalid, or this broker does not lead the partition. So its responses
-are byte for byte those of `produce.py`.
+The lane reads and writes frames without message objects. All other requests, and invalid batches,
+are left to `produce.py`. The responses are byte for byte those of `produce.py`.
 """
 
 from __future__ import annotations
@@ -55,9 +53,9 @@ _FIRST_WITH_MESSAGE: Final = 8
 
 
 class Parsed(NamedTuple):
-    """The fields of a Produce frame that the fast lane can handle: one batch for one partition.
-    `name` is the topic name with its length prefix. The response begins the topic with these bytes.
-    The batch is between the positions `start` and `end` of the frame."""
+    """The fields of a Produce frame with one batch. `name` is the topic name with its length
+    prefix; `start` and `end` are the batch's positions in the frame.
+    """
 
     version: int
     correlation_id: int
@@ -72,8 +70,9 @@ class Parsed(NamedTuple):
 
 
 def parse(frame: memoryview) -> Parsed | None:
-    """Return the fields of a request frame (without its size) if the fast lane can handle the
-    request, else None."""
+    """Return the fields of a request frame (without its size), or None if the fast lane cannot
+    handle the request.
+    """
     try:
         key, version, correlation_id, client_length = _HEADER.unpack_from(frame)
         at = 10 + client_length
@@ -178,10 +177,10 @@ class ProduceLane:
     def answer(
         self, frame: memoryview
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
-        """Append the batch of the request and return the response frame. If the response has to
-        wait or has an error, return the request and either its response or an awaitable of the
-        response; the caller encodes it. Return None if the fast lane cannot handle the request;
-        then nothing has been appended."""
+        """Append the batch and return the response frame. If the response has to wait or has an
+        error, return the request and the response, or an awaitable of it, for the caller to encode.
+        None means that the fast lane cannot handle the request, and nothing is appended.
+        """
         parsed = parse(frame)
         if parsed is None:
             return None

@@ -1,8 +1,5 @@
-"""InitProducerId: returns a producer id and an epoch.
-
-Without a transactional id, the producer id is one that no other producer has received, and the
-transaction timeout of the request is ignored. With a transactional id, the transaction coordinator
-answers.
+"""InitProducerId: returns a producer id and an epoch. With a transactional id, the transaction
+coordinator answers; without one, the producer id is new.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""DescribeProducers (KIP-664): returns the producers that have written to a partition, with their
-state. Every replica can answer, not only the leader."""
+"""DescribeProducers (KIP-664): returns the producers of a partition and their state. Every replica
+can answer.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Creates, expands and deletes topics for requests: fills in the defaults, checks the options,
-chooses the replicas, and writes the change to ZooKeeper. The controller reads the change there and
-carries it out."""
+"""Creates, expands and deletes topics: checks the request, chooses the replicas, and writes the
+change to ZooKeeper, where the controller reads it.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from pybroker.ports import Coord, Rng, WatchEvent
 
 
 class _Changed:
-    """The callback of a one-shot watch in ZooKeeper. It sets an event when the watched node
-    changes."""
+    """The callback of a one-shot watch in ZooKeeper: sets an event when the node changes."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -42,8 +41,9 @@ class _Changed:
 
 
 class ZooKeeperTopicAdmin:
-    """Creates, expands and deletes topics by writing to ZooKeeper (see `TopicAdmin`). It creates
-    topics one after another."""
+    """Creates, expands and deletes topics by writing to ZooKeeper. It creates topics one after
+    another.
+    """
 
     def __init__(
         self,
@@ -70,8 +70,9 @@ class ZooKeeperTopicAdmin:
         configs: Mapping[str, str],
         validate_only: bool,
     ) -> CreatedTopic:
-        """Write a new topic to ZooKeeper. If `validate_only` is True, only check it. Raise
-        BrokerError if the topic is invalid, CoordError if ZooKeeper does not answer."""
+        """Write a new topic to ZooKeeper. Raise BrokerError if the topic is invalid, CoordError if
+        ZooKeeper does not answer.
+        """
         layers = self._layers()
         try:
             TopicConfig.parse(layers.current, configs)
@@ -89,9 +90,10 @@ class ZooKeeperTopicAdmin:
         )
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Write a request to ZooKeeper to delete the topic. Raise BrokerError
-        UNKNOWN_TOPIC_OR_PARTITION if there is no topic of that name, UNKNOWN_TOPIC_ID if it has
-        another id than `topic_id`, CoordError if ZooKeeper does not answer."""
+        """Write to ZooKeeper that the topic is to be deleted. Raise BrokerError
+        UNKNOWN_TOPIC_OR_PARTITION if it does not exist, UNKNOWN_TOPIC_ID if its id is not
+        `topic_id`, CoordError if ZooKeeper does not answer.
+        """
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
@@ -106,9 +108,9 @@ class ZooKeeperTopicAdmin:
         validate_only: bool,
     ) -> None:
         """Write to ZooKeeper that the topic has `count` partitions. `assignments` are the replicas
-        of the new partitions; if it is None, this method chooses them. If `validate_only` is True,
-        only check the request. Raise BrokerError if the request is invalid, CoordError if ZooKeeper
-        does not answer."""
+        of the new partitions (None: chosen here). Raise BrokerError if the request is invalid,
+        CoordError if ZooKeeper does not answer.
+        """
         await expand_topic(
             self._coord,
             name,
@@ -120,9 +122,9 @@ class ZooKeeperTopicAdmin:
         )
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until the topic's node in ZooKeeper is removed: then a new topic may have the same
-        name. Return False if the node still exists after `timeout_s`. Raise CoordError if ZooKeeper
-        does not answer."""
+        """Wait until the topic's node is removed from ZooKeeper. Return False if it still exists
+        after `timeout_s`. Raise CoordError if ZooKeeper does not answer.
+        """
         path = paths.topic(name)
         try:
             async with asyncio.timeout(timeout_s):
@@ -135,9 +137,10 @@ class ZooKeeperTopicAdmin:
             return False
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
-        """Return the topic's id and its number of partitions, from the topic's node in ZooKeeper;
-        the id is None if the topic has none. Return None if there is no node. Raise CoordError if
-        ZooKeeper does not answer, MalformedNode if the node is malformed."""
+        """Return (topic id or None, number of partitions) from the topic's node in ZooKeeper, or
+        None if there is no node. Raise CoordError if ZooKeeper does not answer, MalformedNode if
+        the node is malformed.
+        """
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

@@ -1,9 +1,8 @@
-"""CreateTopics and DeleteTopics: the broker that is the controller writes the change to ZooKeeper,
-and the controller then carries it out. The response waits for the result, at most for the time
-limit in the request.
+"""CreateTopics and DeleteTopics: the controller writes the change to ZooKeeper and waits for the
+result, at most for the request's time limit.
 
-The response has one result for each topic of the request, in the order of the request. If one topic
-fails, the others are still created or deleted.
+The response has one result for each topic, in the order of the request. If one topic fails, the
+others are still created or deleted.
 """
 
 from __future__ import annotations
@@ -112,8 +111,9 @@ async def _create(
 async def _wait_for_leaders(
     services: Services, results: list[CreatableTopicResult], deadline: float
 ) -> None:
-    """Wait until all partitions of each created topic have leaders. If a partition has none at
-    `deadline` (monotonic s), its topic gets REQUEST_TIMED_OUT."""
+    """Wait until all partitions of each created topic have leaders. A topic that misses `deadline`
+    (monotonic s) gets REQUEST_TIMED_OUT.
+    """
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     view = services.metadata
     await view.wait_until(
@@ -226,8 +226,9 @@ def require_controller(services: Services) -> None:
 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
-    """Return the error that the client gets if its request fails with `error`. If ZooKeeper did not
-    answer, return REQUEST_TIMED_OUT, after which the client retries."""
+    """Return the error for the client: REQUEST_TIMED_OUT, which is retriable, if ZooKeeper did not
+    answer.
+    """
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

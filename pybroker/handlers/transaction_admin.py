@@ -1,5 +1,6 @@
 """DescribeTransactions and ListTransactions (KIP-664): the transactional ids that this broker
-coordinates."""
+coordinates.
+"""
 
 from __future__ import annotations
 

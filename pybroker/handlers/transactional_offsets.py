@@ -1,6 +1,5 @@
-"""TxnOffsetCommit: the offsets that a producer commits with its transaction, for a consumer group
-(KIP-98). The group's coordinator serves it. From version 3 on the request names the group's member,
-so that a replaced member cannot commit (KIP-447).
+"""TxnOffsetCommit: the group's coordinator stores offsets that a producer commits with its
+transaction (KIP-98). From version 3 on, a replaced member of the group cannot commit (KIP-447).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn: turns the requests of transactional producers
-into calls of the transaction coordinator, and the results of the calls into responses.
-`producer_ids.py` has InitProducerId.
+"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn: turns each request into a call of the transaction
+coordinator.
 
-Version 4 of AddPartitionsToTxn is for brokers only. With it, the leader of a partition asks whether
-the partition is in a transaction (KIP-890).
+Version 4 of AddPartitionsToTxn is for brokers only: the leader of a partition asks whether the
+partition is in a transaction (KIP-890).
 """
 
 from __future__ import annotations
@@ -68,7 +67,8 @@ async def _codes(
     services: Services, request: Request, transaction: AddPartitionsToTxnTransaction
 ) -> Codes:
     """Add the partitions to the transaction, or only verify that they are in it. Return the error
-    code of each. If one partition cannot be added, none is added, as in Kafka."""
+    code of each. If one partition cannot be added, none is added, as in Kafka.
+    """
     keys = [
         TopicPartition(topic.name, number)
         for topic in transaction.topics
@@ -121,8 +121,9 @@ def _results(
 async def handle_add_offsets_to_txn(
     services: Services, request: Request, message: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition of `__consumer_offsets` to which the group maps. If this topic is missing,
-    create it: a producer may commit the offsets of a group that never had a member."""
+    """Add the group's partition of `__consumer_offsets` to the transaction. Create this topic if it
+    is missing.
+    """
     producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
     topic = services.group_topic
     try:
@@ -151,8 +152,9 @@ async def handle_end_txn(
 
 
 def _understood(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the code for a response in this version. Versions 0 and 1 of the three APIs have
-    INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED."""
+    """Return the code for a response in this version: before version 2, INVALID_PRODUCER_EPOCH
+    replaces PRODUCER_FENCED.
+    """
     if code is ErrorCode.PRODUCER_FENCED and version < _FIRST_WITH_PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

@@ -1,5 +1,5 @@
-"""WriteTxnMarkers: the leader appends the control batches that end transactions. The senders of the
-request are transaction coordinators, and Admin clients that abort a hanging transaction (KIP-664).
+"""WriteTxnMarkers: the leader appends the control batches that end transactions, for transaction
+coordinators and for Admin clients that abort a hanging transaction (KIP-664).
 
 The response has one result for each partition of each marker. A marker is acknowledged like a batch
 with acks=all.
@@ -71,14 +71,15 @@ async def handle_write_txn_markers(
 
 
 def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Log]:
-    """Return those of the partitions' logs whose next append also writes the leader epoch file."""
+    """Return the logs in which a marker would be the first batch of a leader epoch."""
     found = (services.replicas.partitions.get(key) for key in keys)
     return [each.log for each in found if each and each.is_leader and each.log.epoch_file.changed]
 
 
 def _require_authorized(services: Services, request: Request, marker: WritableTxnMarker) -> None:
     """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED for a commit marker that did not arrive on the
-    inter-broker listener. Only a coordinator decides to commit; Admin clients only abort."""
+    inter-broker listener. Admin clients may only abort.
+    """
     if marker.transaction_result and request.listener != services.config.inter_broker_listener:
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -95,8 +96,9 @@ def _append(
     result: WritableTxnMarkerPartitionResult,
     waiting: list[_Waiting],
 ) -> None:
-    """Append the marker to the partition. If it must not be acknowledged yet, add it to `waiting`.
-    Raise BrokerError or StorageError if it cannot be appended."""
+    """Append the marker to the partition. If it is not acknowledged yet, add it to `waiting`. Raise
+    BrokerError or StorageError.
+    """
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,

@@ -1,8 +1,7 @@
 """Answers requests of the APIs that the broker advertises but does not implement.
 
-Each response is a valid response of its API, with an error that Kafka returns in a comparable case,
-so clients handle it correctly. The errors say that there is no coordinator yet, no authorizer, no
-SASL on this listener, or no SCRAM credential, or that the API is not supported.
+Each response is valid, with an error that Kafka returns in a comparable case, such as no
+authorizer, no SASL on this listener, or no SCRAM credential.
 """
 
 from __future__ import annotations
@@ -60,8 +59,9 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
 
 
 def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
-    """Return an error for each user in the request: this broker has no credentials. An error of the
-    whole response would abort a client of librdkafka 2.15."""
+    """Return an error for each user, since this broker has no credentials. An error of the whole
+    response would abort a client of librdkafka 2.15.
+    """
     asked = Counter(user.name for user in request.users or [])
     return scram.DescribeUserScramCredentialsResponse(
         results=[_no_credentials(user, times) for user, times in asked.items()]
@@ -97,8 +97,7 @@ def _alter_scram(request: scram.AlterUserScramCredentialsRequest) -> Message:
 
 
 def _failing(response: Callable[..., Message], code: ErrorCode) -> Callable[[Any], Message]:
-    """Return a function from a request to a response that has the error `code` and no other
-    content."""
+    """Return a function that answers any request with the error `code`."""
 
     def answer(request: Any) -> Message:
         return response(error_code=code)
