@@ -1,2 +1,2 @@
-"""The replicas of one broker: their roles, high watermarks and ISR changes, the requests that wait
-for changes of a replica, and the copying of records from leaders to followers."""
+"""Replication on one broker: replica roles, high watermarks, ISR changes, replica fetchers and the
+purgatory of waiting requests."""

@@ -8,9 +8,8 @@ from pybroker.storage.log_config import LogConfig
 
 
 class AppendRules:
-    """The rules that a producer's batches for one partition must obey, as `BatchRules`. They depend
-    on the topic's configuration and on the version of the Produce request. Every request needs
-    them, so the object caches them for each version until the configuration changes."""
+    """Caches the rules for the batches that producers send to one partition, by Produce version. A
+    change of the topic configuration empties the cache."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self._partition = str(topic_partition)
@@ -18,8 +17,7 @@ class AppendRules:
         self._config: LogConfig | None = None
 
     def of(self, config: LogConfig, api_version: int) -> BatchRules:
-        """Return the rules for a batch in a Produce request of version `api_version`, for
-        a topic with the configuration `config`."""
+        """Return the rules for a batch in a Produce request of version `api_version`."""
         if config is not self._config:
             self._config = config
             self._rules.clear()

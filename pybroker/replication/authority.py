@@ -1,16 +1,9 @@
 """The authority of a leader: ordered levels that say which requests it may answer.
 
-While this broker cannot be reached, the controller may elect another leader. Even then the old
-leader cannot commit a record that the new leader lacks, because a change of the ISR is a
-conditional write. So the old leader may serve committed records, and may accept appends with
-acks=all, which wait for the in-sync replicas. Before the leader sends an answer that no other
-replica confirms, such as one to a Produce request with acks=1, ZooKeeper must have answered this
-broker lately. Before it returns its log end, recent fetches of its followers or a check in
-ZooKeeper must also prove that it still leads.
-
-After an ordinary election the new leader waits replica.lag.time.max.ms before it commits records
-that the old leader may lack. The new leader does not wait if the controller counted the old one as
-failed, for example because the old leader had asked for another leader.
+A deposed leader cannot commit a record that the new leader lacks, because a change of the ISR is a
+conditional write in ZooKeeper. So it may still serve committed records and accept appends with
+acks=all. Other answers need a recent reply of ZooKeeper. The answer with the log end offset also
+needs recent fetches of the followers or a check in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -22,9 +15,8 @@ from typing import Final
 
 
 class Authority(enum.IntEnum):
-    """The levels of a replica's authority, in ascending order. Each level includes those below it.
-    The ZooKeeper lease of a broker limits the authority of its replicas. A lease has one of the
-    levels NOTHING, COMMITTED and ALL."""
+    """The levels of a replica's authority, in ascending order. Each level includes all lower
+    levels."""
 
     NOTHING = 0
     READ = 1
@@ -79,13 +71,14 @@ partition."""
 def authority(
     granted: Authority, lease: Authority, is_replicated: bool, has_heard: bool, has_asked: bool
 ) -> Authority:
-    """Return the authority of a replica. `granted` is the authority that the controller's last
-    command gives (`Partition.granted`). `lease` is the level of the broker's lease from ZooKeeper.
-    If no other broker can lead the partition (not `is_replicated`), any lease above NOTHING gives
-    the whole `granted` authority. `has_heard`: within replica.lag.time.max.ms each in-sync or
-    eligible replica has fetched from this one, or ZooKeeper has confirmed that this replica leads.
-    `has_asked`: this broker has asked the controller for another leader, and that leader would not
-    wait for this broker."""
+    """Return the authority of a replica: the lower of `granted` (by the controller's last command)
+    and `lease` (by the broker's ZooKeeper session).
+
+    Without `is_replicated`, no other broker can lead the partition: any lease above NOTHING gives
+    the `granted` authority. `has_heard`: within replica.lag.time.max.ms each in-sync or eligible
+    replica has fetched from this leader, or ZooKeeper has confirmed the leadership. `has_asked`:
+    this broker has asked the controller to elect another leader. Without `has_heard`, the result is
+    at most ALONE. With `has_asked`, the result is at most CONFIRMED."""
     if lease and not is_replicated:
         lease = granted
     reached = min(granted, lease)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """Watches the catch-up of a broker's incomplete replicas. Used from the event loop only."""
+    """Watches the catch-up of a broker's incomplete replicas. Use it from the event loop only."""
 
     def __init__(self, health: ReplicaHealth, blocking: Blocking) -> None:
         self._health = health
@@ -29,11 +29,9 @@ class CatchUp:
     async def look(
         self, copies: Mapping[TopicPartition, FollowedPartition], channel: LeaderChannel
     ) -> bool:
-        """Find the incomplete replicas in `copies` (the partitions that this broker follows) that
-        have caught up with their leader, and allow them to lead: remove their `incomplete` mark on
-        disk. `channel` asks the leader of these partitions for its log end. A failed check is
-        logged and repeated at the next call. Return whether `copies` still contains an incomplete
-        replica."""
+        """Allow each incomplete replica in `copies` that has caught up with its leader to lead
+        again. Return whether `copies` still contains an incomplete replica. A failed check is
+        logged, not raised."""
         is_incomplete = False
         for key in self._health.allowing(Event.COMPLETE):
             copy = copies.get(key)

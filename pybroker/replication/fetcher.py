@@ -1,10 +1,8 @@
-"""The task that copies partitions from one leader. It fetches all partitions in one request, and
-applies the answers for the partitions one after the other. The work of a fetch is proportional to
-the number of partitions that changed.
+"""A task that fetches records from one leader broker and appends them to the followers' logs.
 
-After a failure of one partition, the fetches omit this partition for a pause. If the leader cannot
-be reached, the fetcher sends no fetch for a pause. A pause doubles after each failure in a row. A
-slow disk or a failed log of one partition does not delay other partitions.
+One request fetches all partitions. If one partition fails, the next fetches omit this partition for
+a pause. If the leader broker cannot be reached, the fetcher sends no fetch for a pause. Each
+further failure in a row doubles the pause.
 """
 
 from __future__ import annotations
@@ -96,8 +94,7 @@ does not answer."""
 
 
 class Fetcher:
-    """Replicates partitions from the leaders on one other broker, from its creation until `stop`.
-    The caller adds and removes partitions."""
+    """Fetches partitions from their leaders on one other broker, from its creation until `stop`."""
 
     def __init__(
         self,
@@ -153,9 +150,7 @@ class Fetcher:
         self._task.start(self._run)
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Copy these partitions as well. If the fetcher pauses because the leader
-        cannot be reached, the pause ends: the controller has just named this leader in a
-        command."""
+        """Fetch these partitions as well. A pause after failed requests to the leader ends."""
         for partition in partitions:
             key = partition.topic_partition
             self.copies[key] = self._changed[key] = FollowedPartition(partition, self._look_at)
@@ -165,7 +160,7 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, key: TopicPartition) -> None:
-        """Stop copying the partition. The fetcher ignores an answer for it that arrives later."""
+        """Stop fetching the partition. The fetcher ignores a later answer for this partition."""
         followed = self.copies.pop(key, None)
         if followed is not None:
             followed.partition.unwatch(followed)
@@ -174,8 +169,7 @@ class Fetcher:
             self._removed.append(key)
 
     def synced(self) -> None:
-        """Called when the log of a copied partition was synced. If the fetcher waits, it sends the
-        next fetch now, which reports the new durable end to the leader."""
+        """End the wait before the next fetch: the log of a fetched partition was synced to disk."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -219,9 +213,9 @@ class Fetcher:
                 await self._leader_failed(error)
 
     def _determine_positions(self, now: float) -> tuple[list[TopicPartition], float]:
-        """Determine the positions of the next fetch at the time `now` (loop seconds). Return the
-        partitions whose position may differ from the last fetch, and the time (loop seconds) at
-        which the first pause of a partition ends, or infinity if no partition pauses."""
+        """Update the fetch positions at the time `now` (loop seconds). Return the partitions whose
+        position may differ from the last fetch, and the time (loop seconds) at which the first
+        pause ends. The time is infinity if no partition pauses."""
         changed, self._removed = self._removed, []
         due = math.inf
         for key, copy in list(self._changed.items()):
@@ -241,14 +235,13 @@ class Fetcher:
         return changed, due
 
     def _look_at(self, copy: FollowedPartition) -> None:
-        """Determine the position of this partition before the next fetch."""
         key = copy.partition.topic_partition
         if self.copies.get(key) is copy:
             copy.partition.unwatch(copy)
             self._changed[key] = copy
 
     async def _rest(self, longest_s: float) -> None:
-        """Wait until the fetcher has something to do, at most `longest_s` seconds."""
+        """Wait for `_wake`, at most `longest_s` seconds."""
         try:
             async with asyncio.timeout(None if longest_s == math.inf else longest_s):
                 await self._wake.wait()
@@ -259,8 +252,7 @@ class Fetcher:
         self, changed: Sequence[TopicPartition], limits: FetchLimits
     ) -> Sequence[FetchedPartition] | None:
         """Fetch from the leader, and return an answer for each partition. Return None if partitions
-        were added to the fetcher while the fetch waited: the caller fetches again with them.
-        `changed` are the partitions whose position may differ from the last fetch."""
+        were added to the fetcher during the fetch."""
         self._counters.requests += 1
         # A timeout without a time limit needs no task and no timer. `add` gives it a limit.
         self._cut = asyncio.timeout(None)
@@ -280,8 +272,6 @@ class Fetcher:
         self._failures = 0
 
     async def _leader_failed(self, error: Exception) -> None:
-        """Log a failed request to the leader, and pause. A command of the controller that names
-        this leader ends the pause."""
         self._counters.failures += 1
         self._quiet_fetches = 0
         if not self._failures:
@@ -295,9 +285,7 @@ class Fetcher:
         return min(math.ldexp(_PAUSE_FIRST_S, min(failures, 20)), longest_s)
 
     async def _take(self, answers: Sequence[FetchedPartition]) -> list[FollowedPartition]:
-        """Apply the leader's answer to each partition, and let other tasks run now and then. Return
-        the partitions that the leader answered with OFFSET_OUT_OF_RANGE: the caller asks for the
-        leader's log start and log end."""
+        """Apply the leader's answers. Return the partitions with the error OFFSET_OUT_OF_RANGE."""
         await self._begin_epochs(answers)
         now_ms = self._clock.wall_ms()
         ask_ends = []
@@ -322,9 +310,7 @@ class Fetcher:
         return ask_ends
 
     async def _begin_epochs(self, answers: Sequence[FetchedPartition]) -> None:
-        """Write to disk, in threads, the leader epochs that begin with these answers. This happens
-        before the records are appended. Otherwise each append would write its new epoch itself, and
-        thousands of partitions may have a new epoch after a change of leaders."""
+        """Write the leader epochs that begin with these answers to disk, in threads."""
         logs = []
         for answer in answers:
             key, epoch = answer.topic_partition, first_epoch(answer.records)
@@ -340,9 +326,8 @@ class Fetcher:
             await persist_epochs(self._blocking, logs)
 
     def _still(self, copy: FollowedPartition, asked: FetchPosition) -> bool:
-        """Return whether the log of `copy` has the same end and leader epochs as in the request
-        `asked`. Only then can the answer to that request be applied. The log start may differ,
-        because retention may have moved it."""
+        """Return whether the follower's log still has the log end offset and leader epochs that the
+        request `asked` reported, so that the leader's answer can be applied."""
         now = position(copy.partition.log, copy.leader_epoch)
         return (
             asked.fetch_offset == now.fetch_offset

@@ -1,9 +1,4 @@
-"""The replica fetchers of a broker: one for each broker from which it copies. They start and end as
-leaders change.
-
-A fetch may wait at the leader for up to replica.fetch.wait.max.ms. If a partition is added to the
-fetcher meanwhile, the fetcher cancels this fetch and sends a new one with all its partitions.
-"""
+"""The replica fetchers of a broker, one for each broker from which it fetches."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from pybroker.storage.replica_health import ReplicaHealth
 
 
 class ReplicaFetchers:
-    """Owns the replica fetchers of a broker. Used from the event loop only."""
+    """Owns the replica fetchers of a broker. Use it from the event loop only."""
 
     def __init__(
         self,
@@ -37,8 +32,8 @@ class ReplicaFetchers:
         metrics: Metrics | None = None,
     ) -> None:
         """`channel` returns the channel to the broker with the given id. `losses` reads and writes
-        loss receipts: the entries in ZooKeeper that name unclean elections and the offsets that
-        they cost. It is None in a cluster without unclean elections."""
+        the loss receipts in ZooKeeper, which record what unclean elections have lost. Without
+        `losses`, the cluster has no unclean elections."""
         self._channel = channel
         self._blocking = blocking
         self._clock = clock
@@ -52,16 +47,15 @@ class ReplicaFetchers:
         self._stopped = False
 
     def listen(self, failed: Failed) -> None:
-        """Call `failed` with each replica that must stop following because its truncation failed,
-        and with the reason."""
+        """Call `failed` with each replica whose truncation failed, and with the reason. The replica
+        must stop following."""
         self._truncator.on_failed = failed
 
     # queries
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """Partition that this broker follows -> the fetcher's state of the partition, such as the
-        number of offsets that the replica is behind its leader."""
+        """Partition that this broker follows -> the fetcher's state of this partition."""
         return {key: fetcher.copies[key] for key, fetcher in self._sources.items()}
 
     def is_busy(self, key: TopicPartition) -> bool:
@@ -76,7 +70,7 @@ class ReplicaFetchers:
     # changes
 
     def follow(self, partitions: Iterable[Partition]) -> None:
-        """Copy each partition from its current leader, beginning at the replica's log end
+        """Fetch each partition from its current leader, beginning at the replica's log end
         offset."""
         if self._stopped:
             return
@@ -94,12 +88,13 @@ class ReplicaFetchers:
             fetcher.add(followed)
 
     def leave(self, keys: Iterable[TopicPartition]) -> None:
-        """Stop copying these partitions. The fetchers ignore answers for them that arrive later."""
+        """Stop fetching these partitions. The fetchers ignore later answers for these
+        partitions."""
         for key in keys:
             self._forget(key)
 
     def end_idle(self) -> None:
-        """Stop each fetcher that has no partition left to copy."""
+        """Stop each fetcher without partitions."""
         for leader, fetcher in list(self._fetchers.items()):
             if not fetcher.copies:
                 del self._fetchers[leader]
@@ -108,8 +103,8 @@ class ReplicaFetchers:
                 task.add_done_callback(self._ending.discard)
 
     def synced(self, key: TopicPartition) -> None:
-        """Record that this partition's log was synced. If the broker follows the partition, the
-        next fetch reports the new durable end to the leader."""
+        """Let the next fetch of this partition report the new durable end of its log to the leader.
+        Without effect if the broker does not follow the partition."""
         fetcher = self._sources.get(key)
         if fetcher is not None:
             fetcher.synced()
@@ -119,7 +114,7 @@ class ReplicaFetchers:
         await self._truncator.settled(keys)
 
     async def stop(self) -> None:
-        """Stop all fetchers, and wait for truncations under way. Idempotent."""
+        """Stop all fetchers, and wait for running truncations. Idempotent."""
         self._stopped = True
         self._sources.clear()
         fetchers, self._fetchers = list(self._fetchers.values()), {}

@@ -1,4 +1,4 @@
-"""The state that a fetcher keeps of a followed partition during one leader epoch."""
+"""The fetcher's state of one followed partition during one leader epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybroker.replication.partition import Partition
 
 
 class FollowedPartition:
-    """The state that a fetcher keeps of one followed partition during one leader epoch."""
+    """The fetcher's state of one followed partition during one leader epoch."""
 
     __slots__ = (
         "agrees",
@@ -27,8 +27,7 @@ class FollowedPartition:
         partition: Partition,
         on_change: Callable[[FollowedPartition], None] = lambda followed: None,
     ) -> None:
-        """When the fetcher watches `partition` (`Partition.watch`), `on_change` is called once, at
-        the partition's next change."""
+        """`on_change` is called once, at the next change of `partition` after `Partition.watch`."""
         self.partition = partition
         self.on_change = on_change
         self.leader_epoch = partition.leader_epoch

@@ -1,16 +1,9 @@
 """Decides the next step of a follower after each answer of its leader. Pure functions.
 
-The follower's log is the only state: its end and its last leader epoch determine the next fetch. A
-log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279, KIP-595). The
-leader returns its largest leader epoch that is not above the follower's last one, and the end
-offset of that epoch in the leader's log. The same epoch may end at another offset in the follower's
-log. The follower truncates to the smaller of these two end offsets, and fetches again, until the
-leader no longer reports a difference.
-
-Records below the high watermark are committed, and the follower does not truncate them
-(`cuts_committed`), unless a loss receipt says that the controller elected a leader without them.
-Records above it may be committed as well (`may_cut_committed`): the follower then writes the
-truncated offsets into the receipt.
+A follower's log that differs from the leader's is truncated epoch by epoch (KIP-101, KIP-279,
+KIP-595). The leader answers with its largest leader epoch at or below the follower's last one, and
+with the end offset of that epoch. The follower truncates to the smaller of the two logs' end
+offsets for that epoch. The follower then fetches again, until the leader reports no difference.
 """
 
 from __future__ import annotations
@@ -45,8 +38,8 @@ class ReplicaLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Step: append the records of the leader's answer, if it has any, and adopt the leader's high
-    watermark and log start from it."""
+    """Step: append the records of the leader's answer, if any, and adopt the leader's high
+    watermark and log start offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +51,9 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Step: discard the whole log, and begin an empty one whose first record gets `offset`. Then
-    append the records of the leader's answer, or fetch again if it has none. The leader's log
-    starts at `leader_start`."""
+    """Step: discard the whole log; the next record gets `offset`. Then append the records of the
+    leader's answer, or fetch again if it has none. `leader_start` is the leader's log start
+    offset."""
 
     offset: int
     leader_start: int
@@ -68,14 +61,12 @@ class StartOver:
 
 @dataclass(frozen=True, slots=True)
 class AskEnds:
-    """Step: ask the leader for its log start and log end. `after_ends` returns the step that
-    follows."""
+    """Step: ask the leader for its log start offset and log end offset, then call `after_ends`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Step: do not fetch the partition for a while. The cause is `error`; `reason` explains it in
-    the log."""
+    """Step: do not fetch the partition for a while. `error` and `reason` explain the pause."""
 
     error: ErrorCode
     reason: str
@@ -86,16 +77,15 @@ Truncation = TruncateTo | StartOver
 
 
 def position(log: ReplicaLog, leader_epoch: int) -> FetchPosition:
-    """Return the position of a follower's next fetch from the leader of `leader_epoch`: the end,
-    the start and the latest leader epoch of the follower's log."""
+    """Return the position of a follower's next fetch from the leader of `leader_epoch`."""
     return FetchPosition(
         log.log_end_offset, log.log_start_offset, leader_epoch, last_epoch=log.latest_epoch
     )
 
 
 def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
-    """Return the step of a follower with this log after an answer of its leader. The log must be
-    the same as at the time of the fetch."""
+    """Return the follower's next step after an answer of its leader. The follower's log must not
+    have changed since the fetch."""
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return AskEnds()
     if answer.error is not ErrorCode.NONE:
@@ -113,17 +103,17 @@ def after_answer(log: ReplicaLog, answer: FetchedPartition) -> Step:
 
 
 def first_epoch(records: Buffer) -> int:
-    """Return the leader epoch in the first of these batches; NO_EPOCH if `records` has no batch."""
+    """Return the leader epoch of the first batch in `records`; NO_EPOCH if `records` has no
+    batch."""
     if len(records) < _LEADER_EPOCH.stop:
         return NO_EPOCH
     return int.from_bytes(records[_LEADER_EPOCH], "big", signed=True)
 
 
 def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncation | Pause:
-    """Return the step of a follower with this log after OFFSET_OUT_OF_RANGE, given the leader's log
-    start and log end. If the follower's log end is outside the leader's log, the step truncates or
-    discards the follower's log. If it is within the leader's log, the follower pauses and fetches
-    again, because the leader's log has changed meanwhile."""
+    """Return the follower's next step after OFFSET_OUT_OF_RANGE, given the leader's log start
+    offset and log end offset. The step is a pause if the leader's log contains the follower's log
+    end offset."""
     if log.log_end_offset < leader_start:
         return StartOver(leader_start, leader_start)
     if log.log_end_offset > leader_end:
@@ -135,15 +125,11 @@ def after_ends(log: ReplicaLog, leader_start: int, leader_end: int) -> Truncatio
 
 
 def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
-    """Return the step that truncates a follower's log to the end offset `end`, or discards the log.
-    The leader's log starts at `leader_start`.
-
-    A log that starts above `end` shares no record with the leader's log. The follower discards it
-    and begins at the leader's log start. If it began at `end`, it would lack the leader's records
-    below `end`. The follower also discards its log if the leader's log starts at or above `end`.
-    The leader has then deleted the offset at which the logs begin to differ, and `end` is only an
-    upper limit for that offset. So the follower's records below `end`, and their producer
-    sequences, may never have been in the leader's log."""
+    """Return the step that truncates a follower's log to the end offset `end`, or discards the
+    log."""
+    # A log that starts above `end` shares no record with the leader's log, and would lack the
+    # leader's records below `end`. If the leader's log starts at or above `end`, the leader has
+    # deleted the offset at which the logs begin to differ: no record below `end` is certain.
     is_before = end < log.log_start_offset and leader_start < log.log_start_offset
     if is_before or end <= leader_start:
         return StartOver(leader_start, leader_start)
@@ -151,8 +137,8 @@ def _cut(log: ReplicaLog, end: int, leader_start: int) -> Truncation:
 
 
 def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
-    """Return the largest offset below which this log and the leader's log may be equal, if
-    `leader_epoch` ends at the offset `leader_end` in the leader's log."""
+    """Return the largest offset below which this log and the leader's log may be equal.
+    `leader_end` is the end offset of `leader_epoch` in the leader's log."""
     if leader_epoch == NO_EPOCH:
         return min(leader_end, log.log_end_offset)
     _, own_end = log.epoch_end_offset(leader_epoch)
@@ -162,8 +148,8 @@ def common_end(log: ReplicaLog, leader_epoch: int, leader_end: int) -> int:
 
 
 def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
-    """Return the offsets [start, end) of the records that the truncation `step` removes from this
-    log and that the leader has not deleted. Equal offsets mean no record."""
+    """Return the offsets [start, end) of this log that the truncation `step` removes and that the
+    leader has not deleted. Equal offsets mean no record."""
     start = max(step.offset, log.log_start_offset)
     if isinstance(step, StartOver):
         start = max(start, step.leader_start)
@@ -171,8 +157,7 @@ def cut_offsets(log: ReplicaLog, step: Truncation) -> tuple[int, int]:
 
 
 def cuts_committed(log: ReplicaLog, high_watermark: int, step: Truncation) -> bool:
-    """Return whether the truncation `step` removes records of this log that are known to be
-    committed, because they are below this replica's high watermark."""
+    """Return whether the truncation `step` removes records below this replica's high watermark."""
     start, end = cut_offsets(log, step)
     return start < min(high_watermark, end)
 
@@ -181,12 +166,8 @@ def may_cut_committed(
     log: ReplicaLog, high_watermark: int, step: Truncation, *, in_sync: bool
 ) -> bool:
     """Return whether the truncation `step` may remove acknowledged records from this log.
-    `in_sync`: the replica is in the ISR of the controller's last command. Records at or above
-    `high_watermark` that the leader of such a replica lacks were never acknowledged. So only the
-    removal of records below `high_watermark` makes the result True.
-
-    For a replica outside the ISR, the removal of any record makes the result True. Its
-    `high_watermark` may be too low: after a kill it comes from the last checkpoint, and the replica
-    may have led and acknowledged more records after that checkpoint."""
+    `in_sync`: the controller's last command lists the replica in the ISR."""
+    # Outside the ISR `high_watermark` may be too low: after a kill it comes from the last
+    # checkpoint, and the replica may have led and acknowledged more records since then.
     start, end = cut_offsets(log, step)
     return start < end and (not in_sync or cuts_committed(log, high_watermark, step))

@@ -1,9 +1,8 @@
-"""Full log directories. Their replicas serve reads but cannot append records. So they yield
-leadership: this broker asks the controller for other leaders. Once the directory has free space,
-the replicas may lead and follow again, without a restart.
+"""Lets replicas in full log directories yield leadership, until the directory has free space again.
 
-A directory counts as full from the first write that fails for lack of space. It no longer counts as
-full once no write has failed for `QUIET_S`, and at least `FREE_BYTES_MIN` bytes are free.
+A directory counts as full from the first write that fails for lack of space. A full directory
+counts as usable again once no write has failed for `QUIET_S` and at least `FREE_BYTES_MIN` bytes
+are free.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class _Full:
 
 
 class FullDisks:
-    """Makes the replicas in full log directories yield leadership, between `start` and `stop`."""
+    """Lets the replicas in full log directories yield leadership, between `start` and `stop`."""
 
     def __init__(
         self, *, logs: LogManager, replicas: ReplicaManager, blocking: Blocking, clock: Clock
@@ -53,8 +52,8 @@ class FullDisks:
         begin = on_this_loop(self._begin)
 
         def refused(path: str, error: StorageError) -> None:
-            """Record that a write in the log directory `path` failed for lack of space. Called in
-            any thread, for each such write."""
+            """Record that a write in the log directory `path` failed for lack of space. Callable in
+            any thread."""
             self._refused_at[path] = self._clock.monotonic()
             if path not in self._full:
                 begin(path, str(error))
@@ -63,17 +62,17 @@ class FullDisks:
         self._logs.refusals.listener = refused
 
     async def stop(self) -> None:
-        """Stop checking whether full directories have free space again. Idempotent."""
+        """Stop checking full directories for free space. Idempotent."""
         await self._loop.stop()
 
     @property
     def full(self) -> Collection[str]:
-        """The paths of the log directories that count as full now, as a copy."""
+        """A copy of the paths of the log directories that are full now."""
         return list(self._full)
 
     async def free_bytes(self) -> Mapping[str, int]:
-        """Return the free bytes of each log directory in use, by its path. If the file system of a
-        directory does not answer, the result omits the directory."""
+        """Return path -> free bytes, for each usable log directory. A directory that cannot be read
+        is omitted."""
         found = {}
         for path in self._logs.usable_directories:
             try:
@@ -96,8 +95,6 @@ class FullDisks:
         self._loop.wake()
 
     def _mark(self, path: str) -> None:
-        """Make the replicas in the full directory `path` yield leadership. A replica that was moved
-        out of the directory may lead again."""
         full = self._full[path]
         here = {key for key in self._logs.partitions_in(path) if self._has_others(key)}
         for key in sorted(here - full.yielding):
@@ -111,8 +108,7 @@ class FullDisks:
         return partition is not None and (partition.is_replicated or not partition.is_leader)
 
     async def _look(self) -> bool:
-        """Check whether the full directories have free space again. Return whether some are still
-        full."""
+        """Return whether some log directories are still full."""
         for path in list(self._full):
             await self._look_at(path)
         return bool(self._full)

@@ -1,9 +1,7 @@
 """Syncs logs before the broker acknowledges appended records (option flush.messages).
 
-An append writes to the page cache; then the log requests a sync. Records that are appended during a
-sync wait for the log's next sync, which covers all of them. A sync starts at once if no other sync
-of the same log runs; it does not wait for further appends. Records below `Log.durable_end` are
-durable. After a sync the replica manager wakes the requests that wait for durable records.
+Records that are appended during a sync of a log wait for the next sync of this log, which covers
+all of them. After a sync the replica manager wakes the requests that wait for durable records.
 """
 
 from __future__ import annotations
@@ -30,9 +28,8 @@ _RETRY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Directory:
-    """The syncs in one log directory. `wanted`: logs whose sync is requested and has not begun.
-    `busy`: logs that are being synced. A log that requests a sync during its sync is in both.
-    `lanes`: the running tasks. Each syncs one log at a time, never one in `busy`."""
+    """The syncs in one log directory. `wanted`: logs that wait for a sync. `busy`: logs that are
+    being synced. A log can be in both. `lanes`: the running tasks."""
 
     wanted: dict[Flushable, None] = field(default_factory=dict)
     busy: set[Flushable] = field(default_factory=set)
@@ -54,15 +51,14 @@ class GroupCommit:
         self._logs.sync_due = self._sync_due
 
     async def stop(self) -> None:
-        """Finish all requested syncs. Afterwards each append syncs its log itself. Idempotent."""
+        """Finish all requested syncs. From then on each append syncs its log itself. Idempotent."""
         self._logs.sync_due = lambda _: False
         while lanes := [lane for each in self._directories.values() for lane in each.lanes]:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     def _sync_due(self, due: Flushable) -> bool:
-        """Request a sync of the log `due`. Return False if the broker's event loop does not run:
-        the log then syncs itself. Called in any thread, for example in one that copies a log to
-        another log directory."""
+        """Request a sync of the log `due`, in any thread. Return False if the event loop does not
+        run: the log must then sync itself."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return False
@@ -77,8 +73,8 @@ class GroupCommit:
         return True
 
     def commit(self, due: Flushable) -> None:
-        """Request a sync of the log `due`. After the sync at least the records that the log has
-        now are durable."""
+        """Request a sync of the log `due`. The sync covers at least the records that the log has
+        now."""
         path = due.directory.rpartition("/")[0]
         directory = self._directories.get(path)
         if directory is None:
@@ -89,8 +85,6 @@ class GroupCommit:
             directory.lanes.add(lane)
 
     async def _lane(self, directory: _Directory) -> None:
-        """Sync the requested logs of one log directory, one after the other, until no request is
-        left."""
         lane = asyncio.current_task()
         assert lane is not None
         try:

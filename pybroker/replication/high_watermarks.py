@@ -9,9 +9,7 @@ from pybroker.replication.partition import Partition
 
 
 class HighWatermarks(Mapping[TopicPartition, int]):
-    """The current high watermark of each partition. Each access reads the partition anew: while a
-    checkpoint is made, a follower may truncate its log, and the checkpoint must not store an offset
-    that the follower no longer has."""
+    """Partition -> current high watermark. Each access reads the current value."""
 
     def __init__(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         self._partitions = partitions

@@ -1,12 +1,6 @@
-"""The periodic duties for a broker's logs: checkpoints, retention, compaction, background flushes,
-and the removal of deleted files.
-
-`Housekeeping` owns one task for each duty. If a duty fails, its task logs the failure and runs the
-duty again after the interval. Other duties go on meanwhile.
-
-A duty that has nothing to do ends on the event loop. It uses no thread, because a change of threads
-costs an idle broker more than all its other work.
-"""
+"""Periodic work on a broker's logs: checkpoints, retention, compaction, background flushes and the
+removal of deleted files. If one kind of work fails, the broker logs the failure and tries again
+after the interval."""
 
 from __future__ import annotations
 
@@ -38,7 +32,7 @@ _LOGS_A_TURN: Final = 200
 
 
 class Housekeeping:
-    """Runs the periodic duties for a broker's logs between `start` and `stop`."""
+    """Runs the periodic work on a broker's logs between `start` and `stop`."""
 
     def __init__(
         self,
@@ -82,7 +76,7 @@ class Housekeeping:
         self.cleaner.start()
 
     async def stop(self) -> None:
-        """Stop all duties. Waits for the end of a duty that runs in a thread. Idempotent."""
+        """Stop all periodic work. Waits for work that runs in a thread. Idempotent."""
         await self.cleaner.stop()
         await self._tasks.close()
 
@@ -129,8 +123,8 @@ class Housekeeping:
 
 
 async def _to_the_end(work: Awaitable[object]) -> None:
-    """Wait until `work`, which runs in a thread, has ended. A thread cannot be stopped. So if the
-    waiting task is cancelled, it still waits for that end, and then raises CancelledError."""
+    """Wait for the end of `work`, which runs in a thread, even if the waiting task is cancelled.
+    Then raises CancelledError."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

@@ -1,6 +1,5 @@
 """The log of an internal topic's partition, for the coordinator that reads and appends it. An
-append is treated as a Produce request with acks=all: with the same checks of leadership and of the
-in-sync replicas, and the same purgatories."""
+append has the checks and waits of a Produce request with acks=all."""
 
 from __future__ import annotations
 
@@ -35,14 +34,13 @@ Verify = Callable[[Partition, str, Producer], Awaitable[object]]
 
 
 async def unverified(partition: Partition, transactional_id: str, producer: Producer) -> object:
-    """Verify nothing: every transactional append is accepted."""
+    """Accept every transactional append without verification."""
     return EXEMPT
 
 
 class InternalLog:
-    """A `PartitionLog` over this broker's replica, for the time during which this broker leads
-    without interruption. This time may span several leader epochs. It ends when another broker
-    leads."""
+    """A `PartitionLog` over this broker's replica, while this broker leads without interruption,
+    possibly over several leader epochs."""
 
     def __init__(
         self,
@@ -55,9 +53,8 @@ class InternalLog:
         look: Callable[[], None] = lambda: None,
         verify: Verify = unverified,
     ) -> None:
-        """`look` updates the level of the broker's lease from ZooKeeper. Each append and each check
-        of the leadership calls it first: after a pause of the process, a timer may fire before any
-        request has updated the level. Raises BrokerError if the broker does not lead the
+        """`look` updates the level of the broker's ZooKeeper lease, and is called before each
+        append and each check of the leadership. Raises BrokerError if the broker does not lead the
         partition."""
         self._replicas = replicas
         self._blocking = blocking
@@ -193,9 +190,7 @@ class InternalLog:
             )
 
     def _may(self, needed: Authority) -> bool:
-        """Return whether the replica has at least the authority `needed`. If the broker is about to
-        stop, its lease counts as COMMITTED: another broker may lead already without its
-        knowledge."""
+        """Return whether the replica has at least the authority `needed`."""
         self._look()
         replicas = self._replicas
         lease = Authority.COMMITTED if replicas.leadership_yield.leaves else replicas.lease
@@ -206,8 +201,8 @@ class InternalLog:
         return replicas.authority(partition, lease, needed) >= needed
 
     def _require(self, needed: Authority = Authority.READ) -> Partition:
-        """Return this broker's replica, if it has at least the authority `needed`. Raises
-        BrokerError otherwise, and if the leadership ended since this object was created."""
+        """Return this broker's replica. Raises BrokerError if the replica lacks the authority
+        `needed`, or if the leadership was interrupted."""
         try:
             found = self._replicas.leader(self._key, needed=needed)
         except BrokerError as error:

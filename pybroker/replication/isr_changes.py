@@ -1,13 +1,8 @@
-"""Writes the ISR changes that leaders propose, and finds followers that lag.
+"""Writes the ISR changes that leaders propose to ZooKeeper, and notifies the controller.
 
-A change is a conditional write of the partition's state node. The same multi checks that the topic
-exists, and that a broker that joins the ISR still has its incarnation (KIP-903). Only the result of
-a write decides whether the change is stored. A read proves nothing, because a lagging ZooKeeper
-server may answer it. So the broker repeats the same write after a lost reply. Until the result is
-known, the leader decides only what is right whether or not the change is stored.
-
-The changes are written in rounds. Changes that are proposed during a round form the next round, so
-hundreds of partitions that change together share a few multis.
+An ISR change is a conditional write of the partition's state node. The same multi checks that the
+topic exists, and that a joining broker has not registered again (KIP-903). After a lost reply the
+broker repeats the write, because a read from a lagging ZooKeeper server proves nothing.
 """
 
 from __future__ import annotations
@@ -90,13 +85,12 @@ class IsrChanges:
         self._tasks.start(self._tell_controller(), "isr-notifications")
 
     async def stop(self) -> None:
-        """Stop all tasks. Idempotent. A change under way may be stored or not; the next leader
-        epoch starts from the stored state."""
+        """Stop all tasks. A pending ISR change may or may not be stored. Idempotent."""
         await self._tasks.close()
 
     async def lead_now(self, partitions: Sequence[Partition]) -> frozenset[TopicPartition]:
-        """Ask ZooKeeper which of these partitions this broker still leads, and return them. A
-        partition is omitted if another broker leads it, or if ZooKeeper does not answer."""
+        """Ask ZooKeeper which of these partitions this broker still leads. If ZooKeeper does not
+        answer, the result omits the partition."""
         asked = [
             (each, version) for each in partitions if (version := each.led_version) is not None
         ]
@@ -108,8 +102,8 @@ class IsrChanges:
         )
 
     async def _is_unreplaced(self, asked: _Led) -> bool:
-        """Return whether the state node of the partition in `asked` still has the version in
-        `asked`. False if ZooKeeper does not answer."""
+        """Return whether the state node in ZooKeeper still has the version in `asked`. False if
+        ZooKeeper does not answer."""
         partition, version = asked
         key = partition.topic_partition
         check = CheckOp(paths.partition_state(key), version)
@@ -131,9 +125,8 @@ class IsrChanges:
         ops: Sequence[CoordOp],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[OpResult]:
-        """Call `topic_nodes.multi`. The operations share a request to ZooKeeper with the writes for
-        other partitions. If `is_wanted` returns False just before the request, they are not
-        sent."""
+        """Call `topic_nodes.multi`, in one request with writes for other partitions. Without effect
+        if `is_wanted` returns False just before the request."""
         return await topic_nodes.multi(
             self._coord,
             topic,
@@ -175,9 +168,7 @@ class IsrChanges:
             await self._store(change, data)
 
     async def _verify(self, change: IsrChange) -> None:
-        """Carry out a `change` that is only a check (`only_looks`): send a multi that fails if the
-        partition's state node has changed. A plain read would not suffice: a lagging ZooKeeper
-        server could answer it."""
+        # A plain read would not suffice: a lagging ZooKeeper server could answer it.
         check = CheckOp(paths.partition_state(change.topic_partition), change.expected_version)
         try:
             await self._multi(_topic(change), [check])
@@ -189,9 +180,8 @@ class IsrChanges:
             self._unchanged(change)
 
     async def _look(self, change: IsrChange) -> bytes | None:
-        """Return the content of the state node, which `change` would replace. Return None if the
-        change is not to be written now. In this case the partition has got the result of the
-        change, or the next round repeats the change."""
+        """Return the content of the state node. Return None if the change must not be written
+        now."""
         path = paths.partition_state(change.topic_partition)
         try:
             data, stat = await self._coord.get(path)
@@ -219,8 +209,8 @@ class IsrChanges:
         return None
 
     async def _store(self, change: IsrChange, data: bytes) -> None:
-        """Write the change, unless the partition no longer waits for it. `data` is the present
-        content of the state node."""
+        """Write the change, unless the partition no longer waits for it. `data` is the content of
+        the state node."""
         try:
             *_, stored = await self._multi(
                 _topic(change),
@@ -236,10 +226,6 @@ class IsrChanges:
             self._stored(change, stored.version)
 
     async def _learn_why(self, change: IsrChange, failure: MultiFailed) -> None:
-        """Find out why ZooKeeper refused the multi of `change`. If the topic exists and the state
-        node is unchanged, the check of the joining broker failed. That broker must be registered:
-        otherwise the controller would not notice its failure. It must also have the same
-        incarnation as at its last fetch."""
         if failure.index < 0:
             self._supersede(change, _GONE)
             return
@@ -263,14 +249,13 @@ class IsrChanges:
     # outcomes
 
     def _leader_of(self, change: IsrChange) -> Partition | None:
-        """Return the partition that waits for the result of the change. Return None if it no longer
-        waits."""
+        """Return the partition if it still waits for the result of the change, else None."""
         partition = self._replicas.partitions.get(change.topic_partition)
         return partition if partition is not None and partition.is_pending(change) else None
 
     def _found(self, change: IsrChange, state: PartitionState, version: int) -> None:
-        """Record that the state node contains `state` with this `version`, which is later than the
-        version that `change` expected."""
+        """Record that the state node contains `state` with `version`, which is later than the
+        change expected."""
         meant = change.state
         if state == meant and version == change.expected_version + 1:
             self._stored(change, version)
@@ -339,9 +324,8 @@ class IsrChanges:
         self._has_untold.set()
 
     def _go_on(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """Wake the waiting requests after the result of a change is known, and propose the
-        partition's next change if one is due. `before` is the earlier high watermark.
-        `readable_bytes` have become readable since."""
+        """Wake requests after a rise of the high watermark from `before`, which made
+        `readable_bytes` readable. Propose the partition's next ISR change if one is due."""
         self._replicas.high_watermark_moved(partition, before, readable_bytes)
         if not partition.may_have_enough_replicas():
             self._replicas.produces.disturbed(partition.topic_partition)
@@ -359,7 +343,7 @@ class IsrChanges:
             await self.review_all()
 
     async def review_all(self) -> None:
-        """For each partition that this broker leads, propose the ISR change that is due, if any."""
+        """Propose the ISR change that is due, if any, for each partition that this broker leads."""
         await self._review.run()
 
     # the controller

@@ -1,10 +1,7 @@
-"""Decides when the leader notifies the controller of changed ISRs, and collects the changed
-partitions in batches.
+"""Decides when the leader notifies the controller of changed ISRs.
 
-The code does no I/O; callers pass the time. The intervals are Kafka's, with one difference: if no
-ISR has changed for `QUIET_S`, the leader sends the next change at once. So clients and the admin
-tools see a single change without a delay of five seconds. The changes that follow are sent in
-batches, as in Kafka.
+The intervals are Kafka's, with one difference: the leader sends a change at once if no ISR has
+changed for `QUIET_S`. Later changes are sent in batches.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ class ChangedPartitions:
         self._last_sent_s = -math.inf
 
     def add(self, topic_partition: TopicPartition, now: float) -> bool:
-        """Record a partition whose ISR has changed. Return whether the change has to be sent at
-        once, because no ISR had changed for `QUIET_S`."""
+        """Record a partition whose ISR has changed. Return whether the leader must notify the
+        controller at once."""
         is_first = not self._changed and now - self._last_change_s >= QUIET_S
         self._changed[topic_partition] = None
         self._last_change_s = now
@@ -49,8 +46,7 @@ class ChangedPartitions:
         )
 
     def take(self, now: float) -> list[TopicPartition]:
-        """Remove and return the partitions of the next batch. They count as sent unless `put_back`
-        returns them."""
+        """Remove and return the partitions of the next notification."""
         batch = list(self._changed)[:PARTITIONS_MAX]
         for key in batch:
             del self._changed[key]
@@ -58,7 +54,7 @@ class ChangedPartitions:
         return batch
 
     def put_back(self, batch: Iterable[TopicPartition]) -> None:
-        """Add the partitions of a batch again after its notification failed."""
+        """Add the partitions again after their notification failed."""
         self._changed = {**dict.fromkeys(batch), **self._changed}
         self._last_sent_s = -math.inf
 

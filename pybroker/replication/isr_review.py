@@ -1,12 +1,5 @@
-"""The periodic review of the ISR: it finds the followers that lag, and the leaders that have no
-proof of their leadership.
-
-A partition is settled if its followers are at the leader's log end and fetch regularly
-(`LeaderState.is_settled`). A review looks at the partitions that have changed since the last
-review, and at those that were not settled then. It looks at a settled and unchanged partition only
-when the fetch session of a follower has ended. Thousands of partitions share a few sessions, so it
-is cheap to look at each session.
-"""
+"""The periodic review of the ISR: finds followers that lag, and leaders without recent proof of
+their leadership."""
 
 from __future__ import annotations
 
@@ -24,7 +17,7 @@ Sessions = tuple[SessionRequests, ...]
 
 
 class IsrReview:
-    """Reviews the partitions of `replicas` that this broker leads. Used from the event loop
+    """Reviews the partitions of `replicas` that this broker leads. Use it from the event loop
     only."""
 
     def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
@@ -37,7 +30,7 @@ class IsrReview:
         removed from here."""
 
     async def run(self) -> None:
-        """For each partition that this broker leads, propose the ISR change that is due, if any."""
+        """Propose the ISR change that is due, if any, for each partition that this broker leads."""
         now = self._clock.monotonic()
         self._wake_quiet(now)
         for number, key in enumerate(self._changes.take()):
@@ -47,7 +40,7 @@ class IsrReview:
                 now = self._clock.monotonic()
 
     def _wake_quiet(self, now: float) -> None:
-        """Mark as changed each settled partition for which a fetch session has stopped sending
+        """Schedule a review of each partition whose followers' fetch sessions have stopped sending
         requests."""
         oldest_s = now - self._replicas.lag_max_s * LOOK_SHARE
         for sessions in list(self._quiet):

@@ -1,10 +1,9 @@
-"""The leader's view of its followers in one leader epoch, and the ISR changes that it proposes.
+"""The leader's view of its followers in one leader epoch, and the ISR changes that it proposes. No
+I/O.
 
-The code does no I/O. An ISR change takes three steps. First the leader proposes the change. Until
-its result is known, the high watermark waits for the members of both the old and the new ISR. Then
-`IsrChanges` writes the change to the state node, on the condition of the node's version. Last
-`IsrChanges` reports the result to the leader. At most one change is under way. A change ends only
-when its write was applied, or can no longer be applied. A lost reply proves neither.
+The leader proposes a change; `IsrChanges` writes it and reports the result to the leader. Until
+then the high watermark waits for the members of both the old and the new ISR. At most one change is
+pending.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ of replica.lag.time.max.ms, and for ZooKeeper's answer."""
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """The state of a follower, as its fetch reports it. The caller has checked that the fetch has
-    the leader's epoch, and that the follower's log agrees with the leader's below
-    `fetch_offset`."""
+    """The state of a follower, as its fetch reports it. The fetch has the leader's epoch, and both
+    logs agree below `fetch_offset`."""
 
     replica_id: int
     fetch_offset: int
@@ -42,7 +40,7 @@ class FollowerFetch:
 @dataclass(slots=True, eq=False)
 class SessionRequests:
     """The arrival times (monotonic seconds) of the last two requests in one fetch session of a
-    follower. Compared by identity: many partitions share the requests of one session."""
+    follower. Compared by identity."""
 
     last_s: float
     last_but_one_s: float = -math.inf
@@ -55,10 +53,8 @@ class SessionRequests:
 class Follower:
     """The leader's view of one follower. Times are monotonic seconds.
 
-    The requests of a fetch session do not repeat a partition whose position is unchanged. Each
-    request of `session` then counts as a fetch of this partition from the leader's log end.
-
-    Invariant: caught_up_s <= fetched_s, once the follower has fetched."""
+    Each request of the fetch session `session` counts as a fetch of this partition from the
+    leader's log end offset. Invariant: caught_up_s <= fetched_s, once the follower has fetched."""
 
     caught_up_s: float
     """The last time at which the follower had all records that the leader had at that time."""
@@ -81,17 +77,15 @@ class Follower:
     @property
     def followed_s(self) -> float:
         """The latest time at which the follower certainly followed this leader: the arrival of its
-        second-to-last fetch. The follower sent its last fetch only after the answer to the
-        second-to-last one. The arrival of the last fetch proves less, because that fetch may have
-        been under way for long."""
+        second-to-last fetch."""
+        # The arrival of the last fetch proves less: that fetch may have been under way for long.
         session = self.session
         if session is not None and session.last_but_one_s >= self.fetched_s:
             return session.last_but_one_s
         return self._followed_s
 
     def end_session(self, session: SessionRequests) -> None:
-        """From now on count no request of this session as a fetch. The session's last request so
-        far remains the follower's last fetch from the leader's log end."""
+        """Stop counting requests of this fetch session as fetches of the partition."""
         if self.session is session:
             self._followed_s = self.followed_s
             self.fetched_s = max(self.fetched_s, session.last_s)
@@ -99,9 +93,8 @@ class Follower:
             self.session = None
 
     def fetched(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Record a fetch that arrived at the time `now`. If the fetch offset is at or above the log
-        end that the leader had at the follower's previous fetch, the follower counts as caught up
-        at the time of that previous fetch, however fast the log grows."""
+        """Record a fetch that arrived at the time `now`. `leader_end` is the leader's log end
+        offset."""
         if self.session is not None:
             self.end_session(self.session)
         if fetch.fetch_offset >= leader_end:
@@ -116,18 +109,16 @@ class Follower:
         self.leader_end_then = max(self.leader_end_then, leader_end)
 
     def is_in_sync(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether the follower is in sync: it is at the leader's log end, or was there
-        within the last `lag_max_s` seconds. At the log end the time of its last fetch does not
-        matter: the leader has appended nothing since."""
+        """Return whether the follower has reached the leader's log end offset within the last
+        `lag_max_s` seconds, or is at it now."""
         return self.log_end == leader_end or now - self.caught_up_s <= lag_max_s
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A conditional write of `state` to the partition's state node. The conditions: the topic with
-    `topic_id` still exists, the node still has the version `expected_version`, and the broker
-    `joins`, which the change adds to the ISR, still has `incarnation`. `joins` is NOBODY if the
-    change adds no broker."""
+    """A conditional write of `state` to the partition's state node. The write needs the topic with
+    `topic_id`, the node version `expected_version`, and the `incarnation` of the broker `joins`.
+    `joins` is the broker that the change adds to the ISR, or NOBODY."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID
@@ -184,9 +175,8 @@ class LeaderState:
         now: float,
         before: LeaderState | None = None,
     ) -> LeaderState:
-        """Return the leader's state at the start of a leader epoch. Each in-sync replica has
-        replica.lag.time.max.ms from `now` (monotonic seconds) on for its first fetch. `before` is
-        the leader's state in the previous epoch, if this replica led in it too."""
+        """Return the leader's state at the start of a leader epoch, at `now` (monotonic seconds).
+        `before` is the leader's state in the previous epoch, if this replica led then too."""
         isr = facts.state.isr
         followers = {
             replica: Follower(now if replica in isr else -math.inf)
@@ -208,15 +198,12 @@ class LeaderState:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the high watermark depends on the leader's log only, and on no follower's log."""
+        """Whether no follower's log end offset limits the high watermark."""
         return not self._counted
 
     @property
     def led_s(self) -> float:
-        """The latest time (monotonic seconds) at which certainly no other replica led. At that time
-        each in-sync or eligible replica followed this leader, or the state node was unchanged. The
-        stored ISR contains this replica. So a later leader commits nothing without this replica
-        during the first replica.lag.time.max.ms after the election."""
+        """The latest time (monotonic seconds) at which certainly no other replica led."""
         electable = self.maximal_isr.union(self.facts.state.eligible)
         followed = (each.followed_s for key, each in self.followers.items() if key in electable)
         return max(self._found_s, min(followed, default=math.inf))
@@ -231,10 +218,7 @@ class LeaderState:
         )
 
     def is_settled(self, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Return whether `propose` certainly has nothing to do: every follower is at the leader's
-        log end and has fetched lately, no follower is about to join the ISR, and none can have left
-        it without this leader's knowledge. Most partitions are settled, so the periodic review of
-        the ISR calls this before `propose`."""
+        """Return whether `propose` certainly has nothing to do. False is always safe."""
         if self._awaited or self._doubted or self.facts.state.eligible:
             return False
         oldest_s = now
@@ -246,10 +230,8 @@ class LeaderState:
 
     @property
     def sessions(self) -> tuple[SessionRequests, ...] | None:
-        """The fetch sessions of all followers, if each follower fetches only in its session. Until
-        the leader's state changes, a settled leader then stays settled while the last two requests
-        of each session are recent. None if a follower has fetched outside its session, or only once
-        in it."""
+        """The followers' fetch sessions. None if a follower has fetched outside a session, or only
+        once in it."""
         found = []
         for each in self.followers.values():
             if each.session is None or each.session.last_but_one_s < each.fetched_s:
@@ -258,9 +240,10 @@ class LeaderState:
         return tuple(found)
 
     def committed_end(self, current: int, *, leader_end: int, required: int) -> int:
-        """Return the new high watermark; `current` if it may not advance. Followers that are about
-        to join the ISR count like its members. Otherwise the high watermark would stay ahead of
-        their log ends under load, and they could not join."""
+        """Return the new high watermark; `current` if it may not advance. `required` is the number
+        of in-sync replicas that acks=all needs."""
+        # Followers that are about to join the ISR count too: under load the high watermark would
+        # otherwise stay ahead of their log ends, and they could not join.
         if not may_commit(self.facts.state, required):
             return current
         return committed_end(current, leader_end, [each.log_end for each in self._counted])
@@ -270,8 +253,8 @@ class LeaderState:
     def fetched(
         self, fetch: FollowerFetch, *, leader_end: int, now: float, lag_max_s: float
     ) -> None:
-        """Record a fetch of a follower, which arrived at `now` (monotonic seconds). `leader_end` is
-        the leader's log end offset."""
+        """Record a follower's fetch that arrived at `now` (monotonic seconds). `leader_end` is the
+        leader's log end offset."""
         follower = self.followers[fetch.replica_id]
         follower.fetched(fetch, leader_end, now)
         if self._is_anew(fetch) and fetch.replica_id in self.maximal_isr:
@@ -303,11 +286,9 @@ class LeaderState:
     def propose(
         self, *, leader_end: int, required: int, now: float, lag_max_s: float
     ) -> IsrChange | None:
-        """Return the proposed ISR change that is due, or None. The change removes the followers
-        that have not caught up for `lag_max_s`, or it empties the eligible replicas once the ISR
-        has `required` replicas. If neither is due, the result may be a check of the state node
-        (`only_looks`): another process may have removed a replica from the ISR, or another replica
-        may lead."""
+        """Return the ISR change that is due, or None. The change removes lagging followers, or
+        removes the eligible replicas once the ISR has `required` replicas. Else the change may be a
+        mere check of the state node (`only_looks`)."""
         self._await(
             frozenset(
                 replica
@@ -347,7 +328,8 @@ class LeaderState:
         return self.pending is change
 
     def stored(self, change: IsrChange, version: int) -> None:
-        """Record that the change is stored, and that the state node now has this version."""
+        """Record that ZooKeeper has stored the change, and that the state node now has this
+        version."""
         self.adopt(change.state, version)
         self._found_s = self._proposed_s
         joined = self.followers.get(change.joins)
@@ -355,8 +337,8 @@ class LeaderState:
             joined.caught_up_s = max(joined.caught_up_s, joined.fetched_s)
 
     def adopt(self, state: PartitionState, version: int) -> None:
-        """Adopt the state that the state node contains with this version, in the same leader epoch.
-        A pending change is part of that state, or can no longer be applied."""
+        """Adopt the content and the version of the state node in the same leader epoch. No change
+        is pending afterwards."""
         assert self.pending is None or version > self.pending.expected_version
         self.pending = None
         self.facts = replace(self.facts, state=state, partition_epoch=version)
@@ -367,20 +349,16 @@ class LeaderState:
         self._recount()
 
     def told(self, state: PartitionState, version: int) -> None:
-        """Adopt a partition state that the controller sent, with the version of its state node. If
-        a change is under way, the controller may have read the node before that change. The leader
-        then does not know the stored ISR for certain, and its next proposal is a check of the state
-        node."""
-        if self.pending is not None:
+        """Adopt a partition state that the controller sent, with the version of its state node."""
+        if self.pending is not None:  # the controller may have read the node before that change
             self._doubted.update(self._incarnations)
         self.adopt(state, version)
 
     def refused(self, change: IsrChange) -> None:
-        """Record that the change can never be applied: the joining broker has registered again
-        since its fetch, or is not registered. It may join after a fetch with its new incarnation.
-        The refusal proves nothing about the stored ISR, so the next proposal is a check of the
-        state node."""
+        """Record that ZooKeeper can never apply the change: the joining broker has registered
+        again, or is not registered."""
         self.pending = None
+        # The refusal proves nothing about the stored ISR: the next proposal is a check.
         self._doubted.update(self._incarnations)
         self._refused[change.joins] = change.incarnation
         self._awaited -= {change.joins}
@@ -401,9 +379,8 @@ class LeaderState:
         return before != fetch.incarnation
 
     def _proved_incarnations(self) -> dict[int, int]:
-        """Return broker id -> incarnation for the in-sync followers. If this replica also leads in
-        the next epoch, it takes over these incarnations. The result is empty if a follower may have
-        left the stored ISR, or if a change is under way: the incarnations are then uncertain."""
+        """Return broker id -> incarnation for the in-sync followers; empty if the stored ISR is
+        uncertain."""
         isr = self.facts.state.isr
         if self.pending is not None or self.is_superseded or not self._doubted.isdisjoint(isr):
             return {}

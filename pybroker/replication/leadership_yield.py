@@ -1,11 +1,9 @@
 """The replicas of this broker that yield leadership: this broker asks the controller to elect
-another in-sync replica, for example because the disk is full. Until then the replica remains the
-leader.
+another in-sync replica, for example because the disk is full.
 
-The broker informs the controller in the same way as after a failed log directory: by a
-notification, and by answering LeaderAndIsr with KAFKA_STORAGE_ERROR. Despite this error it executes
-the LeaderAndIsr. Because of the error, the controller sends LeaderAndIsr again later. So it can
-also elect a replica that joins the ISR after the first request.
+The broker asks as after a failed log directory: by a notification, and by the answer
+KAFKA_STORAGE_ERROR to LeaderAndIsr. The broker still executes the LeaderAndIsr, and leads until
+another replica is elected.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipYield:
-    """The replicas of one broker that yield leadership, each with the reason. Used from the event
+    """The replicas of one broker that yield leadership, each with the reason. Use it from the event
     loop only."""
 
     def __init__(self, broker_id: int, clock: Clock) -> None:
@@ -38,10 +36,8 @@ class LeadershipYield:
         """Whether this broker is about to stop, and yields the leadership of every partition."""
 
     def has_asked(self, partition: Partition, lag_max_s: float) -> bool:
-        """Return whether this broker has asked the controller for another leader of the partition,
-        and possibly does not know the new leader yet. The result stays True for 2 * `lag_max_s`
-        after `remove`. Until then the election may still be under way, and the last fetches of the
-        followers may date from before the election."""
+        """Return whether this broker has asked the controller for another leader of the partition.
+        The result stays True for 2 * `lag_max_s` (seconds) after `remove`."""
         if partition.led_version is None:
             return False
         key = partition.topic_partition
@@ -51,11 +47,11 @@ class LeadershipYield:
 
     @property
     def reasons(self) -> Mapping[TopicPartition, str]:
-        """Replica -> the reason why it yields leadership. The mapping changes with the replicas."""
+        """Replica -> the reason why it yields leadership. The mapping is live."""
         return self._reasons
 
     def add(self, key: TopicPartition, reason: str) -> None:
-        """Make the replica yield leadership until `remove`. `reason` appears in the log."""
+        """Let the replica yield leadership until `remove`. `reason` appears in the log."""
         if key not in self._reasons:
             log.warning("replica yields leadership partition=%s reason=%s", key, reason)
             self._reasons[key] = reason
@@ -69,16 +65,16 @@ class LeadershipYield:
             self.on_change()
 
     def may_copy(self, state: PartitionState | None) -> bool:
-        """Return whether this broker may copy a partition with this state from its leader. A broker
-        that is about to stop does not copy for a replica outside the ISR: the leader would add the
-        replica to the ISR just before the broker stops."""
+        """Return whether this broker may fetch a partition with this state from its leader. False
+        if there is no leader. Also False for a replica outside the ISR, if the broker is about to
+        stop."""
         if state is None or state.leader < 0:
             return False
         return not self.leaves or self._broker_id in state.isr
 
     def answer(self, facts: PartitionFacts) -> ErrorCode:
-        """Return the error code with which the broker answers a partition of LeaderAndIsr after
-        executing it: KAFKA_STORAGE_ERROR if this replica leads and should yield."""
+        """Return the error code of a partition in the LeaderAndIsr response: KAFKA_STORAGE_ERROR if
+        this replica leads and should yield."""
         leads = facts.state.leader == self._broker_id
         if leads and facts.topic_partition in self._reasons:
             return ErrorCode.KAFKA_STORAGE_ERROR

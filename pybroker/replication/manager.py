@@ -1,8 +1,5 @@
-"""The replicas of one broker: executes the controller's commands, finds partitions for requests.
-
-The broker executes one command at a time. Work that waits for the disk (creating directories,
-storing an epoch) runs in threads, and requests to other partitions are answered meanwhile.
-"""
+"""The replicas of one broker: executes the controller's commands, and finds partitions for
+requests. The broker executes one command at a time."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class ReplicaManager:
         fetchers: ReplicaFetchers | None = None,
         exists: Callable[[TopicPartition], bool] = lambda key: False,
     ) -> None:
-        """`fetchers` copy from leaders. `exists` returns whether the cluster has a partition."""
+        """`fetchers` fetch from leaders. `exists` returns whether the cluster has a partition."""
         self.broker_id = broker_id
         self._fetchers = fetchers
         if fetchers is not None:
@@ -148,7 +145,7 @@ class ReplicaManager:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
 
     def authority(self, partition: Partition, lease: Authority, needed: Authority) -> Authority:
-        """Return the replica's authority under `lease`. It is exact only up to `needed`."""
+        """Return the replica's authority under `lease`. The result is exact only up to `needed`."""
         has_heard, has_asked = True, False
         if needed > _ALONE:
             has_heard = partition.certainly_leads(self.clock.monotonic(), self.lag_max_s)
@@ -157,7 +154,7 @@ class ReplicaManager:
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """The open replicas of this broker. The mapping changes with them."""
+        """The open replicas of this broker. The mapping is live."""
         return self._partitions
 
     @property
@@ -166,7 +163,7 @@ class ReplicaManager:
         return self._not_opened
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        """Return the open replicas' high watermarks; each access reads the current value."""
+        """Partition -> current high watermark, for the open replicas."""
         return HighWatermarks(self._partitions)
 
     def became_readable(self, key: TopicPartition, more_bytes: int, offsets: int = _ALL) -> None:
@@ -175,11 +172,11 @@ class ReplicaManager:
         self.produces.progressed(key, offsets)
 
     def appended(self, topic_partition: TopicPartition, appended_bytes: int) -> None:
-        """Wake the fetches of followers that wait for bytes, after an append to a leader's log."""
+        """Wake waiting fetches of followers after an append to a leader's log."""
         self.replica_fetches.progressed(topic_partition, appended_bytes)
 
     def log_synced(self, synced: Flushable) -> None:
-        """Wake Produce and Fetch requests that wait for durable records: the log was synced."""
+        """Wake requests that wait for durable records, after a sync of the log."""
         key = synced.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not synced:
@@ -190,8 +187,8 @@ class ReplicaManager:
             self._fetchers.synced(key)
 
     def follower_fetched(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """Record a follower's fetch that arrived at `now` (monotonic s). The caller has checked the
-        leader epoch and that the logs agree. Raises the errors of `Partition.follower_fetched`."""
+        """Record a follower's fetch that arrived at `now` (monotonic seconds). The leader epoch and
+        the logs must agree. Raises the errors of `Partition.follower_fetched`."""
         before = partition.high_watermark
         readable_bytes = partition.follower_fetched(fetch, now, self.lag_max_s)
         self.high_watermark_moved(partition, before, readable_bytes)
@@ -201,13 +198,13 @@ class ReplicaManager:
             self.want_isr_change(partition.propose_join(fetch.replica_id))
 
     def high_watermark_moved(self, partition: Partition, before: int, readable_bytes: int) -> None:
-        """If `readable_bytes` > 0, wake waiting requests: the high watermark rose from `before`."""
+        """Wake waiting requests if `readable_bytes` > 0. `before` is the earlier high watermark."""
         if readable_bytes:
             offsets = partition.high_watermark - before
             self.became_readable(partition.topic_partition, readable_bytes, offsets)
 
     def want_isr_change(self, change: IsrChange | None) -> None:
-        """Queue a proposed ISR change, if any, for `IsrChanges`, which writes the state nodes."""
+        """Queue a proposed ISR change, if any, for the write to ZooKeeper."""
         if change is not None:
             self.isr_changes[change.topic_partition] = change
             self.isr_change_wanted.set()
@@ -219,20 +216,21 @@ class ReplicaManager:
         self.high_watermark_moved(partition, before, partition.settle())
 
     async def persist_log_starts(self) -> None:
-        """Write all log starts to disk. A failing disk takes its log directory offline. A full disk
-        delays the log starts until the next checkpoint."""
+        """Write all log start offsets to disk. A disk error takes the log directory offline. A full
+        disk delays the write until the next checkpoint."""
         await self._blocking.run(self._logs.write_checkpoints, self.high_watermarks())
 
     # log directories
 
     @property
     def copies(self) -> Mapping[TopicPartition, FollowedPartition]:
-        """The partitions that this broker follows, each with its lag behind the leader."""
+        """Partition that this broker follows -> the fetcher's state of this partition, such as its
+        lag."""
         return {} if self._fetchers is None else self._fetchers.copies
 
     @property
     def busy(self) -> frozenset[TopicPartition]:
-        """Replicas whose logs are being truncated: no other code may change these logs."""
+        """Replicas whose logs are being truncated. No other code may change these logs."""
         return frozenset() if self._fetchers is None else self._fetchers.busy
 
     def replica_failed(self, key: TopicPartition, reason: str) -> None:
@@ -243,8 +241,8 @@ class ReplicaManager:
             self._disturbed(key)
 
     async def withdraw(self, key: TopicPartition, damage: Damage) -> None:
-        """Close the replica, whose log has this damage, until a command opens it again. Waits for
-        the controller's command under way. Raises StorageError."""
+        """Close the replica, whose log has this damage, until a command opens it again. Raises
+        StorageError."""
         async with self._commands:
             await self._let_go((key,))
             found = self._logs.log(key)
@@ -253,14 +251,15 @@ class ReplicaManager:
             self.replica_failed(key, damage.told(key))
 
     def directory_failed(self, path: str, error: StorageError) -> None:
-        """Close the replicas in the failed log directory `path`: answer KAFKA_STORAGE_ERROR."""
+        """Close the replicas in the failed log directory `path`, and answer KAFKA_STORAGE_ERROR."""
         for key in self._logs.partitions_in(path):
             if self._drop(key):
                 self._not_opened[key] = f"log directory {path} has failed: {error}"
                 self._disturbed(key)
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace a moved replica's log by its copy. Return False if the caller must try again."""
+        """Replace a moved replica's log by its copy in another log directory. Return False if the
+        caller must try again."""
         if self._commands.locked() or move.topic_partition in self.busy:
             return False
         if not self._logs.moves.swap(move):
@@ -273,8 +272,8 @@ class ReplicaManager:
     # for the controller
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Mapping[TopicPartition, ErrorCode]:
-        """Make each replica leader or follower; return an error code for each. If the command names
-        all partitions of this broker, the directories of other replicas are renamed to `*-stray`.
+        """Make each replica leader or follower, and return an error code for each. If the command
+        names all partitions of this broker, other replicas' directories are renamed to `*-stray`.
 
         Raises BrokerError for the whole command: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or
         NETWORK_EXCEPTION if ZooKeeper does not return the configuration of a topic."""
@@ -314,8 +313,8 @@ class ReplicaManager:
             return answers
 
     async def _set_strays_aside(self, assigned: Collection[TopicPartition]) -> None:
-        """Rename the directories of replicas that are not `assigned` to this broker to `*-stray`.
-        Their partitions were deleted or reassigned while the broker was down."""
+        """Rename the directories of replicas that are not `assigned` to this broker to
+        `*-stray`."""
         strays = sorted(self._logs.all().keys() - assigned)
         await self._let_go(strays)
         if strays:
@@ -342,8 +341,7 @@ class ReplicaManager:
 
     async def reconfigure(self, topics: Collection[str] | None) -> None:
         """Read the configuration of these topics again (None: of all topics with open replicas),
-        and apply it to their logs. First waits for the controller's command under way, which may
-        apply an older configuration. Raises the errors of the TopicConfigReader."""
+        and apply it to their logs. Raises the errors of the TopicConfigReader."""
         async with self._commands:
             opened = {key.topic for key in self._partitions}
             wanted = opened if topics is None else opened.intersection(topics)
@@ -368,7 +366,8 @@ class ReplicaManager:
         self._controller_epoch = controller_epoch
 
     def _check(self, facts: PartitionFacts) -> ErrorCode | None:
-        """Return None for a new epoch, ErrorCode.NONE for a repeated one, else the error."""
+        """Return None for a new leader epoch, ErrorCode.NONE for the current one, else the
+        error."""
         key = facts.topic_partition
         if cannot_exist(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -390,7 +389,6 @@ class ReplicaManager:
         return None if is_news else ErrorCode.NONE
 
     def _cannot_open(self, key: TopicPartition, error: PybrokerError) -> ErrorCode:
-        """Store the error for later requests, and log it once. Return its error code."""
         reason = error.detail if isinstance(error, BrokerError) else str(error)
         if self._not_opened.get(key) != reason:
             self._not_opened[key] = reason
@@ -399,7 +397,8 @@ class ReplicaManager:
         return error.code if isinstance(error, BrokerError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     def _assign(self, facts: PartitionFacts, opened: Log) -> Partition:
-        """Give the replica the role in the command, in one step: no append can come in between."""
+        """Give the replica the role in the command. Must not await: no append can come in
+        between."""
         key = facts.topic_partition
         partition = self._partitions.get(key)
         if partition is None or partition.log is not opened:
@@ -443,7 +442,7 @@ class ReplicaManager:
         return partition
 
     def _copy(self, keys: Iterable[TopicPartition]) -> None:
-        """Copy these partitions from their leaders, and stop fetchers without partitions."""
+        """Fetch these partitions from their leaders, and stop fetchers without partitions."""
         if self._fetchers is None:
             return
         copied = [self._partitions[key] for key in keys]
@@ -451,7 +450,7 @@ class ReplicaManager:
         self._fetchers.end_idle()
 
     async def _let_go(self, keys: Iterable[TopicPartition]) -> None:
-        """Stop copying these partitions, and wait until none of their logs is being truncated."""
+        """Stop fetching these partitions, and wait until none of their logs is being truncated."""
         if self._fetchers is not None:
             gone = list(keys)
             self._fetchers.leave(gone)
@@ -478,7 +477,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _drop(self, key: TopicPartition) -> bool:
-        """Close the replica: no request can use it any more. Return whether it was open."""
+        """Close the replica. Return whether it was open."""
         if self._fetchers is not None:
             self._fetchers.leave((key,))
         name = key.topic.encode()

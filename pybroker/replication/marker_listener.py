@@ -8,10 +8,8 @@ from pybroker.model import TopicPartition
 
 
 class MarkerListener(Protocol):
-    """Called by the handler of WriteTxnMarkers for each commit or abort marker of an internal
-    topic's partition, in the step of the event loop that appends the marker at `offset` to the
-    leader's log. The marker may still be at or above the high watermark. The call never waits and
-    never raises."""
+    """Called when the leader appends a commit or abort marker at `offset` to an internal topic's
+    partition. The marker may be at or above the high watermark. Must neither wait nor raise."""
 
     def __call__(
         self,

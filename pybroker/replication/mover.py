@@ -1,8 +1,5 @@
-"""Moves replicas between the log directories of this broker (KIP-113) while the broker serves them.
-
-All disk work runs in threads. A thread copies one part of one replica, then one part of the next.
-Only the final step, which replaces the log by its copy, runs on the event loop.
-"""
+"""Moves replicas between the log directories of this broker (KIP-113) while the broker serves
+them."""
 
 from __future__ import annotations
 
@@ -29,9 +26,8 @@ _PARTITIONS_A_TURN: Final = 200
 
 
 class DirectoryUsage(NamedTuple):
-    """One replica in a DescribeLogDirs response: its log directory, its size in bytes, its lag in
-    offsets as Kafka defines it (-1: unknown), and whether it is the copy that a move writes
-    (Kafka's future replica)."""
+    """One replica in a DescribeLogDirs response. The lag is in offsets, as Kafka defines it; -1 if
+    unknown. A future replica is the copy that a move writes."""
 
     directory: str
     topic_partition: TopicPartition
@@ -101,17 +97,14 @@ class ReplicaMover:
     async def alter(
         self, wanted: Mapping[TopicPartition, str], exists: Callable[[TopicPartition], bool]
     ) -> Mapping[TopicPartition, BrokerError | None]:
-        """Begin to move each replica to the log directory in `wanted`; return without waiting for
-        the end of the moves. A move of the same replica to a different directory is cancelled.
-        Concurrent calls run one after another, in the order of the calls, so the last request for a
-        replica decides. `exists` returns whether the cluster has a partition.
+        """Begin to move each replica to the log directory in `wanted`, without waiting for the end.
+        `exists` returns whether the cluster has a partition. If this broker has no replica of a
+        partition yet, a later replica is created in the wanted directory.
 
-        Return partition -> error; None if the move has begun, or if the replica is in this
-        directory already. The errors: LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR;
-        INVALID_TOPIC_EXCEPTION if the topic name is too long for the name of a future directory. If
-        this broker has no replica of the partition: REPLICA_NOT_AVAILABLE, or
-        UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. If the broker gets a replica of
-        the partition later, it creates the replica in the wanted directory."""
+        Return partition -> error; None if the move has begun or is not needed. The errors:
+        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_TOPIC_EXCEPTION (topic name too long for a
+        future directory), REPLICA_NOT_AVAILABLE (no replica here), UNKNOWN_TOPIC_OR_PARTITION (no
+        such partition)."""
         errors: dict[TopicPartition, BrokerError | None] = {}
         # A disconnecting client cancels its request, but a move that has begun needs its task.
         await asyncio.shield(self._spawn(self._alter_all(wanted, exists, errors), None))
@@ -170,8 +163,7 @@ class ReplicaMover:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def usage(self) -> list[DirectoryUsage]:
-        """Return the disk usage of each replica of this broker, and of each copy that a move
-        writes."""
+        """Return the disk usage of each replica of this broker, and of each future replica."""
         rows = []
         high_watermarks = self._replicas.high_watermarks()
         for partition, current in self._logs.all().items():
@@ -193,8 +185,7 @@ class ReplicaMover:
     # -- moving
 
     async def _finished(self, move: ReplicaMove) -> None:
-        """Wait for the end of a move whose copy has already replaced the log: such a move cannot be
-        cancelled any more."""
+        """Wait for the end of a move whose copy has already replaced the log."""
         tasks = [task for task, carried_out in self._tasks.items() if carried_out is move]
         if move.done and tasks:
             await asyncio.wait(tasks)
@@ -243,8 +234,7 @@ class ReplicaMover:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Remove the ended task, and retrieve its exception. If the client that waits for the task
-        has disconnected, asyncio would otherwise log the exception as never retrieved."""
+        """Remove the ended task, and retrieve its exception so that asyncio does not log it."""
         del self._tasks[task]
         if not task.cancelled():
             task.exception()

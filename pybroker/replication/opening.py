@@ -31,8 +31,7 @@ ZooKeeper server may not have a new topic yet; the implementation must not use i
 
 
 def cannot_exist(key: TopicPartition) -> bool:
-    """Return whether the topic name or the partition number is invalid. Without this check a
-    command could create a directory outside the log directory."""
+    """Return whether the topic name or the partition number is invalid."""
     negative = "the partition number is negative" if key.partition < 0 else ""
     fault = topic_name_fault(key.topic) or negative
     if fault:
@@ -60,19 +59,16 @@ class LogOpener:
         self._topic_configs = topic_configs
 
     async def configs(self, topics: Iterable[str]) -> dict[str, LogConfig]:
-        """Return topic -> its log configuration. All are read by one call of the
-        TopicConfigReader."""
+        """Return topic -> its log configuration, by one call of the TopicConfigReader."""
         names = sorted(topics)
         return await self._topic_configs(names) if names else {}
 
     async def configs_of(
         self, news: Sequence[PartitionFacts], open_here: Mapping[TopicPartition, Partition]
     ) -> dict[str, LogConfig]:
-        """Return topic -> its log configuration, for the partitions `news` of a command. For an
-        open replica (in `open_here`), its present configuration is returned without asking
-        ZooKeeper. So the controller can depose a leader that has no ZooKeeper connection. Raises
-        BrokerError NETWORK_EXCEPTION if the configuration of another topic cannot be read from
-        ZooKeeper."""
+        """Return topic -> its log configuration, for the partitions `news` of a command. Open
+        replicas (`open_here`) keep their configuration without a request to ZooKeeper. Raises
+        BrokerError NETWORK_EXCEPTION if ZooKeeper does not answer."""
         known: dict[str, LogConfig] = {}
         for facts in news:
             partition = open_here.get(facts.topic_partition)
@@ -90,18 +86,12 @@ class LogOpener:
     async def open(
         self, orders: Sequence[tuple[PartitionFacts, LogConfig]]
     ) -> list[Log | PybrokerError]:
-        """Open the log of each partition, or create it if it is missing. Return, for each
-        partition, its log or the error of opening it."""
+        """Open or create the log of each partition. Return one log or error for each partition, in
+        order."""
         return await spread(self._blocking, self._open, orders)
 
     def _open(self, order: tuple[PartitionFacts, LogConfig]) -> Log | PybrokerError:
-        """Open the log of one partition, or create it if it is missing. Return the log, or the
-        error of opening it. Waits for the disk.
-
-        A log of a deleted topic with the same name (and another topic id) is renamed to `*-stray`.
-        A damaged log is not opened if the partition has other replicas, because they have the
-        missing records. Once this replica is neither in sync nor eligible and another replica
-        leads, the damaged log is renamed to `*-stray`, and a new log is created."""
+        """Return the opened or created log of one partition, or the error. Waits for the disk."""
         facts, config = order
         key = facts.topic_partition
         opened = self._logs.log(key)
@@ -142,7 +132,7 @@ class LogOpener:
         return self._usable(made, facts)
 
     def _usable(self, made: Log, facts: PartitionFacts) -> Log | BrokerError:
-        """Return the log `made`, or the error if it is damaged and other replicas have the
+        """Return the log `made`, or an error if it is damaged and other replicas have the
         records."""
         key = facts.topic_partition
         if made.damage is not None and made.damage.is_whole and len(facts.replicas) == 1:

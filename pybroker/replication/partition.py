@@ -118,28 +118,24 @@ class Partition(Watched):
 
     @property
     def leader_end(self) -> int:
-        """The offset up to which this log counts for the high watermark: the end of its durable
-        records."""
+        """The leader's end offset for the high watermark: the end of its durable records."""
         return self.log.durable_end
 
     @property
     def epoch_start(self) -> int:
-        """The log end offset of this replica when it became the leader of this epoch; NO_OFFSET for
-        a follower. While the high watermark is below it, an earlier leader may have returned a
-        higher high watermark to clients (KIP-207)."""
+        """The log end offset of this leader at the start of its leader epoch (KIP-207); NO_OFFSET
+        for a follower."""
         return NO_OFFSET if self._leader is None else self._leader.epoch_start
 
     def low_watermark(self, live: Container[int]) -> int:
-        """Return the smallest log start offset among this replica and the followers on `live`
-        brokers; NO_OFFSET if one of these followers has not fetched in this leader epoch yet."""
+        """Return the smallest log start offset among this replica and its followers on `live`
+        brokers. Return NO_OFFSET if one of these followers has not fetched in this leader epoch."""
         followers = {} if self._leader is None else self._leader.followers
         starts = [each.log_start for broker, each in followers.items() if broker in live]
         return min([self.log.log_start_offset, *starts])
 
     def last_stable_offset(self) -> int:
-        """Return the last stable offset: below it every transaction is committed or aborted. It is
-        at most the high watermark. It is at least the log start, even if an open transaction began
-        below the log start."""
+        """Return the last stable offset, but at least the log start offset."""
         stable = self.log.producers.last_stable_offset(self._high_watermark)
         return max(stable, self.log.log_start_offset)
 
@@ -155,11 +151,9 @@ class Partition(Watched):
     # the controller's commands
 
     def check_epoch(self, facts: PartitionFacts) -> bool:
-        """Return whether the `facts` of a command have a new leader epoch; False if they repeat the
-        current leader epoch and leader. Leader epochs of a recreated topic are always new.
-
-        Raises BrokerError STALE_CONTROLLER_EPOCH for an older leader epoch, or for the current one
-        with another leader."""
+        """Return whether the `facts` of a command have a new leader epoch or another topic id.
+        Return False for the current leader epoch and leader. Otherwise raises BrokerError
+        STALE_CONTROLLER_EPOCH."""
         if facts.state.leader_epoch > self.leader_epoch:
             return True
         if self._facts is not None and facts.topic_id not in (NO_TOPIC_ID, self._facts.topic_id):
@@ -175,9 +169,8 @@ class Partition(Watched):
         )
 
     def told_again(self, facts: PartitionFacts) -> int:
-        """Adopt a later version of the state node from a command that repeats the current leader
-        epoch. What the leader knows of its followers' fetches stays. Return the bytes that became
-        readable (see `settle`)."""
+        """Adopt a later version of the state node in the current leader epoch. Return the
+        approximate number of bytes that became readable."""
         assert self._facts is not None
         if facts.partition_epoch <= self._facts.partition_epoch:
             return 0
@@ -190,9 +183,8 @@ class Partition(Watched):
 
     def lead(self, facts: PartitionFacts, now: float) -> None:
         """Become the leader at `now` (monotonic seconds), in a leader epoch that starts at the log
-        end offset. `check_epoch` must have returned True for these facts. The first append makes
-        the epoch's start offset durable, unless the caller has called the log's `persist_epochs`
-        before."""
+        end offset. `check_epoch` must have returned True for these facts. The caller or the first
+        append writes the new leader epoch to disk."""
         assert facts.state.leader == self.broker_id
         epoch_start = self.log.log_end_offset
         self.log.begin_epoch(facts.state.leader_epoch, epoch_start)
@@ -218,8 +210,8 @@ class Partition(Watched):
     # the in-sync replicas
 
     def propose_isr(self, now: float, lag_max_s: float) -> IsrChange | None:
-        """As the leader, return the proposed ISR change that is due (`LeaderState.propose`). Return
-        None if no change is due, or if one is under way."""
+        """Return the ISR change that is due; None if none is due, one is pending, or this replica
+        does not lead."""
         if self._leader is None or not self.is_replicated:
             return None
         change = self._leader.propose(
@@ -232,8 +224,8 @@ class Partition(Watched):
         return change
 
     def propose_join(self, replica_id: int) -> IsrChange | None:
-        """As the leader, return the proposed change that adds the follower `replica_id` to the ISR.
-        Return None if the follower may not join now."""
+        """Return the proposed change that adds the follower `replica_id` to the ISR; None if the
+        follower may not join now."""
         if self._leader is None:
             return None
         change = self._leader.propose_join(
@@ -246,27 +238,26 @@ class Partition(Watched):
         return change
 
     def is_pending(self, change: IsrChange) -> bool:
-        """Return whether this leader still waits for the result of the change. After a command with
-        a new leader epoch it does not: the new epoch starts from the stored state."""
+        """Return whether this leader still waits for the result of the ISR change."""
         return self._leader is not None and self._leader.is_pending(change)
 
     def isr_stored(self, change: IsrChange, version: int) -> int:
-        """Record that the pending change is stored, and that the state node now has this version.
-        Return the bytes that became readable (see `settle`)."""
+        """Record that ZooKeeper has stored the pending ISR change, with this node version. Return
+        the approximate number of bytes that became readable."""
         assert self._leader is not None
         self._leader.stored(change, version)
         return self._settled()
 
     def isr_adopted(self, state: PartitionState, version: int) -> int:
-        """Adopt the partition state that another process has written in this leader epoch, with the
-        version of the state node. Return the bytes that became readable (see `settle`)."""
+        """Adopt the partition state that another process has written in this leader epoch, and its
+        node version. Return the approximate number of bytes that became readable."""
         assert self._leader is not None
         self._leader.adopt(state, version)
         return self._settled()
 
     def isr_refused(self, change: IsrChange) -> int:
-        """Record that ZooKeeper can never accept the pending change. Return the bytes that became
-        readable (see `settle`)."""
+        """Record that ZooKeeper can never accept the pending ISR change. Return the approximate
+        number of bytes that became readable."""
         assert self._leader is not None
         self._leader.refused(change)
         return self._settled()
@@ -277,7 +268,7 @@ class Partition(Watched):
         self._leader.unchanged()
 
     def superseded(self, *, is_replaced: bool) -> None:
-        """Record that ZooKeeper stores a later leader epoch, and whether its leader is another
+        """Record that ZooKeeper has a later leader epoch, and whether its leader is another
         broker (`is_replaced`). This replica proposes no ISR changes until the controller's next
         command."""
         assert self._leader is not None
@@ -287,7 +278,7 @@ class Partition(Watched):
 
     def settle(self) -> int:
         """Advance the high watermark as far as allowed. Return the approximate number of bytes that
-        became readable, at least 1; return 0 if the high watermark did not advance."""
+        became readable; 0 if the high watermark did not advance."""
         self._recount()
         if self._leader is None:
             return 0
@@ -306,8 +297,7 @@ class Partition(Watched):
         return max(readable_bytes, 1)
 
     def _settled(self) -> int:
-        """Copy the changed facts from the leader state, and advance the high watermark. Return the
-        bytes that became readable (see `settle`)."""
+        """Adopt the leader state's facts, and return the result of `settle`."""
         assert self._leader is not None
         self._facts = facts = self._leader.facts
         self._isr_size = len(facts.state.isr)
@@ -342,9 +332,8 @@ class Partition(Watched):
             )
 
     def certainly_leads(self, now: float, lag_max_s: float) -> bool:
-        """Return whether this replica leads, and had a proof of its leadership
-        (`LeaderState.led_s`) within the last `lag_max_s` seconds. No later leader can then have
-        committed records. `now` is in monotonic seconds."""
+        """Return whether certainly no other replica led within the last `lag_max_s` seconds before
+        `now` (monotonic seconds)."""
         return self._leader is not None and now - self._leader.led_s <= lag_max_s
 
     @property
@@ -368,10 +357,10 @@ class Partition(Watched):
         now_ms: int,
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
-        """As the leader, append one validated batch, and advance the high watermark as far as
-        allowed. `guard` as in `ProducerState.check`.
+        """Append one validated batch to the leader's log, and advance the high watermark as far as
+        allowed. `guard` is the proof that the batch's transaction is open (KIP-890).
 
-        Raises BrokerError: NOT_ENOUGH_REPLICAS (only with acks=-1; then nothing is written), or the
+        Raises BrokerError: NOT_ENOUGH_REPLICAS (only with acks=-1; nothing is written), or the
         error of the producer state. Raises StorageError if the write fails."""
         assert self._leader is not None
         assert self._facts is not None
@@ -407,8 +396,8 @@ class Partition(Watched):
         return result
 
     def follower_fetched(self, fetch: FollowerFetch, now: float, lag_max_s: float) -> int:
-        """As the leader, note a follower's fetch that arrived at `now` (monotonic seconds). Return
-        the bytes that became readable (see `settle`). Raises BrokerError UNKNOWN_LEADER_EPOCH if
+        """Record a follower's fetch that arrived at `now` (monotonic seconds). Return the
+        approximate number of bytes that became readable. Raises BrokerError UNKNOWN_LEADER_EPOCH if
         the follower's broker has no replica of the partition."""
         leader = self._leader
         assert leader is not None
@@ -425,9 +414,8 @@ class Partition(Watched):
         return self.settle()
 
     def session_repeats(self, replica_id: int, session: SessionRequests) -> None:
-        """As the leader, count each request of the follower's fetch session as a fetch of this
-        partition from the log end, until the caller calls `session_ends` at the partition's next
-        change."""
+        """Count each request of the follower's fetch session as a fetch of this partition from the
+        log end offset, until `session_ends`."""
         if self._leader is not None:
             self._leader.followers[replica_id].session = session
 
@@ -450,8 +438,8 @@ class Partition(Watched):
     def append_replicated(
         self, data: Buffer, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
     ) -> None:
-        """As a follower, append the leader's records, and adopt the leader's high watermark and log
-        start. Raises the errors of `Log.append_replicated`."""
+        """Append the leader's records to the follower's log, and adopt the leader's high watermark
+        and log start offset. Raises the errors of `Log.append_replicated`."""
         assert self._leader is None
         if data:
             self.log.append_replicated(data, now_ms=now_ms, epoch_max=self.leader_epoch)
@@ -463,7 +451,7 @@ class Partition(Watched):
             self.log.advance_log_start(min(leader_log_start, self.log.log_end_offset))
 
     def truncate_to(self, offset: int) -> None:
-        """As a follower, truncate the log to the end offset `offset`. Waits for the disk."""
+        """Truncate the follower's log to the end offset `offset`. Waits for the disk."""
         assert self._leader is None
         # First, so that no concurrent checkpoint stores the old high watermark.
         self._move_high_watermark(min(self._high_watermark, offset))
@@ -471,8 +459,7 @@ class Partition(Watched):
         self._move_high_watermark(min(self._high_watermark, self.log.log_end_offset))
 
     def start_over(self, offset: int) -> None:
-        """As a follower, discard the whole log; the next record gets `offset`. Waits for the
-        disk."""
+        """Discard the follower's whole log; the next record gets `offset`. Waits for the disk."""
         assert self._leader is None
         self._move_high_watermark(min(self._high_watermark, offset))
         self.log.truncate_fully_and_start_at(offset)
@@ -490,8 +477,8 @@ class Partition(Watched):
         return self._isr_size >= self._required_replicas()
 
     def may_have_enough_replicas(self) -> bool:
-        """Return whether a batch that was appended with acks=all may still be acknowledged. While
-        an ISR change is under way, the members of both the old and the new ISR count."""
+        """Return whether the ISR may be large enough for acks=all. The members of a pending ISR
+        change count too."""
         assert self._leader is not None
         return has_enough_replicas(
             len(self._leader.maximal_isr),

@@ -1,14 +1,8 @@
-"""The waiting requests: fetches that wait for data, and produce requests with acks=all that wait
-for replication.
+"""The purgatory of waiting requests: fetches that wait for data, and Produce requests with acks=all
+that wait for replication.
 
-A waiting request names its partitions. The code that changes a partition calls `progressed` (more
-bytes can be read) or `disturbed` (the leader changed, or the replica was closed). The wait ends
-after enough bytes, at the first call of `disturbed`, or at the deadline. The request's handler then
-reads the partitions again for the answer.
-
-A wait needs no task, and waits of followers share timers, because the fetches of idle followers
-wait most of the time. One wake-up for several followers costs the process less than one for each of
-them.
+A wait ends when enough bytes are readable, when the leader of a partition changes or its replica is
+closed, or at the deadline. The handler then reads the partitions again.
 """
 
 from __future__ import annotations
@@ -76,20 +70,20 @@ class Wait:
         """When the shared timer is due (s of the event loop)."""
 
     def added(self, key: TopicPartition) -> None:
-        """Let the request wait for one more partition. The wait then ends at most `more_within_s`
-        from now."""
+        """Let the request wait for one more partition, but at most `more_within_s` seconds from
+        now."""
         self.keys.append(key)
         self._purgatory._watch((key,), self)
         self._purgatory._shorten(self)
 
     def end(self) -> None:
-        """Stop waiting for the partitions, without a call of `on_over`. The caller calls this once:
-        after the call of `on_over`, or when it cancels the request."""
+        """Stop waiting, without a call of `on_over`. The caller must call this once, also after
+        `on_over`."""
         self._purgatory._end(self)
 
 
 class Purgatory:
-    """All waiting requests of one kind, for example fetches. Used from the event loop only."""
+    """All waiting requests of one kind, for example fetches. Use it from the event loop only."""
 
     def __init__(self) -> None:
         self._waits: dict[Wait, None] = {}
@@ -110,7 +104,7 @@ class Purgatory:
 
     @property
     def watched(self) -> int:
-        """How many partitions the waiting requests watch, counted for each request."""
+        """The sum of the waiting requests' partition counts."""
         return sum(len(waiters) for waiters in self._waiters.values())
 
     async def wait(
@@ -122,9 +116,9 @@ class Purgatory:
         more: Growing | None = None,
         more_within_s: float = math.inf,
     ) -> None:
-        """Wait until `missing_bytes` more bytes of these partitions can be read, until one of them
-        is disturbed, or until `timeout_s` has passed. A partition that is added to `more` during
-        the wait counts from then on, and ends the wait within `more_within_s`."""
+        """Wait until `missing_bytes` more bytes of these partitions are readable, `timeout_s` has
+        passed, or `disturbed` is called for one of them. A partition that is added to `more` counts
+        too, and ends the wait within `more_within_s` (seconds)."""
         if timeout_s <= 0:
             return
         over = asyncio.get_running_loop().create_future()
@@ -157,11 +151,9 @@ class Purgatory:
         more_within_s: float = math.inf,
         shares_timer: bool = False,
     ) -> Wait:
-        """Wait like `wait`, but without a task: `on_over` is called once when the wait is over.
-        `on_over` may be called while a partition is being changed, so it must not read partitions.
-        The caller calls `end` of the returned wait, either after the call of `on_over` or to cancel
-        the request. If `shares_timer` is True, the wait shares its timer with others, and may end
-        too early: after half of `timeout_s` or more, or up to a second before its end."""
+        """Begin a wait as `wait` does, and call `on_over` once at its end. `on_over` must not read
+        partitions. The caller must call `end` of the returned wait once. If `shares_timer` is True,
+        the wait may time out early: after half of `timeout_s`, or up to a second before its end."""
         wait = Wait(self, list(partitions), missing_bytes, on_over, more, more_within_s)
         self._waits[wait] = None
         if more is not None:
@@ -191,9 +183,8 @@ class Purgatory:
         together[wait] = None
 
     def _shared_due(self, now: float, timeout_s: float) -> float:
-        """Return when the shared timer of a wait is due (s of the event loop). If existing timers
-        are due in the second half of the wait, it uses the last of these; otherwise it gets a new
-        timer. So even requests that began at different times share timers after a few waits."""
+        """Return when a wait with a shared timer ends (loop seconds): at an existing timer in the
+        second half of the wait, else at a new timer."""
         earliest, latest = now + timeout_s / 2, now + timeout_s
         existing = [due for due in self._due if earliest <= due <= latest]
         return max(existing) if existing else aligned_due(now, timeout_s)
@@ -212,7 +203,7 @@ class Purgatory:
         self._set_timer(wait, wait.more_within_s, is_shared=False)
 
     def time_out_all(self) -> None:
-        """End all waits as if they had reached their deadlines, because the broker stops."""
+        """End all waits as if they had reached their deadlines."""
         for wait in list(self._waits):
             self._time_out(wait)
 
@@ -235,7 +226,7 @@ class Purgatory:
         self._forget(wait.keys, 0, wait)
 
     def progressed(self, partition: TopicPartition, readable_bytes: int) -> None:
-        """Record that `readable_bytes` more bytes of this partition can be read."""
+        """Record that `readable_bytes` more bytes of this partition are readable."""
         self.changes += 1
         if self._entering:
             self._changed_meanwhile(partition)
@@ -248,8 +239,8 @@ class Purgatory:
                 self._complete(wait)
 
     def disturbed(self, partition: TopicPartition) -> None:
-        """Wake every request that waits for this partition, because the leader changed or the
-        replica was closed."""
+        """Wake every request that waits for this partition: the leader changed, or the replica was
+        closed."""
         self.changes += 1
         self._changed_meanwhile(partition)
         for wait in self._waiters.get(partition, ()):
@@ -260,9 +251,6 @@ class Purgatory:
             self._waiters.setdefault(key, {})[wait] = None
 
     def _watch_next(self, wait: Wait, start: int) -> None:
-        """Watch `KEYS_PER_TURN_MAX` keys from index `start` on, and go on with the others after
-        other callbacks of the event loop have run. If a key has changed before it is watched, the
-        wait ends at once."""
         if wait.is_over:
             self._entering.pop(wait, None)
             return
@@ -283,7 +271,6 @@ class Purgatory:
             changed.add(partition)
 
     def _forget(self, keys: Sequence[TopicPartition], start: int, wait: Wait) -> None:
-        """Stop watching the keys from index `start` on, `KEYS_PER_TURN_MAX` at a time."""
         end = start + KEYS_PER_TURN_MAX
         for key in keys[start:end]:
             waiters = self._waiters.get(key)

@@ -1,8 +1,4 @@
-"""Reads all logs slowly and repeatedly, and reports logs with a corrupt range.
-
-So a changed bit is found while other replicas still have the record, and usually before a consumer
-reads it.
-"""
+"""Reads all logs slowly and repeatedly, and reports logs with a corrupt range."""
 
 from __future__ import annotations
 
@@ -44,9 +40,8 @@ _ALL: Final = 2**31
 
 
 class Scrubber:
-    """Checks the logs of one broker between `start` and `stop`. It reads each log once in
-    `interval_s`, and at most `bytes_per_second` in total. It checks an offset at once if a reader
-    reports it as possibly damaged."""
+    """Checks each log of one broker once in `interval_s`, between `start` and `stop`. It reads at
+    most `bytes_per_second` in total."""
 
     def __init__(
         self,
@@ -59,8 +54,8 @@ class Scrubber:
         interval_s: float,
         found: Callable[[TopicPartition, Damage], None],
     ) -> None:
-        """`found` is called for each log with a corrupt range. `bytes_per_second` 0: the scrubber
-        checks only offsets that readers report."""
+        """`found` is called for each log with a corrupt range. With `bytes_per_second` 0, the
+        scrubber checks only offsets at which a read has failed."""
         self._logs = logs
         self._replicas = replicas
         self._blocking = blocking
@@ -90,13 +85,13 @@ class Scrubber:
         await self._task.stop()
 
     def _suspect(self, key: TopicPartition, offset: int) -> None:
-        """Check the partition's log at this offset soon: a read failed at it."""
+        """Schedule a check of the partition's log at this offset: a read failed there."""
         self._suspects.setdefault(key, offset)
         self._loop.wake()
 
     async def _look_at_suspects(self) -> bool:
-        """Check each offset at which a read has failed. The log may be intact: a damaged index also
-        makes reads fail. Return False, which tells the caller that no check has to be repeated."""
+        """Check each offset at which a read has failed. Return False: nothing is to be tried
+        again."""
         while self._suspects:
             key, offset = self._suspects.popitem()
             opened = self._logs.log(key)
@@ -117,9 +112,8 @@ class Scrubber:
                 await asyncio.sleep(min(_REST_S, self._interval_s))
 
     def _due(self) -> list[TopicPartition]:
-        """Return the partitions whose log has records and has not been checked for `interval_s`.
-        Logs that were never checked come first, then those with the earliest last check. The call
-        looks only at changed logs and at logs that are due."""
+        """Return the non-empty logs that were not checked for `interval_s`, those with the earliest
+        check first."""
         for key in self._changes.take():
             if not self._has_records(key):
                 self._forget(key)
@@ -142,7 +136,6 @@ class Scrubber:
         self._looked_at[key] = self._clock.monotonic()
 
     def _forget(self, key: TopicPartition) -> None:
-        """Remove a log without records from the schedule. The next append to it adds it again."""
         self._unread.pop(key, None)
         self._looked_at.pop(key, None)
 
@@ -154,8 +147,8 @@ class Scrubber:
             log.warning("log cannot be read for scrubbing partition=%s error=%s", key, error)
 
     async def _go_through(self, key: TopicPartition, place: Place | None, segments: int) -> None:
-        """Check the log's next `segments` segments from `place` on (None: from its start). The
-        value `_ALL` means all segments; they are checked within the limit `bytes_per_second`."""
+        """Check `segments` segments of the log (`_ALL`: all) from `place` on; None is the log
+        start."""
         is_slow = segments == _ALL
         bytes_max = _BYTES_AT_A_TIME
         if is_slow:
@@ -179,9 +172,8 @@ class Scrubber:
                 segments -= 1
 
     def _tell(self, key: TopicPartition, opened: Log, looked: scrub.Looked) -> None:
-        """Report the damage that the check `looked` has found, if it is still in the log. Runs on
-        the event loop, where no append can change the log at the same time. A log that is being
-        truncated in a thread is skipped."""
+        """Report the damage that the check `looked` has found, if it is still in the log. Must run
+        on the event loop, so that no append changes the log meanwhile."""
         if key not in self._replicas.busy and scrub.is_confirmed(
             opened, looked, self._epoch_max(key)
         ):
@@ -189,7 +181,6 @@ class Scrubber:
             self._found(key, looked.damage)
 
     def _epoch_max(self, key: TopicPartition) -> int:
-        """Return the largest leader epoch that is valid in this partition's log: the epoch of the
-        last command to the replica."""
+        """Return the largest leader epoch that is valid in this partition's log."""
         partition = self._replicas.partitions.get(key)
         return EPOCH_MAX if partition is None else partition.leader_epoch

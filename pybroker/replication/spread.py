@@ -1,4 +1,4 @@
-"""Work on many logs that waits for the disk, spread over a few threads."""
+"""Spreads disk work on many logs over a few threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _THREADS: Final = 10
 
 
 async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return the results of `work(item)`, in the order of `items`. Each of a few threads processes
-    a part of the items, because the disk serves several requests at a time."""
+    """Return the results of `work(item)` in the order of `items`, computed in a few threads."""
     share = -(-len(items) // _THREADS) or 1
 
     def some(start: int) -> list[R]:
@@ -30,9 +29,8 @@ async def spread(blocking: Blocking, work: Callable[[T], R], items: Sequence[T])
 
 
 async def persist_epochs(blocking: Blocking, logs: Sequence[Log]) -> None:
-    """Write the new leader epochs of these logs to disk, so that no append has to wait for this
-    write. An error is not raised here. The next append to that log then tries the write again, and
-    raises its error."""
+    """Write the new leader epochs of these logs to disk. Errors are not raised here: the next
+    append to the log tries again and raises."""
     await spread(blocking, _persist_epochs, logs)
 
 

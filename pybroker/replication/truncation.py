@@ -1,8 +1,7 @@
-"""Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt
-allows it.
+"""Truncates a follower's log in a thread. Committed records are truncated only if a loss receipt,
+the record of an unclean election in ZooKeeper, allows it.
 
-No other code may change a log during its truncation. Before a change, other code checks `is_busy`
-or awaits `settled`.
+No other code may change a log during its truncation.
 """
 
 from __future__ import annotations
@@ -34,26 +33,24 @@ pauses without a truncation, because the controller's commands wait for the trun
 
 
 class Losses(Protocol):
-    """Reads and writes the loss receipts of unclean elections: the entries in ZooKeeper that allow
-    a follower to truncate committed records. Both methods may raise CoordError and
-    MalformedNode."""
+    """Reads and writes loss receipts: the records of unclean elections in ZooKeeper that allow a
+    follower to truncate committed records. Both methods may raise CoordError and MalformedNode."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest loss receipt of the partition with a leader epoch above `after` and at
-        most `up_to`; None if there is none. The answer takes into account every election up to that
-        of `up_to`."""
+        """Return the partition's newest loss receipt with a leader epoch above `after` and at most
+        `up_to`; None if there is none."""
 
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Write into the loss receipt of `leader_epoch` that this replica truncates the offsets
+        """Record in the loss receipt of `leader_epoch` that this replica truncates the offsets
         [start, end)."""
 
 
 class NoLosses:
-    """The loss receipts of a cluster without unclean elections, which has none."""
+    """The loss receipts of a cluster without unclean elections: none."""
 
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
@@ -73,7 +70,7 @@ Failed = Callable[[TopicPartition, str], None]
 
 
 class Truncator:
-    """The truncations of a broker's followers. Used from the event loop only."""
+    """The truncations of a broker's followers. Use it from the event loop only."""
 
     def __init__(self, blocking: Blocking, losses: Losses) -> None:
         self._blocking = blocking
@@ -99,8 +96,8 @@ class Truncator:
     def begin(
         self, partition: Partition, step: Truncation, done: Callable[[Pause | None], None]
     ) -> None:
-        """Begin the truncation `step` of this partition's log in a thread. At its end `done` is
-        called with None if the log was truncated, else with the pause before the next fetch."""
+        """Begin the truncation `step` of this partition's log in a thread. At its end `done` gets
+        None if the log was truncated, else the pause before the next fetch."""
         key = partition.topic_partition
         assert key not in self._busy
         task = asyncio.create_task(self._truncate(partition, step), name=f"truncate {key}")
@@ -138,9 +135,7 @@ class Truncator:
         return None
 
     async def _record_loss(self, partition: Partition, step: Truncation) -> Pause | None:
-        """Write the offsets that `step` truncates into the loss receipt that allows the truncation.
-        Return None if the truncation may begin, else the pause before the next fetch. Without a
-        receipt no committed record is truncated."""
+        """Return None if the truncation `step` may begin, else the pause before the next fetch."""
         key, replica = partition.topic_partition, partition.log
         start, end = cut_offsets(replica, step)
         is_committed = cuts_committed(replica, partition.high_watermark, step)

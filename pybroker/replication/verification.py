@@ -1,9 +1,5 @@
-"""The verification of transactions before their first append to a partition (KIP-890, part 1).
-
-A late request of an earlier transaction could otherwise begin a transaction that the coordinator
-does not know and never ends. `ProducerState` keeps the guards; this module asks the
-coordinator.
-"""
+"""Verifies with the transaction coordinator that a transaction is open, before its first append to
+a partition (KIP-890, part 1)."""
 
 from __future__ import annotations
 
@@ -44,8 +40,7 @@ class TransactionVerifier(Protocol):
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return an error code for each partition that is not in the ongoing transaction of this
-        producer epoch. Raise BrokerError if the coordinator is unknown, cannot be reached or
-        does not answer."""
+        producer epoch. Raises BrokerError if the coordinator does not answer."""
 
 
 class TransactionVerification:
@@ -69,7 +64,7 @@ class TransactionVerification:
     def begin(
         self, partition: Partition, producer: Producer, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard for a batch that begins with `sequence`. The guard has to be confirmed
+        """Return the guard for a batch that begins with `sequence`. The guard needs `confirm`,
         unless it is None (the transaction is open here) or EXEMPT."""
         if not self._is_enabled():
             return EXEMPT
@@ -80,7 +75,7 @@ class TransactionVerification:
     async def confirm(
         self, transactional_id: str, producer: Producer, keys: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Ask the coordinator, and return the code of each partition that it does not confirm."""
+        """Ask the coordinator. Return the error code of each partition that it does not confirm."""
         started = self._clock.monotonic()
         try:
             found = await self.verifier.verify(
@@ -99,8 +94,8 @@ class TransactionVerification:
     async def of_partition(
         self, partition: Partition, transactional_id: str, producer: Producer
     ) -> Verification | None:
-        """Return the confirmed guard for a batch without sequences, which the group coordinator
-        appends. Raises BrokerError with the coordinator's code."""
+        """Return the confirmed guard for a batch without sequences. Raises BrokerError with the
+        coordinator's code."""
         key = partition.topic_partition
         guard = self.begin(partition, producer, NO_SEQUENCE, self._clock.wall_ms())
         if guard is not None and guard is not EXEMPT:

@@ -1,5 +1,4 @@
-"""Lets a fetch session watch a partition: the session reads the partition again only after a
-change."""
+"""Notifies fetch sessions of the next change of a partition."""
 
 from __future__ import annotations
 
@@ -14,23 +13,21 @@ class PartitionWatcher(Protocol):
 
 
 class Watched:
-    """Notifies each watcher once, of the next change. Used from the event loop only."""
+    """Notifies each watcher once, of the next change. Use it from the event loop only."""
 
     def __init__(self) -> None:
         self._watchers: dict[PartitionWatcher, None] = {}
 
     def watch(self, watcher: PartitionWatcher) -> None:
         """Call `watcher.partition_changed` once, at the next change of the replica's role, leader
-        epoch, in-sync replicas, high watermark, log start or log end."""
+        epoch, ISR, high watermark, log start offset or log end offset."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: PartitionWatcher) -> None:
         self._watchers.pop(watcher, None)
 
     def changed(self) -> None:
-        """Notify all watchers of a change and end their watches. Each method that changes a watched
-        value calls this at its end. For a method that runs in a thread, its caller calls this on
-        the event loop."""
+        """Notify all watchers of a change, and end their watches. Call it on the event loop."""
         if self._watchers:
             watchers, self._watchers = self._watchers, {}
             for watcher in watchers:

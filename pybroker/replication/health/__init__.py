@@ -1,1 +1,1 @@
-"""Replicas that may lack records that they have acknowledged, and how they leave the ISR."""
+"""Replicas that may lack acknowledged records, and their removal from the ISR."""

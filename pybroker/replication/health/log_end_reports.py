@@ -1,8 +1,8 @@
-"""Reports the log ends of this broker's replicas of orphaned partitions.
+"""Reports the log end offsets of this broker's replicas of orphaned partitions to the controller.
 
-A partition is orphaned if it has no leader, no in-sync replica and no eligible replica. Each
-assigned replica then writes its log end to ZooKeeper. The controller elects a replica with the
-longest log (see `coordinator/controller/suspects.py`).
+An orphaned partition has no leader, no in-sync replica and no eligible replica (a replica that left
+the ISR with all committed records, KIP-966). Each assigned replica writes its log end offset to
+ZooKeeper. The controller elects a replica with the longest log.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _Report = tuple[uuid.UUID, LogEndReport]
 
 
 class LogEndReports:
-    """Writes the log end reports of one broker's replicas of orphaned partitions, while `loop`
-    runs."""
+    """Writes the log end offsets of one broker's replicas of orphaned partitions to ZooKeeper,
+    while `loop` runs."""
 
     def __init__(
         self, coord: Coord, replicas: ReplicaManager, incarnation: Callable[[], int]
     ) -> None:
-        """`incarnation` returns the incarnation of this broker, or -1 while it is not known."""
+        """`incarnation` returns the incarnation of this broker (its number in ZooKeeper that grows
+        with every registration), or -1 while unknown."""
         self._coord = coord
         self._replicas = replicas
         self._incarnation = incarnation
@@ -50,8 +51,8 @@ class LogEndReports:
         replicas.on_orphaned = self._orphaned
 
     def again(self) -> None:
-        """Write the reports of all orphaned partitions again. The broker's incarnation has changed,
-        and the controller ignores reports of an earlier incarnation."""
+        """Write the reports of all orphaned partitions again, because the broker's incarnation has
+        changed."""
         self._ask(self._told)
 
     def _orphaned(self, partition: Partition) -> None:
@@ -62,7 +63,7 @@ class LogEndReports:
         self.loop.wake()
 
     async def _report_all(self) -> bool:
-        """Write the reports that were requested. Return whether some have to be tried again."""
+        """Write the requested reports. Return whether some writes must be tried again."""
         asked, self._asked = list(self._asked), {}
         for start in range(0, len(asked), PARTITIONS_MAX):
             some = asked[start : start + PARTITIONS_MAX]
@@ -76,8 +77,8 @@ class LogEndReports:
         return bool(self._asked)
 
     async def _report(self, keys: Iterable[TopicPartition]) -> None:
-        """Write the reports of these partitions, and write an ISR change notification. The
-        controller then reads the reports."""
+        """Write the reports of these partitions, and an ISR change notification for the
+        controller."""
         reports = {}
         for key in keys:
             due = self._report_of(key)
@@ -102,9 +103,8 @@ class LogEndReports:
             self._told.update(reports)
 
     def _report_of(self, key: TopicPartition) -> _Report | None:
-        """Return the report to write for the partition. Return None if the partition is not
-        orphaned, if the same report is written already, or while the broker's incarnation is not
-        known."""
+        """Return the report that is due for the partition. Return None if the partition is not
+        orphaned, the same report is already written, or the broker's incarnation is unknown."""
         partition = self._replicas.partitions.get(key)
         state = None if partition is None else partition.state
         if partition is None or state is None or not is_orphaned(state):

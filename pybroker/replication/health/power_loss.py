@@ -1,10 +1,9 @@
-"""Removes suspect replicas from the ISR and the eligible replicas after a power loss. The broker
-registers only when this is done.
+"""Removes suspect replicas from the ISR and the eligible replicas after a power loss, before the
+broker registers.
 
-A power loss destroys records that were not synced. The files do not show how many, because what is
-left of the log may be valid. So each replica whose log was not closed is suspect: it leaves the ISR
-and the eligible replicas of its partition, and catches up as a follower. If a partition has only
-one replica, this replica stays in the ISR, and the broker writes a loss receipt for the partition.
+A power loss destroys records that were not synced, and the files do not show how many. So each
+replica whose log was not closed is suspect: it must catch up as a follower. A partition with only
+one replica keeps its ISR, and the broker writes a loss receipt to ZooKeeper instead.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The remains of a replica's log after a power loss or a disk failure: its present log end
-    offset, and the last high watermark that was checkpointed."""
+    """The rest of a replica's log: its log end offset and its last checkpointed high
+    watermark."""
 
     log_end: int
     high_watermark: int
 
 
 def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Left]:
-    """Return what is left of the log of each partition in `keys`. A partition without a log is
-    omitted."""
+    """Return partition -> what remains of its log. Partitions without a log are omitted."""
     return {
         key: Left(found.log_end_offset, logs.high_watermark_checkpoint(key))
         for key in keys
@@ -57,8 +55,8 @@ def left_of(logs: LogManager, keys: Iterable[TopicPartition]) -> dict[TopicParti
 def in_sync_again(
     health: ReplicaHealth, broker_id: int, partitions: Iterable[PartitionFacts]
 ) -> None:
-    """End the suspicion of each replica of this broker whose partition state lists the broker in
-    the ISR. `partitions` has the states that the controller has sent."""
+    """Mark each suspect replica of this broker as healthy if its ISR contains the broker.
+    `partitions` are the states that the controller has sent."""
     suspects = set(health.having(Health.SUSPECT))
     for each in partitions if suspects else ():
         if broker_id in each.state.isr and each.topic_partition in suspects:
@@ -78,9 +76,8 @@ class PowerLoss:
     async def step_aside(
         self, suspects: Mapping[TopicPartition, Left], reason: str = POWER_LOSS
     ) -> None:
-        """Remove these suspect replicas from the ISR and the eligible replicas. The broker may
-        register afterwards. `reason` appears in log lines and loss receipts. Raises CoordError; the
-        broker must not register then."""
+        """Remove these suspect replicas from the ISR and the eligible replicas. `reason` appears in
+        log lines and loss receipts. Raises CoordError: the broker must not register then."""
 
         async def leave(key: TopicPartition) -> None:
             left = suspects[key]

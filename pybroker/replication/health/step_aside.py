@@ -1,5 +1,5 @@
 """Removes a broker's own replica as leader, in-sync and eligible replica of a partition, by one
-conditional write of the state node."""
+conditional write of the state node in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,12 +24,9 @@ or None to write nothing. Raises CoordError."""
 
 
 def without(state: PartitionState, broker_id: int) -> PartitionState | None:
-    """Return `state` without this broker as leader, in-sync or eligible replica. Return None if the
-    broker has none of these roles.
-
-    The leader epoch is raised if the broker led, or if the partition has no leader, in-sync or
-    eligible replica any more (it is orphaned). The controller sends a state with a new leader epoch
-    to all replicas."""
+    """Return `state` without this broker as leader, in-sync or eligible replica; None if the broker
+    has none of these roles. The leader epoch grows by 1 if the broker led, or if no leader, in-sync
+    or eligible replica remains."""
     led = state.leader == broker_id
     if not led and broker_id not in state.isr and broker_id not in state.eligible:
         return None
@@ -44,7 +41,7 @@ def without(state: PartitionState, broker_id: int) -> PartitionState | None:
 
 
 class StepAside:
-    """Lets replicas of one broker step aside, by writes of the state nodes of their partitions."""
+    """Removes replicas of one broker from the states of their partitions in ZooKeeper."""
 
     def __init__(self, coord: Coord, broker_id: int) -> None:
         self.coord = coord
@@ -55,16 +52,13 @@ class StepAside:
     async def __call__(
         self, key: TopicPartition, reason: str, decide: Decide, *, raises: bool = False
     ) -> PartitionState | None:
-        """Read the state node of partition `key`, and write the state that `decide` returns for it.
-        Return the written state. Return None if nothing was written: `decide` returned None, the
-        topic or the state node does not exist, or a node is malformed. `reason` appears in the log
-        line.
+        """Write the state that `decide` returns to the state node of partition `key`, and return
+        the written state. Return None if nothing was written: `decide` returned None, a node is
+        malformed, or the topic or state node does not exist.
 
-        If `raises` is True, the same multi increases the broker's incarnation. A fetch that was
-        sent for the old log then cannot add the replica to the ISR again.
-
-        After a concurrent change or a lost reply, the call reads and writes again. Raises
-        CoordError if all attempts fail."""
+        If `raises` is True, the same multi increases the broker's incarnation. Then a fetch with
+        the earlier incarnation cannot add the replica to the ISR. Raises CoordError if all attempts
+        fail."""
         try:
             return await repeat_conditional_write(
                 partial(self._try, key, reason, decide, raises=raises)
@@ -77,7 +71,7 @@ class StepAside:
             return None
 
     async def assigned(self, key: TopicPartition) -> tuple[int, ...]:
-        """Return the brokers of the partition's assigned replicas, as ZooKeeper stores them. Raises
+        """Return the ids of the brokers to which the partition is assigned in ZooKeeper. Raises
         NoNode, MalformedNode, CoordError."""
         path = paths.topic(key.topic)
         topic = decode_topic(path, (await self.coord.get(path))[0])

@@ -1,18 +1,10 @@
-"""Removes damaged replicas (replicas whose log has a corrupt range) and incomplete replicas from
-the ISR and the eligible replicas of their partitions.
+"""Removes damaged and incomplete replicas from the ISR and the eligible replicas of their
+partitions.
 
-Otherwise the controller could elect a damaged replica, which lacks committed records. After the
-removal the broker discards the damaged log and copies all records from the new leader. A damaged
-replica stays in the ISR if no other replica is in sync or eligible: the broker serves its intact
-records, and no replica truncates its log. At the start of the broker, recovery finds corrupt ranges
-(`storage/recovery.py`). While the log is in use, the scrubber finds them (`scrubber.py`).
-
-An incomplete replica may not lead. It can be in the ISR nevertheless: after an unclean election
-while no other replica was live, or shortly before its catch-up is complete. If other replicas are
-in sync or eligible, the incomplete replica leaves the ISR at once. Otherwise the controller could
-elect it again and again. If no other replica is in sync or eligible, it leaves as soon as another
-assigned replica is on a live broker. The partition is then orphaned: each replica reports its log
-end (`log_end_reports.py`), or an unclean election chooses another replica.
+A damaged replica has a log with a corrupt range. It leaves if another in-sync or eligible replica
+is live, and otherwise serves its intact records. An incomplete replica is still copying the
+leader's log from the start, and may not lead. It leaves if an in-sync, eligible or, last, assigned
+replica is on another live broker.
 """
 
 from __future__ import annotations
@@ -45,17 +37,14 @@ while no other replica of the partition can replace it."""
 def stepped_aside(
     state: PartitionState, broker_id: int, live: Container[int] | None
 ) -> PartitionState | None:
-    """Return the partition state `state` without this broker as leader, in-sync or eligible
-    replica. Return None if there is no other in-sync or eligible replica on a live broker. `live`
-    has the live brokers; None means that they are not known yet, and then all brokers count as
-    live.
-
-    If the broker is neither in sync nor eligible, return `state` itself. The caller writes it
-    nevertheless: the write raises the version of the state node, so that a leader's concurrent
-    write cannot add the broker to the ISR."""
+    """Return `state` without this broker as leader, in-sync or eligible replica. Return `state`
+    itself if the broker has none of these roles. Return None if no other in-sync or eligible
+    replica is on a `live` broker. With `live` None, all brokers count as live."""
     others = {*state.isr, *state.eligible} - {broker_id}
     if not any(live is None or other in live for other in others):
         return None
+    # The write of an unchanged state raises the version of the state node, so that a leader's
+    # concurrent write cannot add the broker to the ISR.
     return without(state, broker_id) or state
 
 
@@ -74,9 +63,9 @@ class UnhealthyReplicas:
         changed: Callable[[], None],
         raised: Callable[[int], None],
     ) -> None:
-        """`live` returns the registered brokers, or none before they are known. `changed` makes the
-        controller read the state nodes of this broker's replicas, and send LeaderAndIsr again.
-        `raised` is called with the broker's new incarnation after each write that raised it."""
+        """`live` returns the ids of the registered brokers; an empty collection means unknown.
+        `changed` is called after a replica has left its ISR. `raised` is called with the broker's
+        new incarnation after each write that raised it."""
         self._leave = StepAside(coord, broker_id)
         self._logs = logs
         self._replicas = replicas
@@ -92,8 +81,8 @@ class UnhealthyReplicas:
         self.loop = RetryLoop("unhealthy-replicas", self._look, _LOOK_AGAIN_S)
 
     async def settle(self) -> None:
-        """Remove the damaged replicas of this broker from the ISR and the eligible replicas, before
-        the broker registers. Raises CoordError; the broker must not register then."""
+        """Remove the damaged replicas of this broker from the ISR and the eligible replicas. Raises
+        CoordError: the broker must not register then."""
         damaged = sorted(self.waiting.items())
         if damaged:
             await end_earlier_lives(self._leave.coord, self._leave.broker_id)
@@ -104,14 +93,13 @@ class UnhealthyReplicas:
 
     @property
     def waiting(self) -> dict[TopicPartition, Damage]:
-        """Partition -> the damage of this broker's replica, for each damaged replica that has not
-        stepped aside yet. Such a replica waits until another replica can replace it."""
+        """Partition -> the damage of this broker's replica, for each damaged replica that is still
+        in the ISR or eligible."""
         damage = self._logs.health.damage
         return {key: damage[key] for key in self._logs.health.allowing(Event.STEPPED_ASIDE)}
 
     def found(self, key: TopicPartition, damage: Damage) -> None:
-        """Record that the log of partition `key`, which is in use, has the corrupt range `damage`.
-        The replica steps aside soon."""
+        """Record that the open log of partition `key` has the corrupt range `damage`."""
         if self._logs.log(key) is None or not self._logs.health.allows(key, Event.CORRUPT):
             return
         log.error(
@@ -127,15 +115,12 @@ class UnhealthyReplicas:
         self.loop.wake()
 
     def _on_refusal(self, key: TopicPartition) -> None:
-        """Called when this broker has refused a LeaderAndIsr command for its replica of `key`. If
-        the replica is incomplete, it leaves the ISR soon."""
         if self._logs.health.allows(key, Event.ORPHANED):
             self._refused.add(key)
             self.loop.wake()
 
     async def _look(self) -> bool:
-        """Try to remove each damaged or incomplete replica from its ISR. Return whether some must
-        be tried again."""
+        """Return whether some replicas must be tried again."""
         if self._may_be_raised:  # the reply to an earlier write may have been lost
             with suppress(CoordError):
                 self._raised(await read_incarnation(self._leave.coord, self._leave.broker_id))
@@ -159,8 +144,7 @@ class UnhealthyReplicas:
             return False
 
     async def _withdraw(self, key: TopicPartition) -> bool:
-        """Remove the damaged replica of `key` from the ISR, and close it, if another replica can
-        lead. Return whether it left."""
+        """Return whether the damaged replica of `key` left the ISR or counts as intact again."""
         health = self._logs.health[key]
         opened, live, damage = self._logs.log(key), self._live(), self.waiting.get(key)
         if damage is not None and damage.is_whole and opened is not None and opened.damage is None:
@@ -181,9 +165,8 @@ class UnhealthyReplicas:
     async def _step_aside(
         self, key: TopicPartition, damage: Damage, live: Container[int] | None
     ) -> bool:
-        """Remove this broker's replica of `key` from the ISR and the eligible replicas, if a
-        replica on another live broker can replace it. `live` is as in `stepped_aside`. Return
-        whether the new state is stored in ZooKeeper. Raises CoordError."""
+        """Return whether ZooKeeper has stored the partition state without this broker's damaged
+        replica. Raises CoordError."""
 
         async def decide(state: PartitionState, _: Topic) -> PartitionState | None:
             changed = stepped_aside(state, self._leave.broker_id, live)
@@ -201,8 +184,7 @@ class UnhealthyReplicas:
         return await self._leave(key, reason, decide, raises=has_registered) is not None
 
     async def _resign(self, key: TopicPartition) -> bool:
-        """Remove the incomplete replica of `key` from the ISR if it can leave it now. Return
-        whether it left."""
+        """Return whether the incomplete replica of `key` left the ISR."""
         self._refused.discard(key)
         health = self._logs.health[key]
         if not self._logs.health.allows(key, Event.ORPHANED):
