@@ -1,8 +1,8 @@
 """The applied marker of a shard: a ZooKeeper node with the log offset of a commit marker.
 
-ZooKeeper has the offsets of every transaction whose commit marker is at or below this log offset. A
-new coordinator writes the offsets of later transactions again. It does not write those of earlier
-transactions again, because later commits may have replaced them.
+ZooKeeper has the offsets of every transaction with a commit marker up to this log offset. A new
+coordinator writes only the offsets of later transactions, because later commits may have replaced
+the earlier ones.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class AppliedMarker:
         self._path = paths.applied_marker(partition)
 
     async def get(self) -> int | None:
-        """Return the offset of the marker; None if the node does not exist, because no marker has
-        been applied yet. Raises CoordError, MalformedNode."""
+        """Return the marker's log offset; None if no marker has been applied yet. Raises
+        CoordError, MalformedNode."""
         await self._coord.sync(self._path)
         try:
             data, _ = await self._coord.get(self._path)
@@ -34,17 +34,17 @@ class AppliedMarker:
         return decode_number(self._path, data)
 
     async def put(self, offset: int) -> ErrorCode:
-        """Store the offset of the marker. Return NONE, or the code of `FencedWrites.write`."""
+        """Store the marker's log offset. Return NONE, or the code of `FencedWrites.write`."""
         change = Change("", self._path, ((self._path, encode_number(offset)),))
         (code,) = await self._writes.write([change])
         return code
 
     @staticmethod
     def after_loading(stored: int | None, last_marker: int, log_end: int) -> int | None:
-        """Return the offset to store after all markers up to `last_marker` (-1: none) have been
-        applied; None if the node has that offset already. A stored offset at or above the log end
-        belongs to records that an unclean election has removed. It must be replaced, because future
-        markers below it would count as applied."""
+        """Return the offset to store when all markers up to `last_marker` (-1: none) have been
+        applied; None if the node already has it. A stored offset at or above the log end is
+        replaced: an unclean election has removed its records, and future markers below it would
+        count as applied."""
         if stored is None:
             return None if last_marker == NO_OFFSET else last_marker
         wanted = last_marker if stored >= log_end else max(stored, last_marker)

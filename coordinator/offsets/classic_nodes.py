@@ -1,6 +1,5 @@
-"""The offsets of OffsetCommit and OffsetFetch version 0. Any broker reads and writes them in the
-nodes `/consumers/<group>/offsets`, for any group, without a coordinator or a fence. Kafka 0.8.1 and
-every later release with ZooKeeper do the same."""
+"""The offsets of OffsetCommit and OffsetFetch version 0, in the nodes `/consumers/<group>/offsets`.
+Any broker reads and writes them, for any group, without a coordinator or a fence, as in Kafka."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from pybroker.ports import Coord
 
 
 class ClassicOffsets:
-    """Reads and writes offsets below `/consumers`, as Kafka 0.8 does. `coord` should be a separate
-    session, so that a long wait does not delay other requests. Each read and each write takes at
-    most `timeout_s`."""
+    """Reads and writes offsets below `/consumers`, as Kafka 0.8 does. Each call takes at most
+    `timeout_s`. `coord` should be a separate session, so that a long wait does not delay other
+    requests."""
 
     def __init__(self, coord: Coord, *, timeout_s: float) -> None:
         self._coord = coord
@@ -29,8 +28,8 @@ class ClassicOffsets:
     async def read(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> list[int | ErrorCode | None]:
-        """Return for each partition the offset in its node, None if the node does not exist, or the
-        error code if the node cannot be read."""
+        """Return for each partition the offset, None without a node, or the error code if the node
+        cannot be read."""
 
         async def read(key: TopicPartition) -> int | ErrorCode | None:
             path = paths.offset(group_id, key)
@@ -49,8 +48,7 @@ class ClassicOffsets:
     async def write(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Write the group's offsets into their nodes below `/consumers`. Return an error code for
-        each partition."""
+        """Write the group's offsets. Return an error code for each partition."""
 
         async def write(key: TopicPartition) -> ErrorCode:
             try:

@@ -1,5 +1,5 @@
-"""The offsets that are committed during a search for removable offsets: the search must not remove
-them."""
+"""The offsets that are committed during a search for removable offsets, which the search must not
+remove."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Watches:
         self._open: list[RecentCommits] = []
 
     def begin(self) -> RecentCommits:
-        """Begin a search for removable offsets. Return a set to which `note` adds the key of each
-        committed offset, until the set is passed to `end`."""
+        """Begin a search. Return a set to which `note` adds the keys of committed offsets, until
+        the set is passed to `end`."""
         recent_commits: RecentCommits = set()
         self._open.append(recent_commits)
         return recent_commits
@@ -29,8 +29,7 @@ class Watches:
         self._open = [each for each in self._open if each is not recent_commits]
 
     def note(self, group_id: str, keys: Iterable[TopicPartition]) -> None:
-        """Record that the group commits offsets of these partitions: no search under way may remove
-        them."""
+        """Record that the group commits offsets of these partitions."""
         if self._open:
             noted = {OffsetKey(group_id, key) for key in keys}
             for recent_commits in self._open:

@@ -1,6 +1,4 @@
-"""Finds the committed offsets of a shard by replaying the offset records in its log. The log store
-has all offsets in the log. With the ZooKeeper store, the log has only the offsets of transactions,
-and records that were written before the change to this store.
+"""Finds the committed offsets of a shard by replaying the offset records in its log.
 
 A record of a transaction takes effect at the commit marker, and never if the transaction aborts. Of
 several records for the same group and partition, the one with the highest log offset wins, whatever
@@ -24,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class OffsetRecord(NamedTuple):
-    """A decoded offset record. `committed` is None for a tombstone; `producer_id` is -1 unless the
-    record is part of a transaction."""
+    """A decoded offset record. `committed` is None for a tombstone; `producer_id` is -1 outside a
+    transaction."""
 
     key: OffsetKey
     committed: CommittedOffset | None
@@ -38,8 +36,8 @@ class OffsetRecord(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A committed offset, the log offset of its record, and the log offset of its transaction's
-    commit marker (-1 without a transaction)."""
+    """A committed offset, the log offset of its record, and the log offset of its commit marker (-1
+    outside a transaction)."""
 
     committed: CommittedOffset
     record_offset: int
@@ -47,17 +45,16 @@ class Recorded(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """An offset that an open transaction would commit. If `committed` is None, the transaction
-    would remove the committed offset."""
+    """An offset that an open transaction would commit; None: it would remove the committed
+    offset."""
 
     committed: CommittedOffset | None
     record_offset: int
 
 
 class PendingKeys:
-    """The partitions for which transactions have offsets that are not in effect yet. For each
-    partition, the producer ids of these transactions are kept, with the number of records of each
-    transaction."""
+    """The partitions that have transactional offsets not in effect yet, with the producer ids and
+    the number of records of each."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, dict[int, int]]] = {}
@@ -93,9 +90,9 @@ class PendingKeys:
 
 
 class Ended(NamedTuple):
-    """A transaction that a marker has ended, with the offsets that it commits. The value None
-    removes the committed offset. There are no offsets if the transaction was aborted, or if later
-    records have replaced all of them."""
+    """A transaction that has ended, with the offsets that it commits; None removes a committed
+    offset. Empty if the transaction was aborted, or if later records have replaced all of the
+    offsets."""
 
     producer_id: int
     marker_offset: int
@@ -103,10 +100,10 @@ class Ended(NamedTuple):
 
 
 class RecordedOffsets:
-    """The committed offsets according to the replayed records. `pending` has the offsets of open
+    """The committed offsets according to the replayed records, and the `pending` ones of
     transactions. The caller adds an offset to `pending` before it replays the record, and calls
-    `release` when the transaction's offsets have taken effect. This class itself removes offsets
-    that never take effect: those of aborted transactions, and those that later records replace."""
+    `release` when the transaction's offsets have taken effect. Offsets that never take effect are
+    removed here."""
 
     def __init__(self) -> None:
         self.pending = PendingKeys()
@@ -149,7 +146,6 @@ class RecordedOffsets:
             self.pending.discard(key, ended.producer_id, committed)
 
     def forget(self, key: OffsetKey) -> None:
-        """Remove the committed offset of `key`."""
         of_group = self._by_group.get(key.group_id)
         if of_group is not None:
             of_group.pop(key.topic_partition, None)
@@ -175,7 +171,7 @@ class RecordedOffsets:
         return known is None or known.record_offset < record_offset
 
     def _drop_pending(self, key: OffsetKey) -> None:
-        """Remove the offset from all open transactions, since a later record deletes it."""
+        """Remove the offset from all open transactions."""
         for producer_id in self.pending.producers(key):
             dropped = self._open.get(producer_id, {}).pop(key, None)
             if dropped is not None:

@@ -1,12 +1,11 @@
 """`offsets.storage=kafka`: committed offsets are records of `__consumer_offsets`, as in Apache
 Kafka. A fetch returns an offset when the in-sync replicas have its record, not earlier.
 
-Offsets are imported from ZooKeeper on two occasions. When the shard loads, it imports the offsets
-of all its groups, if the storage mark names ZooKeeper (`storage_mark.py`). At the first request of
-a group without any record, the shard imports the group's offsets, since until now the group may
-have had consumers of Kafka 0.8, whose offsets are in ZooKeeper. A record is always newer than the
-node of the same offset. An import keeps the nodes, because these classic consumers may use them.
-The deletion of an offset removes its node too; otherwise a later import would restore the offset.
+Offsets are imported from ZooKeeper on two occasions: when the shard loads, if the storage mark
+names ZooKeeper (`storage_mark.py`), and at the first request of a group without any record. A
+record is always newer than the node of the same offset. An import keeps the nodes for consumers of
+Kafka 0.8. The deletion of an offset removes its node too; otherwise a later import would restore
+it.
 """
 
 from __future__ import annotations
@@ -47,17 +46,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """The result of a group's import: the offsets that are not imported but stay in the nodes,
-    because the group has classic consumers (`is_classic`), or because a transaction has a pending
-    offset of the same partition."""
+    """The offsets that a group's import leaves in the nodes, because the group has classic
+    consumers (`is_classic`), or because a transaction has a pending offset of the same
+    partition."""
 
     of_nodes: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_classic: bool = False
 
 
 class _ImportLock:
-    """The lock of one group's import from ZooKeeper, and the number of callers that hold or await
-    the lock."""
+    """The lock of one group's import, and the number of callers that hold or await it."""
 
     __slots__ = ("count", "lock")
 
@@ -67,8 +65,8 @@ class _ImportLock:
 
 
 class LoggedOffsets:
-    """The `OffsetStore` of one shard, which stores the offsets in the shard's log. `coord`: a
-    session for group coordination only. `is_mine` returns whether a group belongs to this shard."""
+    """The `OffsetStore` of one shard that stores offsets in the shard's log. `coord`: a session for
+    group coordination only. `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -101,12 +99,8 @@ class LoggedOffsets:
         self._log.replay_marker(marker)
 
     async def loaded(self) -> None:
-        """Import the offsets from ZooKeeper if the shard has stored them there until now. Raises
-        BrokerError, CoordError, MalformedNode.
-
-        An offset is not imported while a transaction has a pending offset of the same partition.
-        The imported record would come later in the log, and so would replace the pending offset,
-        which is newer."""
+        """Import the offsets from ZooKeeper if they were stored there until now, except those with
+        a pending offset of a transaction. Raises BrokerError, CoordError, MalformedNode."""
         self._log.begin()
         mark = StorageMark(self._coord, self.writes, self._shard.partition)
         if await mark.get() is Stored.LOG:
@@ -119,9 +113,8 @@ class LoggedOffsets:
         await mark.put(Stored.LOG)
 
     async def _find_outdated(self) -> None:
-        """Forget the offset records of transactions whose offsets were written to ZooKeeper while
-        it was the offset store. The nodes may be newer than these records, or may have been deleted
-        since."""
+        """Forget the records of transactions whose offsets were written to ZooKeeper, because the
+        nodes may be newer or deleted."""
         applied = await AppliedMarker(self._coord, self.writes, self._shard.partition).get()
         for key, recorded in [*self._recorded.items()]:
             if applied is not None and NO_OFFSET < recorded.marker_offset <= applied:
@@ -163,9 +156,8 @@ class LoggedOffsets:
         return codes
 
     async def prepare(self, group_id: str) -> None:
-        """Import the group's offsets, if it has no record yet: a record is always newer than the
-        node of the same offset. Raises BrokerError UNKNOWN_MEMBER_ID if the group has consumers of
-        Kafka 0.8."""
+        """Import the group's offsets if it has no record yet. Raises BrokerError UNKNOWN_MEMBER_ID
+        if the group has consumers of Kafka 0.8."""
         if self._may_be_new(group_id) and (await self._import_in_turn(group_id)).is_classic:
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -231,10 +223,8 @@ class LoggedOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys`. First the nodes of all these offsets are removed, because
-        the nodes of a group without records would be imported again. Then the offsets that are not
-        in `recent_commits` get a tombstone. The check of `recent_commits` and the append of the
-        tombstones run in one step of the event loop."""
+        """Remove the nodes of all `keys`, so that they are not imported again. Then append
+        tombstones for those not in `recent_commits`, without an await after this check."""
         codes = await self._remove_nodes(group_id, list(keys), everything=False)
         check_all(codes, group_id)
         recorded = self._log.keys(group_id)
@@ -259,8 +249,7 @@ class LoggedOffsets:
         return group_id in self._imports or not self._recorded.of_group(group_id)
 
     async def _import_in_turn(self, group_id: str) -> _Import:
-        """Import the offsets of a group without records, one caller after the other. Raises
-        BrokerError."""
+        """Import the offsets of a group, one caller after the other. Raises BrokerError."""
         turn = self._imports.setdefault(group_id, _ImportLock())
         turn.count += 1
         try:
@@ -286,9 +275,9 @@ class LoggedOffsets:
             log.error("offsets not moved to the log group=%s reason=%s", group_id, error)
 
     async def _import_group(self, group_id: str) -> _Import:
-        """Append a record for each of the group's offsets in ZooKeeper that has no record yet.
-        Append none if the group has consumers of Kafka 0.8. Return the offsets that stay in the
-        nodes. Raises BrokerError, CoordError, MalformedNode."""
+        """Append a record for each offset in ZooKeeper that has none, unless the group has
+        consumers of Kafka 0.8. Return the offsets that stay in the nodes. Raises BrokerError,
+        CoordError, MalformedNode."""
         names = await self._nodes.names(group_id)
         missing = names - self._recorded.of_group(group_id).keys()
         if not missing:
@@ -328,8 +317,8 @@ class LoggedOffsets:
 
 
 def _imported(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the record for an offset that was read from ZooKeeper. Metadata that is too long for a
-    record is dropped: the offsets of one group must not prevent the loading of a whole shard."""
+    """Return the record for an offset from ZooKeeper. Metadata that is too long for a record is
+    dropped."""
     try:
         return record_of(key, committed)
     except ValueError as error:

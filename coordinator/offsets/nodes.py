@@ -1,9 +1,6 @@
 """Committed offsets as ZooKeeper nodes. An offset has two nodes:
 `/consumers/<group>/offsets/<topic>/<partition>`, which tools and consumers of Kafka 0.8 also read
-and write, and a node for its details (`zookeeper/offset_details.py`).
-
-This module reads offsets and turns commits into changes of nodes; `fenced_writes.py` writes them.
-"""
+and write, and a node for its details (`zookeeper/offset_details.py`)."""
 
 from __future__ import annotations
 
@@ -42,8 +39,8 @@ UNLISTED_READS_MAX: Final = 8
 def commit_change(
     group_id: str, key: TopicPartition, committed: CommittedOffset, now_ms: int
 ) -> Change:
-    """Return the change of nodes that stores a committed offset. `now_ms` is the present time in ms
-    since 1970; a commit time near it is not stored (COMMIT_TIME_TOLERANCE_MS)."""
+    """Return the change of nodes that stores a committed offset. A commit time near `now_ms` (ms
+    since 1970) is not stored (COMMIT_TIME_TOLERANCE_MS)."""
     own_time = committed.commit_ms != NO_TIMESTAMP and (
         abs(committed.commit_ms - now_ms) > COMMIT_TIME_TOLERANCE_MS
     )
@@ -75,8 +72,8 @@ def removal(group_id: str, key: TopicPartition) -> Change:
 
 
 class OffsetNodes:
-    """Reads offsets from ZooKeeper. The first read of every new session syncs first. So it
-    never returns older data than a read of an earlier session. All methods may raise CoordError."""
+    """Reads offsets from ZooKeeper, never older than a read of an earlier session. All methods may
+    raise CoordError."""
 
     def __init__(self, coord: Coord) -> None:
         self._coord = coord
@@ -86,9 +83,8 @@ class OffsetNodes:
     async def read(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of these partitions (None: of all). Raises MalformedNode if
-        a node is not a number: if its offset counted as missing, the consumer would reset its
-        position."""
+        """Return the committed offsets of these partitions (None: all). Raises MalformedNode if a
+        node is not a number."""
         if not group_id:  # Kafka allows the empty group id; a node cannot have an empty name
             return {}
 
@@ -110,7 +106,7 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def names(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions for which the group has a committed offset in ZooKeeper."""
+        """Return the partitions for which the group has an offset in ZooKeeper."""
         if not group_id:
             return set()
 
@@ -136,9 +132,9 @@ class OffsetNodes:
         return await self.in_one_session(read)
 
     async def in_one_session(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Call `read`, which requests nodes, and return its result. All these requests run in one
-        session that has synced. If the session ends meanwhile, `read` is called again. Raises
-        ConnectionLoss after READ_ATTEMPTS_MAX calls."""
+        """Return the result of `read`, whose requests run in one session that has synced. If the
+        session ends meanwhile, `read` is called again. Raises ConnectionLoss after
+        READ_ATTEMPTS_MAX calls."""
         for _ in range(READ_ATTEMPTS_MAX):
             generation = self._coord.generation
             if generation != self._synced:
@@ -164,9 +160,8 @@ class OffsetNodes:
     async def _existing_of(
         self, group_id: str, wanted: list[TopicPartition]
     ) -> list[TopicPartition]:
-        """Return the partitions of `wanted` that are to be read: all of them if they are at most
-        UNLISTED_READS_MAX, else only those with a node. Each read costs a request, and a client may
-        ask for any number of partitions."""
+        """Return the partitions to read: `wanted`, or only those with a node if `wanted` has more
+        than UNLISTED_READS_MAX."""
         if len(wanted) <= UNLISTED_READS_MAX:
             return wanted
         root = paths.group_offsets(group_id)
@@ -179,9 +174,7 @@ class OffsetNodes:
     async def _details(
         self, group_id: str, keys: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetDetails | None]:
-        """Return partition -> the details of its offset. A partition without details has None, or
-        is missing. For more than UNLISTED_READS_MAX offsets the existing nodes are listed first,
-        because most offsets have no details."""
+        """Return partition -> details of its offset; None, or no entry, without details."""
         if len(keys) > UNLISTED_READS_MAX:
             root = paths.group_details(group_id)
             topics = dict.fromkeys(paths.encode_name(key.topic) for key in keys)
@@ -194,7 +187,7 @@ class OffsetNodes:
         return await self._partitions_of(root, await self.children(root))
 
     async def _partitions_of(self, root: str, topics: Sequence[str]) -> list[TopicPartition]:
-        """Return the partitions that have a node below `root`; `topics` are encoded names."""
+        """Return the partitions with a node below `root`; `topics` are encoded names."""
         numbers = await bounded_gather(lambda name: self.children(f"{root}/{name}"), topics)
         return [
             TopicPartition(paths.decode_name(name), number)
@@ -234,8 +227,7 @@ def _committed(offset: int, stat: NodeStat, details: OffsetDetails | None) -> Co
 
 
 def partition_numbers(names: Iterable[str]) -> list[int]:
-    """Return the partition numbers among these names of nodes. Other clients can create nodes, too:
-    names that are no legal partition number are ignored."""
+    """Return the partition numbers among these names of nodes. Other names are ignored."""
     return sorted(
         number
         for name in names

@@ -1,11 +1,10 @@
 """Appends and replays the offset records in a shard's log, for both offset stores (`log_store.py`,
-`zookeeper_store.py`). A record takes effect when the in-sync replicas have it. A record of a
-transaction takes effect when the in-sync replicas have the transaction's commit marker.
+`zookeeper_store.py`). A record takes effect when the in-sync replicas have it, and a record of a
+transaction when they have the commit marker.
 
-While the shard loads, records take effect as they are read: the shard serves no request until the
-in-sync replicas have the whole log. Afterwards new records and markers wait in a queue until the
-in-sync replicas have them (until they are committed), and then take effect in log order. So a shard
-that has served requests and a shard that has loaded the same log have the same state.
+While the shard loads, records take effect as they are read. Afterwards new records and markers take
+effect in log order. So a shard that has served requests and a shard that has loaded the same log
+have the same state.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 
 class OffsetLog:
     """The offset records of one shard. `ended` is called for each transaction that ends after
-    `begin`; it has to call `recorded.release` when the transaction's offsets have taken effect."""
+    `begin`; it has to call `recorded.release` when the offsets have taken effect."""
 
     def __init__(self, shard: ShardContext, ended: Callable[[Ended], None]) -> None:
         self.recorded = RecordedOffsets()
@@ -56,8 +55,7 @@ class OffsetLog:
         self._watcher = BackgroundTask("offset-watcher")
 
     def replay(self, record: StoredRecord) -> None:
-        """Replay a record. A record that is not an offset record, or that cannot be decoded, has no
-        effect."""
+        """Replay a record. Other records, and those that cannot be decoded, have no effect."""
         read = read_offset_record(record)
         if read is None:
             return
@@ -78,12 +76,11 @@ class OffsetLog:
             self.last_marker = marker.offset
 
     def begin(self) -> None:
-        """End the loading: the whole log has been replayed, so each later record is a new one.
-        Idempotent."""
+        """End the loading, after the whole log has been replayed. Idempotent."""
         self._has_begun = True
 
     def end(self) -> None:
-        """Stop waiting for commits, because the shard has ended. Idempotent."""
+        """Stop waiting for commits. Idempotent."""
         self._has_ended = True
         self._watcher.cancel()
 
@@ -113,8 +110,7 @@ class OffsetLog:
         return {*queued, *self.recorded.of_group(group_id), *self.undecided(group_id)}
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which a transaction has an offset that is not in effect: the
-        transaction is open, or has just been committed."""
+        """Return the partitions that have a transactional offset that is not in effect yet."""
         return self.recorded.pending.of_group(group_id)
 
     def is_ending(self, key: OffsetKey) -> bool:
@@ -126,8 +122,7 @@ class OffsetLog:
         return [*dict.fromkeys([*self.recorded.groups(), *self.recorded.pending.groups()])]
 
     async def _watch(self) -> None:
-        """Wait until all appended records are committed, and let them take effect. Needed for
-        markers, and when a request stops waiting before its records are committed."""
+        """Wait until all appended records are committed, and let them take effect."""
         while self._queue:
             end = self._queue[-1].offset + 1
             try:
@@ -153,7 +148,7 @@ class OffsetLog:
 def records_of(
     group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> tuple[dict[TopicPartition, ErrorCode], list[KeyValue]]:
-    """Return (an error code for each partition, the records of the offsets without an error)."""
+    """Return (error code for each partition, records of the offsets without an error)."""
     codes, records = {}, []
     for key, committed in offsets.items():
         try:
@@ -165,7 +160,7 @@ def records_of(
 
 
 def record_of(key: OffsetKey, committed: CommittedOffset) -> KeyValue:
-    """Return the offset record. Raises ValueError for text that is too long for a record."""
+    """Raises ValueError for text that is too long for a record."""
     return KeyValue(encode_offset_key(key), encode_offset_value(committed))
 
 

@@ -1,10 +1,8 @@
-"""The removal of committed offsets that have expired, or whose topic is deleted. Each shard removes
-the offsets of its own groups.
+"""The removal of committed offsets that have expired, or whose topic is deleted.
 
-The coordinator gets a topic's deletion from the controller. If it missed the deletion, its next
-search for expired offsets also removes the offsets of topics that do not exist in ZooKeeper. A
-search never removes an offset that is committed during the search, because the commit may be for a
-recreated topic, or from a consumer that has returned.
+The coordinator gets a topic's deletion from the controller. A missed deletion is found by the
+regular search in ZooKeeper. A search never removes an offset that is committed meanwhile, because
+the commit may be for a recreated topic, or from a consumer that has returned.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ _CONSUMER: Final = "consumer"
 
 
 class Removable(Protocol):
-    """The operations of an offset store that `OffsetRemoval` needs. Each coroutine may raise
-    BrokerError and CoordError."""
+    """The part of an offset store that `OffsetRemoval` needs. Each coroutine may raise BrokerError
+    and CoordError."""
 
     def watch(self) -> RecentCommits:
         """Return a set to which the store adds the key of every committed offset, until
@@ -48,16 +46,16 @@ class Removable(Protocol):
         """Return every group with offsets, including groups with consumers of Kafka 0.8."""
 
     async def names(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which the group has a committed offset, by any client, or an
-        offset of an open transaction."""
+        """Return the partitions for which the group has a committed offset, or an offset of an open
+        transaction."""
 
     async def fetch(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset]: ...
 
     def undecided(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions for which a transaction has an offset that is not in effect. Their
-        offsets do not expire."""
+        """Return the partitions that have a transactional offset not in effect yet. These do not
+        expire."""
 
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
@@ -74,11 +72,10 @@ def expired(
     """Return the partitions whose offsets have expired, by Kafka's rule since 2.1 (KIP-211).
 
     An offset of an empty group expires when the retention time has passed since the group became
-    empty. If this time is unknown, or the coordinator knows no group with this id, the time since
-    the commit counts. In a group with members, only offsets of topics to which no member is
-    subscribed expire; the time since the commit counts. None expire if the subscriptions are
-    unknown. If the commit sets its own retention time, that time counts from the commit, and the
-    option's does not apply.
+    empty, or since the commit if that time is unknown. In a group with members, only offsets of
+    topics to which no member is subscribed expire, counted from the commit; none if the
+    subscriptions are unknown. A retention time in the commit itself counts from the commit and
+    replaces the option's.
     """
     since_ms: int | None = None
     read: Collection[str] = ()
@@ -103,8 +100,8 @@ def _end_ms(committed: CommittedOffset, since_ms: int | None, retention_ms: int)
 
 
 class OffsetRemoval:
-    """Removes the offsets of one shard that have expired or whose topic is deleted, between the
-    calls of `begin` and `end`. Owns its tasks."""
+    """Removes the offsets of one shard that have expired or whose topic is deleted, between `begin`
+    and `end`. Owns its tasks."""
 
     def __init__(
         self, shard: ShardContext, coord: Coord, store: Removable, config: BrokerConfig
@@ -119,8 +116,8 @@ class OffsetRemoval:
         self._runs = False
 
     def begin(self, facts: Callable[[str], GroupFacts | None]) -> None:
-        """Begin the regular searches for offsets to remove. `facts` returns the facts of a group,
-        None if the group has only offsets."""
+        """Begin regular searches. `facts` returns the facts of a group; None if the group has only
+        offsets."""
         self._facts = facts
         if not self._runs:
             self._runs = True

@@ -1,6 +1,6 @@
-"""The storage mark: a ZooKeeper node that names the offset store (ZooKeeper or the log) which has a
-shard's offsets. If `offsets.storage` names a different store, the shard migrates the offsets when
-it loads. Then it changes the node, so later loads do not migrate again."""
+"""The storage mark: a ZooKeeper node that names the offset store (ZooKeeper or the log) with a
+shard's offsets. If `offsets.storage` names the other store, the loading shard migrates the offsets
+and then changes the node."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pybroker.ports import Coord
 
 
 class Stored(enum.Enum):
-    """The content of a shard's storage mark, the node that names the offset store of the shard."""
+    """The offset store that a shard's storage mark names."""
 
     ZOOKEEPER = b"zookeeper"
     LOG = b"kafka"
 
 
 class StorageMark:
-    """Reads and writes one shard's storage mark, the node that names the shard's offset store."""
+    """Reads and writes one shard's storage mark."""
 
     def __init__(self, coord: Coord, writes: FencedWrites, partition: int) -> None:
         self._coord = coord
@@ -28,8 +28,8 @@ class StorageMark:
         self._path = paths.offsets_stored(partition)
 
     async def get(self) -> Stored | None:
-        """Return the offset store that the shard's node names; None if the node does not exist, or
-        if its content is unknown. Raises CoordError."""
+        """Return the offset store that the node names; None if the node is missing or its content
+        unknown. Raises CoordError."""
         try:
             data, _ = await self._coord.get(self._path)
         except NoNode:
@@ -37,8 +37,8 @@ class StorageMark:
         return next((stored for stored in Stored if stored.value == data), None)
 
     async def put(self, stored: Stored) -> None:
-        """Write into the shard's ZooKeeper node that the store `stored` has the shard's offsets. Do
-        nothing if the node already names this store. Raises BrokerError, CoordError."""
+        """Name `stored` in the shard's node, unless the node already does. Raises BrokerError,
+        CoordError."""
         if await self.get() is stored:
             return
         change = Change("", self._path, ((self._path, stored.value),))

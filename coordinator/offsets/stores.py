@@ -1,6 +1,5 @@
 """A shard's offset store, which `offsets.storage` chooses, with the mirror of the group members in
-ZooKeeper, and the removal of offsets that have expired or whose topic is deleted. All three begin
-and end with the shard."""
+ZooKeeper and the removal of offsets."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ _STORES: Final[Mapping[str, Callable[..., Store]]] = {
 
 
 class ConfiguredOffsets:
-    """The `OffsetStore` that `offsets.storage` names, with two other parts of the shard: `mirror`
-    writes the group members to ZooKeeper, `removal` removes expired offsets. `removal` calls
-    `facts` to get the state of a group."""
+    """The `OffsetStore` that `offsets.storage` names. `mirror` writes the group members to
+    ZooKeeper, `removal` removes expired offsets; `facts` returns the state of a group."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
-"""The offsets of committed transactions on their way to ZooKeeper (`offsets.storage=zookeeper`).
+"""The writes of committed transactions' offsets to ZooKeeper (`offsets.storage=zookeeper`).
 
 A transaction may need several multis, so a reader of ZooKeeper may see only a part of its offsets.
 The applied marker is written after all of them (`applied_marker.py`); until then the partitions are
-undecided. Transactions are written in the order of their markers. The transactions that end during
-a write are then written together, and share one write of the applied marker.
+undecided. Transactions are written in the order of their markers.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ Offsets = Mapping[OffsetKey, CommittedOffset | None]
 
 
 class TransactionWrites:
-    """Writes the offsets of committed transactions to ZooKeeper, between the calls of `begin` and
-    `end`."""
+    """Writes the offsets of committed transactions to ZooKeeper, between `begin` and `end`."""
 
     def __init__(
         self,
@@ -50,9 +48,9 @@ class TransactionWrites:
         release: Callable[[Ended], None],
         keep: Callable[[Offsets], Awaitable[None]],
     ) -> None:
-        """`is_ending` returns whether `add` may soon be called with an offset of the key.
-        `release` is called for each transaction whose offsets are in ZooKeeper, after the applied
-        marker is stored. `keep` stores offsets that ZooKeeper refuses; it may raise BrokerError."""
+        """`is_ending` returns whether `add` may soon be called with an offset of the key. `release`
+        is called for each transaction when its offsets and the applied marker are stored. `keep`
+        stores offsets that ZooKeeper refuses; it may raise BrokerError."""
         self._shard = shard
         self._writes = writes
         self._applied = applied
@@ -74,14 +72,13 @@ class TransactionWrites:
             self._task.start(self._run)
 
     def end(self) -> None:
-        """Stop writing, because the shard has ended. Idempotent."""
+        """Stop writing. Idempotent."""
         self._has_ended = True
         self._task.cancel()
         self._wake()
 
     def add(self, ended: Ended) -> None:
-        """Write the offsets of a transaction that has ended, after all transactions of earlier
-        calls."""
+        """Write the offsets of a transaction, after those of all earlier calls."""
         if not ended.offsets:
             self._wake()
             return
@@ -94,9 +91,8 @@ class TransactionWrites:
     async def settled(
         self, group_id: str, partitions: Collection[TopicPartition], timeout_s: float
     ) -> None:
-        """Wait until all offsets of these partitions in transactions that have a marker are in
-        ZooKeeper. Without this wait, a late write could replace a commit that the caller makes
-        next. Raises BrokerError."""
+        """Wait until ZooKeeper has all offsets of these partitions in transactions with a marker,
+        so that none replaces the caller's next commit. Raises BrokerError."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         try:
             async with asyncio.timeout(timeout_s):
@@ -143,8 +139,8 @@ class TransactionWrites:
             self._wake()
 
     async def _write_all(self, offsets: Offsets) -> Offsets:
-        """Write the offsets until each is in ZooKeeper or refused, or the shard has ended. Return
-        the refused offsets."""
+        """Write the offsets until each is stored or refused, or the shard has ended. Return the
+        refused ones."""
         rest = dict(offsets)
         refused: dict[OffsetKey, CommittedOffset | None] = {}
 

@@ -1,7 +1,6 @@
-"""A cache of committed offsets that are stored in ZooKeeper, for reports that are made again and
-again. A report reads only the nodes that have changed since the last report, because their watches
-have fired. So a report also has the offsets that tools and consumers of Kafka 0.8 write to the
-nodes directly."""
+"""A cache of committed offsets in ZooKeeper, for repeated reports. Watches show which nodes have
+changed, so a report reads only those. Direct writes of tools and of consumers of Kafka 0.8 are
+included."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ WATCHES_MAX: Final = 100_000
 
 
 class _Group:
-    """The known nodes of one group: path -> value, None while the node is being read. When a node
-    changes, its watch removes the entry."""
+    """The known nodes of one group: path -> value, None while the node is being read. A node's
+    watch removes the entry."""
 
     __slots__ = ("children", "is_changed", "offsets", "positions")
 
@@ -37,8 +36,7 @@ class _Group:
 
 class WatchedOffsets:
     """The committed offsets of the groups of one offset store, without their details. `nodes` reads
-    in the session `coord`. A watch of an earlier session never fires, so a new session begins
-    without known nodes."""
+    in the session `coord`. A new session begins without known nodes."""
 
     def __init__(self, coord: Coord, nodes: OffsetNodes, watches_max: int = WATCHES_MAX) -> None:
         self._coord = coord
@@ -50,13 +48,13 @@ class WatchedOffsets:
         self._watched: set[str] = set()
 
     def clear(self) -> None:
-        """Forget all groups, because the store no longer coordinates them."""
+        """Forget all groups."""
         self._groups.clear()
         self._watched.clear()
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset, for all partitions of the group. Two calls for one
-        group must not overlap. Raises CoordError, and MalformedNode if a node is not a number."""
+        """Return partition -> committed offset of the group. Two calls for one group must not
+        overlap. Raises CoordError, and MalformedNode if a node is not a number."""
         known = self._groups.get(group_id)
         is_current = self._coord.generation == self._generation
         if known is not None and is_current and not known.is_changed:
@@ -125,8 +123,7 @@ class WatchedOffsets:
     def _watch(
         self, group_id: str, group: _Group, nodes: dict[str, Any], path: str
     ) -> Watch | None:
-        """Return a watch that forgets the value of `path` in `nodes`. If there are too many
-        watches, return None: the group then counts as changed."""
+        """Return a watch that forgets the value of `path`; None if there are too many watches."""
         if len(self._watched) >= self._watches_max:
             group.is_changed = True
             return None

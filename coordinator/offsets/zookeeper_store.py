@@ -1,18 +1,12 @@
 """`offsets.storage=zookeeper`: committed offsets are stored only as ZooKeeper nodes.
 
-The log may have offset records from an earlier time, when this cluster had `offsets.storage=kafka`
-or ran Apache brokers. These records are newer than the nodes, so loading moves them to nodes: the
-store writes the nodes, appends tombstones for the records, and waits until the in-sync replicas
-have the tombstones. Only then it answers requests. So a later load does not move a record again,
-and does not restore a node that was deleted after the move.
+The log may have offset records from an earlier time with `offsets.storage=kafka`. These records are
+newer than the nodes. Loading writes them to nodes, appends tombstones for them, and waits until the
+in-sync replicas have the tombstones; so no later load moves a record again.
 
-Offsets of a transaction are records in the log until the transaction ends. If it commits, its
-offsets are then written to nodes (`transaction_writes.py`), and the records stay in the log. A
-ZooKeeper node, the applied marker, has the log offset of the last commit marker whose offsets are
-in nodes. Loading writes the offsets of transactions with a later commit marker again.
-
-The storage mark is a node that names the store of a shard's offsets. If the cluster is configured
-for `offsets.storage=kafka` later, `log_store.py` reads the mark and moves the offsets back.
+Offsets of a transaction are records in the log until the transaction commits. Then they are written
+to nodes (`transaction_writes.py`), and the applied marker, a node, gets the log offset of the
+commit marker. Loading writes the offsets of transactions with a later commit marker again.
 """
 
 from __future__ import annotations
@@ -68,8 +62,8 @@ COMMIT_TIMEOUT_S: Final = 5.0
 
 
 class ZookeeperOffsets:
-    """The `OffsetStore` of one shard, which stores the offsets in ZooKeeper nodes. `coord`: a
-    session for group coordination only. `is_mine` returns whether a group belongs to this shard."""
+    """The `OffsetStore` of one shard that stores offsets in ZooKeeper nodes. `coord`: a session for
+    group coordination only. `is_mine` returns whether a group belongs to this shard."""
 
     def __init__(
         self,
@@ -117,8 +111,8 @@ class ZookeeperOffsets:
         """Write to nodes the offset records of the log that are newer than the nodes. Raises
         BrokerError, CoordError, MalformedNode.
 
-        This first waits until every in-sync replica follows this broker. From then on no earlier
-        coordinator has a valid leader lease, so none still answers fetches from its older state.
+        Wait first until every in-sync replica follows this broker: from then on no earlier
+        coordinator has a valid leader lease.
         """
         await self._shard.followed()
         self._log.begin()
@@ -188,8 +182,8 @@ class ZookeeperOffsets:
         )
 
     def _is_left_over(self, key: OffsetKey) -> bool:
-        """Whether the log has an offset record of `key` that was written outside a transaction. The
-        next load would move this record to the node."""
+        """Whether the log has a non-transactional record of `key`, which the next load would move
+        to the node."""
         recorded = self._recorded.of_group(key.group_id).get(key.topic_partition)
         return recorded is not None and recorded.marker_offset == NO_OFFSET
 
@@ -206,8 +200,8 @@ class ZookeeperOffsets:
         self._transactions.add(ended)
 
     async def _keep_records(self, refused: Mapping[OffsetKey, CommittedOffset | None]) -> None:
-        """Append these offsets, which ZooKeeper has refused, as records outside a transaction. The
-        next load then tries to move them to nodes again. Raises BrokerError."""
+        """Append offsets that ZooKeeper has refused as records, which the next load tries to move
+        to nodes. Raises BrokerError."""
         values = {
             key: None if committed is None else encode_offset_value(committed)
             for key, committed in refused.items()
@@ -232,7 +226,7 @@ class ZookeeperOffsets:
         return dict(zip(offsets, codes, strict=True))
 
     async def prepare(self, group_id: str) -> None:
-        """Do nothing: a transaction needs no node before it ends."""
+        """Do nothing."""
 
     async def commit_in_transaction(
         self, group_id: str, producer: Producer, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -256,16 +250,15 @@ class ZookeeperOffsets:
         return await self._in_time(group_id, count, read())
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]:
-        """Return partition -> committed offset, for all partitions of the group. This does not
-        check that this broker still coordinates the group. It reads only the nodes that have
-        changed since the last call."""
+        """Return partition -> committed offset of the group. Another broker may be the coordinator.
+        Reads only nodes that have changed since the last call."""
         return await self._in_time(
             group_id, OFFSETS_OF_GROUP_MAX, self._watched.positions(group_id)
         )
 
     async def _in_time(self, group_id: str, count: int, read: Awaitable[T]) -> T:
-        """Return the result of `read`, which reads `count` offsets of the group from ZooKeeper.
-        Raises BrokerError."""
+        """Return the result of `read`, which reads `count` offsets of the group. Raises
+        BrokerError."""
         try:
             async with asyncio.timeout(self._timeout_s + count * READ_S):
                 return await read
@@ -280,10 +273,8 @@ class ZookeeperOffsets:
 
     async def _catch_up(self) -> None:
         """Make sure that the next read returns all committed offsets, even if this broker's
-        ZooKeeper server lags behind. If the leader lease is valid, no other coordinator has written
-        offsets, and a sync suffices. If it is not valid, or the ZooKeeper session is new, a multi
-        checks that this shard still owns the fence. Raises BrokerError NOT_COORDINATOR;
-        CoordError."""
+        ZooKeeper server lags. A sync suffices with a valid leader lease; otherwise, or in a new
+        session, a multi checks the fence. Raises BrokerError NOT_COORDINATOR; CoordError."""
         generation, now = self._coord.generation, self._shard.clock.monotonic()
         if generation != self._confirmed or not self._shard.is_certainly_current:
             await self.writes.confirm()
@@ -348,9 +339,8 @@ class ZookeeperOffsets:
     async def remove_without_recent_commit(
         self, group_id: str, keys: Collection[TopicPartition], recent_commits: RecentCommits
     ) -> None:
-        """Remove the offsets of `keys` that are not in `recent_commits`. No commit can come between
-        the check of `recent_commits` and the request of the removal, because both run in one step
-        of the event loop."""
+        """Remove the offsets of `keys` that are not in `recent_commits`, without an await between
+        the check and the request."""
 
         def old() -> list[TopicPartition]:
             return [key for key in keys if OffsetKey(group_id, key) not in recent_commits]
@@ -377,9 +367,8 @@ class ZookeeperOffsets:
         return of_nodes.union(self._recorded.pending.groups())
 
     async def _drop_earlier(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Append tombstones for the group's offset records of these partitions: the records that
-        loading could not move, and those of open transactions. Without the tombstones these records
-        would later replace a newer node."""
+        """Append tombstones for the group's offset records of these partitions, which would later
+        replace newer nodes."""
         keys = [OffsetKey(group_id, partition) for partition in partitions]
         await self._log.append(
             [

@@ -4,9 +4,8 @@ requests to its coordinator until it ends.
     LOADING -> SERVING          the log is replayed and committed, and this broker owns the fence
     LOADING, SERVING -> ENDED   another broker leads, the partition is deleted, `resign`, or stop
 
-Only shards of groups have a fence: a ZooKeeper node that this broker writes to become its owner
-(`groups/fence.py`). A separate task loads the shard. Afterwards all work runs in the tasks of the
-callers.
+Only shards of groups have a fence: a ZooKeeper node that the broker writes to become its owner
+(`groups/fence.py`).
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ class Fence(Protocol):
     """The fence that prevents writes by earlier coordinators of a partition."""
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Make this broker the owner of the fence, and return the fence's version; None if the
-        caller has to try again at once. `source` is the partition's log; `token` distinguishes this
-        shard from others of the broker. Raises Superseded if another broker leads; BrokerError,
-        CoordError or MalformedNode if the caller has to try again later."""
+        """Make this broker the owner of the fence, and return the fence's version; None: try again
+        at once. `token` distinguishes this shard from others of the broker. Raises Superseded if
+        another broker leads; BrokerError, CoordError or MalformedNode: try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,7 @@ class ShardDependencies(Generic[C]):
 
 
 class LiveShard(Generic[C]):
-    """The `ShardContext` of a real broker. Created when the broker becomes the leader of the
-    partition."""
+    """The `ShardContext` of a broker that leads the partition."""
 
     def __init__(self, source: PartitionLog, dependencies: ShardDependencies[C]) -> None:
         self._source = source
@@ -109,8 +106,8 @@ class LiveShard(Generic[C]):
         self._task.start(self._load)
 
     def end(self) -> None:
-        """End the shard: it makes no more writes and no callbacks, and waiting callers get an
-        error. Idempotent."""
+        """End the shard: no more writes or callbacks, and waiting callers get an error.
+        Idempotent."""
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
@@ -127,12 +124,12 @@ class LiveShard(Generic[C]):
             log.exception("coordinator not ended cleanly partition=%s", self._key)
 
     async def settled(self) -> None:
-        """Wait until loading has succeeded or the shard has ended."""
+        """Wait until the shard is loaded or has ended."""
         await self._task.finish()
 
     def marker_written(self, marker: StoredMarker) -> None:
-        """Pass to the coordinator a marker that was just appended to the log, unless loading will
-        read the marker from the log."""
+        """Pass a marker that was just appended to the log to the coordinator, unless loading will
+        read it."""
         if self.phase is Phase.ENDED or not self._is_replayed:
             return
         try:
@@ -283,7 +280,7 @@ class LiveShard(Generic[C]):
     # loading
 
     async def _load(self) -> None:
-        """Load the shard. Failed steps are tried again while the broker leads the partition."""
+        """Load the shard. Repeat failed steps while the broker leads the partition."""
         begun = self._dependencies.clock.monotonic()
         replay = Replay(
             self._source,
@@ -317,8 +314,7 @@ class LiveShard(Generic[C]):
         self._dependencies.loaded(self.partition, seconds, replay)
 
     async def _repeat_until_done(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """Call `step`, a step of loading with the name `what`, until it succeeds. Raises
-        Superseded."""
+        """Call `step` until it succeeds. Raises Superseded."""
         pause_s = _RETRY_S
         while self.phase is not Phase.ENDED:
             try:
@@ -351,8 +347,7 @@ class LiveShard(Generic[C]):
             )
 
     async def _replay(self, replay: Replay) -> None:
-        """Replay the log to its end, and wait until the in-sync replicas have all of it. Otherwise
-        the shard could answer from a record that the next leader does not have."""
+        """Replay the log to its end, and wait until the in-sync replicas have all of it."""
         source = self._source
         while replay.offset < source.end_offset:
             async with self._dependencies.loads:

@@ -1,5 +1,5 @@
-"""The partition of an internal topic that a group or a transactional id belongs to, as Kafka's
-brokers and tools compute it. The rule must never change, because it locates the stored records."""
+"""The partition of an internal topic that a group or a transactional id belongs to, as Kafka
+computes it. The rule must never change, because it locates the stored records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_UNITS, 
 
 
 def partition_of(name: str, partition_count: int) -> int:
-    """Return Java's `abs(name.hashCode()) % partition_count`. The absolute value of -2^31 counts as
-    0, as in Kafka."""
+    """Return Java's `abs(name.hashCode()) % partition_count`, with 0 for the hash -2^31, as in
+    Kafka."""
     is_short = len(name) <= _LENGTH_REMEMBERED
     return (_remembered_hash(name) if is_short else _absolute_hash(name)) % partition_count
 
@@ -31,7 +31,7 @@ def _remembered_hash(name: str) -> int:
 
 
 def _absolute_hash(name: str) -> int:
-    """Return the absolute value of Java's String.hashCode, over the UTF-16 units; 0 for -2^31."""
+    """Return the absolute value of Java's String.hashCode; 0 for -2^31."""
     data = name.encode("utf-16-be", "surrogatepass")
     units = struct.unpack(f">{len(data) // 2}H", data)
     value = 0

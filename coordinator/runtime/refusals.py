@@ -1,5 +1,5 @@
-"""The error that ends a shard, and the translation of the log's errors into the error codes that
-clients of coordinators expect, as in Kafka."""
+"""The error that ends a shard, and the translation of the log's errors into the codes that clients
+of coordinators expect."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _TRANSACTIONAL_CODES: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 
 class Superseded(PybrokerError):
-    """The partition has another leader or a later leader epoch, or was deleted; the message gives
-    the reason."""
+    """The partition has another leader or a later leader epoch, or was deleted."""
 
 
 def client_error(error: BrokerError) -> BrokerError:
@@ -38,7 +37,7 @@ def client_error(error: BrokerError) -> BrokerError:
 
 def transactional_error(error: BrokerError) -> BrokerError:
     """Translate an error of the log, or of the verification of a transaction, into the error for
-    the producer. As in Kafka, an error that concerns the producer itself is not translated."""
+    the producer. An error that concerns the producer itself stays, as in Kafka."""
     return BrokerError(_TRANSACTIONAL_CODES.get(error.code, error.code), error.detail)
 
 

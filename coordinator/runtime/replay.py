@@ -1,10 +1,7 @@
-"""The loading of a shard: every record of the log is passed to the coordinator's `replay`, in
-order.
+"""The loading of a shard: passes every record of the log to the coordinator's `replay`, in order.
 
-If a batch is damaged and no other replica can have its records, the batch is skipped, an error is
-logged, and loading continues. If another replica may have the records, loading fails, and the
-broker is about to hand over leadership (`health/unhealthy_replicas.py`). Until then the shard must
-not answer requests as if the damaged batch had never existed.
+A damaged batch is logged and skipped if no other replica can have its records. Otherwise loading
+fails, because the broker is about to hand over leadership (`health/unhealthy_replicas.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +34,8 @@ _UNREADABLE: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class Fault(NamedTuple):
-    """The reason why the batch at `offset` cannot be used. `is_damage`: another replica may have an
-    undamaged copy of the batch."""
+    """Why the batch at `offset` cannot be used. `is_damage`: another replica may have an undamaged
+    copy."""
 
     offset: int
     reason: str
@@ -46,8 +43,8 @@ class Fault(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The records and markers of the batches that one read returned, the batches that cannot be
-    used, and the offset of the next batch to read."""
+    """The records and markers from one read, the batches that cannot be used, and the next offset
+    to read."""
 
     stored: list[Stored]
     next_offset: int
@@ -56,7 +53,7 @@ class Decoded(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """One replay of a log from its start to its end, and its progress."""
+    """One replay of a log from its start to its end."""
 
     source: PartitionLog
     coordinator: Coordinator
@@ -74,9 +71,9 @@ class Replay:
     _lines: int = field(default=0, repr=False)
 
     async def run(self) -> None:
-        """Replay up to the log end, beginning at the offset at which an earlier call stopped.
-        Raises BrokerError: CORRUPT_MESSAGE if the log is damaged and another replica may have the
-        records, another code if the log cannot be read at the moment."""
+        """Replay up to the log end, from where an earlier call stopped. Raises BrokerError:
+        CORRUPT_MESSAGE if another replica may have the records of a damaged batch, another code if
+        the log cannot be read at the moment."""
         source = self.source
         if self.offset < source.start_offset:
             self.offset = source.start_offset
@@ -94,7 +91,7 @@ class Replay:
             self.offset = decoded.next_offset
 
     async def _read(self, offset: int) -> Decoded | None:
-        """Return the decoded batches from `offset` on; None if every read of this offset fails."""
+        """Return the decoded batches from `offset` on; None if `offset` cannot be read."""
         end = self.source.end_offset
         try:
             batches = await self.source.read(offset, self.bytes_per_read)
@@ -143,8 +140,8 @@ class Replay:
         self.records += len(stored)
 
     def _damaged(self, offset: int, reason: str) -> None:
-        """Report to the partition's log that the batch at `offset` may be damaged. Raises
-        BrokerError CORRUPT_MESSAGE if another replica may have the records."""
+        """Report a batch that may be damaged to the partition's log. Raises BrokerError
+        CORRUPT_MESSAGE if another replica may have the records."""
         self.source.suspect(offset)
         if not self.may_leave_out():
             raise BrokerError(

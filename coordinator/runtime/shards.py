@@ -1,10 +1,8 @@
 """The shards of one internal topic on this broker. A shard begins when the broker becomes the
 leader of the partition, and ends when the broker is no longer the leader.
 
-A shard continues in a new leader epoch if this broker is still the leader, for example after a
-follower died: no other broker can have changed the log. A shard that resigned is started again
-after a pause if no other broker leads. A shard of groups then has to take the fence again before it
-serves requests.
+A shard continues in a new leader epoch if this broker remains the leader. A shard that resigned is
+started again after a pause if no other broker leads.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ _BEGIN_AGAIN_S_MAX: Final = 30.0
 
 @dataclass(slots=True)
 class LoadTimes:
-    """How long the loading of shards has taken since the broker's start: the number of loaded
-    partitions, the total and the longest time in seconds."""
+    """The loading of shards since the broker's start: the number of loaded partitions, and the
+    total and the longest time in seconds."""
 
     partitions: int = 0
     total_s: float = 0.0
@@ -43,8 +41,8 @@ class LoadTimes:
 
 
 class Shards(Generic[C]):
-    """Runs shards between `start` and `stop`. A shard whose leadership is reported (`led`) before
-    `start` begins at `start`."""
+    """Runs shards between `start` and `stop`. A shard reported by `led` before `start` begins at
+    `start`."""
 
     def __init__(
         self,
@@ -63,8 +61,8 @@ class Shards(Generic[C]):
     ) -> None:
         """`make` creates the coordinator of a shard. `open_log` returns the log of a partition that
         this broker leads, or raises BrokerError. `commit_timeout_s` returns how long a shard waits
-        for the commit of a record, and `bytes_per_read` how much it reads at a time while it loads.
-        `is_fenced` returns whether the broker must not answer as a leader at the moment."""
+        for the commit of a record. `is_fenced` returns whether the broker must not answer as a
+        leader."""
         self.topic = topic
         self.load_times = LoadTimes()
         self._open_log = open_log
@@ -111,8 +109,8 @@ class Shards(Generic[C]):
     # calls of the replica manager
 
     def led(self, partition: int, leading_since: int) -> None:
-        """Begin the partition's shard, because this broker leads the partition. `leading_since`:
-        the leader epoch since which it leads without interruption."""
+        """Begin the partition's shard. `leading_since`: the leader epoch since which this broker
+        leads without interruption."""
         shard = self._shards.get(partition)
         is_alive = shard is not None and shard.phase is not Phase.ENDED
         if is_alive and self._led.get(partition) == leading_since:
@@ -123,12 +121,12 @@ class Shards(Generic[C]):
             self._begin(partition)
 
     def resigned(self, partition: int) -> None:
-        """End the partition's shard, because this broker does not lead the partition any more."""
+        """End the partition's shard, because this broker does not lead any more."""
         if self._led.pop(partition, None) is not None:
             self._end(partition)
 
     def marker_written(self, partition: int, marker: StoredMarker) -> None:
-        """Pass to the partition's shard a marker that was just appended to the partition's log."""
+        """Pass a marker that was just appended to the partition's log to the shard."""
         shard = self._shards.get(partition)
         if shard is not None:
             shard.marker_written(marker)
@@ -167,7 +165,6 @@ class Shards(Generic[C]):
 
     @property
     def loading(self) -> list[int]:
-        """Return the partitions that are being loaded."""
         return [each for each, shard in self._shards.items() if shard.phase is Phase.LOADING]
 
     async def settled(self) -> None:
