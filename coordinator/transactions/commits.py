@@ -1,5 +1,5 @@
 """The records of one shard that are appended but not yet replicated to all in-sync replicas, with
-the callbacks that wait for this. One task waits for all records, in the order of the log."""
+the callbacks that wait for this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ replicas may still get the records later."""
 
 
 class Commits:
-    """The uncommitted records of one shard. Its task runs only while there are such records."""
+    """The uncommitted records of one shard. Owns a task while there are such records."""
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
@@ -46,7 +46,7 @@ class Commits:
         return future
 
     def end(self) -> None:
-        """Fail all waiting calls, because the shard has ended. Idempotent."""
+        """Fail all waiting futures. Idempotent."""
         self._has_ended = True
         self._task.cancel()
         for _, _, future in self._waiting:
@@ -79,7 +79,6 @@ class Commits:
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    """Retrieve the exception of a future. If no caller waits for the future, asyncio would
-    otherwise log the exception as never retrieved."""
+    """Keep asyncio from logging an exception that no caller awaits."""
     if not future.cancelled():
         future.exception()

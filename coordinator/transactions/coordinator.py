@@ -1,11 +1,9 @@
 """The coordinator of the transactional ids of one shard: it passes requests to the decision
 functions (`decisions.py`), appends the states that they return, and lets `markers.py` send markers.
 
-A state is in memory as soon as it is appended. The coordinator sends answers and markers only when
-the in-sync replicas have the state: a marker must never contradict the state that the next
-coordinator loads. Until then further requests of the transactional id get CONCURRENT_TRANSACTIONS,
-as in Kafka. A request that adds partitions while the markers of the previous transaction are being
-written first waits for them, at most BEGIN_WAIT_S.
+The coordinator sends answers and markers only when the in-sync replicas have the state, because a
+marker must never contradict the state that the next coordinator loads. Until then further requests
+of the transactional id get CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -58,8 +56,8 @@ id."""
 
 
 class TransactionCoordinator:
-    """The transactional ids of one shard. Implements `Coordinator`, the interface for the
-    runtime. Requests raise BrokerError with the code for the client."""
+    """The transactional ids of one shard. Requests raise BrokerError with the code for the
+    client."""
 
     def __init__(self, context: ShardContext, dependencies: TransactionDependencies) -> None:
         self.context = context
@@ -89,7 +87,7 @@ class TransactionCoordinator:
 
     def replay(self, record: StoredRecord) -> None:
         """Apply the state of one transactional id. A record that cannot be decoded is logged and
-        skipped: losing one id is better than losing all ids of the shard."""
+        skipped."""
         if record.key is None:
             return
         if self._appended is not None and record.value is self._appended[0]:
@@ -126,9 +124,9 @@ class TransactionCoordinator:
     async def loaded(self) -> None:
         """Begin to complete the prepared transactions that were loaded, and start the timers.
 
-        This first waits until every in-sync replica follows this broker. From then on no earlier
-        coordinator has a valid leader lease, so none still answers verifications from its older
-        state."""
+        Wait first until every in-sync replica follows this broker: from then on no earlier
+        coordinator has a valid leader lease.
+        """
         await self.context.followed()
         for entry in self._entries.values():
             self._committed(entry, entry.transaction)
@@ -152,7 +150,7 @@ class TransactionCoordinator:
     # called by producers
 
     async def init_producer_id(self, transactional_id: str, call: Init) -> ProducerIdAndEpoch:
-        """Return the producer's id and epoch after they are stored."""
+        """Return the producer's id and epoch when they are stored."""
         limit_ms = self._config.transaction_max_timeout_ms
         if not 0 < call.timeout_ms <= limit_ms:
             raise BrokerError(
@@ -197,8 +195,8 @@ class TransactionCoordinator:
         partitions: frozenset[TopicPartition],
     ) -> None:
         """Add the partitions to the producer's transaction. Return when they are stored. If the
-        producer's previous transaction is prepared, first wait for its end, at most BEGIN_WAIT_S.
-        """
+        markers of the previous transaction are being written, wait for them first, at most
+        BEGIN_WAIT_S."""
 
         def decide() -> tuple[Entry | None, Transaction | ErrorCode]:
             entry = self._entries.get(transactional_id)
@@ -218,8 +216,8 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool
     ) -> None:
-        """Commit or abort the producer's transaction. Return when the decision is stored; the
-        markers are written afterwards."""
+        """Commit or abort the producer's transaction. Return when the decision is stored, before
+        the markers are written."""
         entry = self._entries.get(transactional_id)
         decided = decisions.end(
             _state_of(entry), producer, self.context.clock.wall_ms(), is_commit=is_commit
@@ -232,9 +230,9 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's open transaction. The answers
-        are those of the last committed state. The exception: after the end of the transaction is
-        appended and before it is committed, each partition gets CONCURRENT_TRANSACTIONS."""
+        """Return the error code for each partition: NONE if the last committed state has the
+        partition in the producer's open transaction. All get CONCURRENT_TRANSACTIONS while the end
+        of the transaction is appended but not committed."""
         await self.context.confirm_current()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.is_pending and entry.transaction.state in PREPARED:
@@ -244,8 +242,8 @@ class TransactionCoordinator:
     # called by operators
 
     def describe(self, transactional_id: str) -> Transaction | None:
-        """Return the state of a transactional id, None if it is unknown. While markers are being
-        written, `partitions` has those that lack their marker."""
+        """Return the state of a transactional id; None if unknown. While markers are being written,
+        `partitions` has those without a marker."""
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.shown()
 
@@ -255,19 +253,19 @@ class TransactionCoordinator:
         return (transaction for transaction in shown if transaction is not None)
 
     def count(self) -> int:
-        """Return the number of the transactional ids of this shard."""
+        """Return the number of transactional ids."""
         return len(self._entries)
 
     def size(self) -> int:
-        """Return about how many bytes of memory the transactional ids take."""
+        """Return the approximate memory of the transactional ids, in bytes."""
         return sum(entry.size() for entry in self._entries.values())
 
     # steps
 
     async def _carry_out(self, entry: Entry | None, decided: Transaction | ErrorCode) -> None:
-        """Append the decided state and wait for its commit, or raise the decided error. An error of
-        `_OF_ANOTHER` is raised in any case. Anything else becomes CONCURRENT_TRANSACTIONS while the
-        last appended state is not committed."""
+        """Append the decided state and wait for its commit, or raise the decided error. While the
+        last appended state is not committed, raise CONCURRENT_TRANSACTIONS instead, except for an
+        error in `_OF_ANOTHER`."""
         if decided in _OF_ANOTHER:
             raise BrokerError(decided)
         self._check_not_pending(entry)
@@ -285,8 +283,8 @@ class TransactionCoordinator:
         self, transaction: Transaction, *, previous: ProducerIdAndEpoch | None
     ) -> None:
         """Append the state and wait until it is committed. Raises BrokerError
-        COORDINATOR_NOT_AVAILABLE after the transaction's timeout, as in Kafka; the state may still
-        be committed later."""
+        COORDINATOR_NOT_AVAILABLE after the transaction's timeout; the state may still be committed
+        later."""
         future = self._append(transaction)
         self._entries[transaction.transactional_id].previous = previous
         if future.done():
@@ -302,7 +300,8 @@ class TransactionCoordinator:
             ) from error
 
     def _append(self, transaction: Transaction) -> asyncio.Future[None]:
-        """Append the state, and return the future of its commit. Raises BrokerError."""
+        """Append the state, and return a future that is done when it is committed. Raises
+        BrokerError."""
         value = encode_value(transaction)
         self._appended = value, transaction
         offset = self.context.append([KeyValue(encode_key(transaction.transactional_id), value)])
@@ -311,7 +310,7 @@ class TransactionCoordinator:
         return self._commits.add(offset, partial(self._committed, entry, transaction))
 
     def _committed(self, entry: Entry, transaction: Transaction) -> None:
-        """Continue after the commit of a state: set its deadline, or send its markers."""
+        """After the commit of a state, set its deadline or send its markers."""
         entry.is_pending = False
         entry.committed = transaction
         if transaction.state is TransactionState.ONGOING:
@@ -337,7 +336,7 @@ class TransactionCoordinator:
         self._dependencies.send(entry.completion)
 
     def _markers_written(self, entry: Entry, transaction: Transaction) -> None:
-        """Append that the transaction is complete. If that fails, repeat it after a pause."""
+        """Append that the transaction is complete. Repeat a failed append after a pause."""
         if self._has_ended:
             return
         try:
@@ -381,7 +380,7 @@ class TransactionCoordinator:
     # time
 
     def _every(self, interval_s: float, task: BackgroundTask, work: Callable[[], Work]) -> None:
-        """Start `work` in the task at this interval, unless it still runs."""
+        """Start `work` in the task at this interval, unless the task still runs."""
 
         def again() -> None:
             task.start(work)
@@ -390,7 +389,6 @@ class TransactionCoordinator:
         self.context.call_later(interval_s, again)
 
     async def _abort_timed_out(self) -> None:
-        """Abort the transactions that are open for longer than their timeout."""
         now_ms = self.context.clock.wall_ms()
         for count, transactional_id in enumerate(self._time_outs.take_due(now_ms), 1):
             entry = self._entries.get(transactional_id)
@@ -427,7 +425,7 @@ class TransactionCoordinator:
             )
 
     async def _remove_expired(self) -> None:
-        """Append tombstones of the transactional ids that have been unused for too long."""
+        """Append tombstones for expired transactional ids."""
         now_ms = self.context.clock.wall_ms()
         expiration_ms = self._config.transactional_id_expiration_ms
         batch: list[str] = []
@@ -450,7 +448,7 @@ class TransactionCoordinator:
         self._bury(batch, now_ms)
 
     def _bury(self, batch: Sequence[str], now_ms: int) -> None:
-        """Append the tombstones of these transactional ids. All their states are committed."""
+        """Append tombstones for these transactional ids."""
         if not batch:
             return
         try:
@@ -470,5 +468,5 @@ class TransactionCoordinator:
 
 
 def _state_of(entry: Entry | None) -> Transaction | None:
-    """Return the state on which decisions are based: the last committed one."""
+    """Return the last committed state."""
     return None if entry is None else entry.committed

@@ -1,6 +1,5 @@
-"""The decisions on the requests of transactional producers, as pure functions: from the current
-state of a transactional id to an error code or to the next state. None as the state means that the
-transactional id is unknown.
+"""The decisions on the requests of transactional producers, as pure functions: from the state of a
+transactional id (None: unknown id) to an error code or to the next state.
 
 The rules are those of Kafka 3.9. As in Kafka, an InitProducerId request with an old epoch (KIP-360)
 first aborts an open transaction. When the client then repeats the request, it gets PRODUCER_FENCED.
@@ -23,8 +22,8 @@ from pybroker.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """An InitProducerId request. `expected`: the id and epoch of a producer that asks for the next
-    epoch of its id (KIP-360); None for a producer that has just started."""
+    """An InitProducerId request. `expected`: the id and epoch of a producer that asks for its next
+    epoch (KIP-360); None for a producer that has just started."""
 
     timeout_ms: int
     expected: ProducerIdAndEpoch | None = None
@@ -32,8 +31,8 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The decision to give the producer the id and the epoch in `transaction`. `previous`: the id
-    and the epoch that it had before, None for a producer that has just started."""
+    """The decision to give the producer the id and epoch in `transaction`. `previous`: its earlier
+    id and epoch; None for a producer that has just started."""
 
     transaction: Transaction
     previous: ProducerIdAndEpoch | None
@@ -41,14 +40,13 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The decision to abort the open transaction first. The client has to send InitProducerId
-    again."""
+    """The decision to abort the open transaction; the client has to repeat InitProducerId."""
 
     transaction: Transaction
 
 
 def needs_producer_id(transaction: Transaction | None, call: Init) -> bool:
-    """Return whether the decision on this InitProducerId request needs a new producer id."""
+    """Return whether the decision needs a new producer id."""
     if transaction is None:
         return True
     is_current = call.expected in (None, transaction.producer)
@@ -63,9 +61,9 @@ def init_producer_id(
     new_id: int | None,
     now_ms: int,
 ) -> Begin | Fence | ErrorCode:
-    """Decide on InitProducerId. `previous` is the field `previous` of the last `Begin`. A producer
-    that repeats its request with this id and epoch gets the current id and epoch again. `new_id` is
-    an unused producer id; it is needed only if `needs_producer_id` returns True."""
+    """Decide on InitProducerId. `previous` is that of the last `Begin`: a producer that repeats a
+    request with this id and epoch gets the current ones again. `new_id` is an unused producer id;
+    None unless `needs_producer_id`."""
     if transaction is None:
         assert new_id is not None
         return Begin(new_transaction(transactional_id, new_id, call.timeout_ms, now_ms), None)
@@ -96,8 +94,8 @@ def add_partitions(
     added: frozenset[TopicPartition],
     now_ms: int,
 ) -> Transaction | ErrorCode:
-    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. Return NONE if the transaction has all of
-    the partitions already."""
+    """Decide on AddPartitionsToTxn and AddOffsetsToTxn. NONE: the transaction has all of the
+    partitions already."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault
@@ -111,7 +109,7 @@ def add_partitions(
 def end(
     transaction: Transaction | None, producer: ProducerIdAndEpoch, now_ms: int, *, is_commit: bool
 ) -> Transaction | ErrorCode:
-    """Decide on EndTxn. Return NONE if the transaction has already ended with this outcome."""
+    """Decide on EndTxn. NONE: the transaction has already ended with this outcome."""
     fault = _fault_of(transaction, producer)
     if transaction is None or fault is not ErrorCode.NONE:
         return fault
@@ -130,8 +128,8 @@ def verify(
     producer: ProducerIdAndEpoch,
     asked: Collection[TopicPartition],
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Decide for each partition whether it is in the producer's open transaction (KIP-890). The
-    code INVALID_TXN_STATE says that it is not."""
+    """Return for each partition NONE if it is in the producer's open transaction, else an error
+    (KIP-890)."""
     fault = _fault_of(transaction, producer)
     if fault is ErrorCode.NONE and transaction is not None and transaction.state in PREPARED:
         fault = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -144,15 +142,14 @@ def verify(
 
 
 def time_out(transaction: Transaction, now_ms: int) -> Transaction | None:
-    """If the transaction is open for longer than its timeout, return the state PrepareAbort with
-    the next epoch, which fences the producer. Return None otherwise."""
+    """Return the state PrepareAbort with the next epoch, which fences the producer; None unless the
+    transaction is open for longer than its timeout."""
     if transaction.state is not TransactionState.ONGOING or transaction.deadline_ms > now_ms:
         return None
     return transaction.fenced().prepared(now_ms, is_commit=False)
 
 
 def is_expired(transaction: Transaction, now_ms: int, expiration_ms: int) -> bool:
-    """Return whether the transactional id has been unused for longer than `expiration_ms`."""
     return transaction.state in IDLE and transaction.updated_ms <= now_ms - expiration_ms
 
 

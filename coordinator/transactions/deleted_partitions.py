@@ -1,5 +1,5 @@
-"""Reads ZooKeeper's nodes to find out which partitions were deleted. A broker's metadata does not
-suffice: a partition that is missing in it may have been created a moment ago."""
+"""Finds out from ZooKeeper which partitions were deleted. A broker's metadata does not suffice: it
+may lack partitions that were just created."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pybroker.ports import Coord
 async def deleted_partitions(
     coord: Coord, partitions: Collection[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Return those of the partitions that do not exist in ZooKeeper or whose topic is being
-    deleted. Raises CoordError or MalformedNode."""
+    """Return those of the partitions that do not exist in ZooKeeper, or whose topic is being
+    deleted. Raises CoordError, MalformedNode."""
     await coord.sync(paths.TOPICS)
     deleting = set(await coord.children(paths.DELETE_TOPICS))
     gone: set[TopicPartition] = set()

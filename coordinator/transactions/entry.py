@@ -20,8 +20,8 @@ PARTITION_BYTES: Final = 150
 
 class Entry:
     """A transactional id. `transaction` is the last appended state, `committed` the last committed
-    one (None: there is none yet). `previous`: see `decisions.init_producer_id`; it is lost at a
-    failover, as in Kafka."""
+    one (None: none yet). `previous` is that of `decisions.init_producer_id`; a failover loses it,
+    as in Kafka."""
 
     __slots__ = ("_waiting", "committed", "completion", "is_pending", "previous", "transaction")
 
@@ -34,13 +34,13 @@ class Entry:
         self._waiting: tuple[asyncio.Future[None], ...] = ()
 
     def size(self) -> int:
-        """Return about how many bytes of memory the transactional id takes."""
+        """Return the approximate memory of the transactional id, in bytes."""
         found = self.transaction
         return size_of(found.transactional_id, len(found.partitions))
 
     def shown(self) -> Transaction | None:
         """Return the last committed state. While markers are being written, its `partitions` are
-        those that lack their marker."""
+        those without a marker."""
         shown = self.committed
         if shown is not None and shown.state in PREPARED and self.completion is not None:
             return replace(shown, partitions=frozenset(self.completion.remaining))
@@ -58,16 +58,16 @@ class Entry:
             self._waiting = tuple(each for each in self._waiting if each is not future)
 
     def wake(self) -> None:
-        """Let all calls of `completed` return. To be called when the transaction is complete, and
-        when the shard ends."""
+        """Let all calls of `completed` return, because the transaction is complete or the shard
+        ends."""
         waiting, self._waiting = self._waiting, ()
         for future in waiting:
             _set(future)
 
 
 def size_of(transactional_id: str, partitions: int) -> int:
-    """Return about how many bytes of memory a transactional id with this number of partitions
-    takes."""
+    """Return the approximate memory of a transactional id with this number of partitions, in
+    bytes."""
     return ID_BYTES + 2 * sys.getsizeof(transactional_id) + partitions * PARTITION_BYTES
 
 

@@ -1,8 +1,5 @@
-"""Sends the markers of ended transactions to the leaders of their partitions. There is one queue
-for each leader's broker, and at most one request to a broker at a time. Markers that are added to
-the queue during a request share the next request. A marker is repeated until the leader has written
-it.
-"""
+"""Sends the markers of ended transactions to the leaders of their partitions, at most one request
+to a broker at a time. A marker is repeated until the leader has written it."""
 
 from __future__ import annotations
 
@@ -38,9 +35,8 @@ _FENCED: Final = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PR
 
 
 class Completion:
-    """An ended transaction whose markers are being written. `remaining`: the partitions that have
-    not confirmed the marker yet. `done` is called when none remains. It is not called after
-    `cancel`."""
+    """An ended transaction whose markers are being written. `remaining`: the partitions without a
+    confirmed marker. `done` is called when none remains, but not after `cancel`."""
 
     __slots__ = ("done", "is_over", "marker", "remaining")
 
@@ -50,7 +46,6 @@ class Completion:
         partitions: Collection[TopicPartition],
         done: Callable[[], None],
     ) -> None:
-        """`marker` has the producer and the outcome; `partitions` are those that need it."""
         self.marker = marker
         self.remaining = set(partitions)
         self.done = done
@@ -61,7 +56,7 @@ class Completion:
         self.is_over = True
 
     def written(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove these partitions from `remaining`: they have the marker, or need it no longer."""
+        """Remove these partitions from `remaining`."""
         self.remaining.difference_update(partitions)
         if not self.remaining and not self.is_over:
             self.is_over = True
@@ -74,11 +69,11 @@ Work = dict[Completion, set[TopicPartition]]
 class MarkerSender:
     """Sends the markers of all transactions that this broker coordinates, until `stop`.
 
-    `leader_of` returns the broker id of a partition's leader, NO_LEADER if it has none that is
-    alive, and None if the metadata has no such partition. `channel_to` returns the channel to a
-    broker, or None if the broker is not alive. `deleted` reads ZooKeeper, since this broker's
-    metadata may be behind, and returns those of the given partitions that were deleted. It may
-    raise PybrokerError."""
+    `leader_of` returns the broker id of a partition's leader, NO_LEADER if no leader is alive, and
+    None if the metadata has no such partition. `channel_to` returns None if the broker is not
+    alive. `deleted` returns those of the partitions that were deleted, according to ZooKeeper; it
+    may raise PybrokerError.
+    """
 
     def __init__(
         self,
@@ -116,13 +111,13 @@ class MarkerSender:
 
     @property
     def waiting(self) -> int:
-        """The number of markers that wait for a request, for a leader, or for a repetition."""
+        """The number of markers that wait for a request, a leader or a repetition."""
         works = [self._again, self._missing, *(queue.work for queue in self._queues.values())]
         return sum(len(partitions) for work in works for partitions in work.values())
 
     @property
     def without_leader(self) -> int:
-        """The number of markers that wait until their partition has a leader."""
+        """The number of markers whose partition has no leader."""
         missing = sum(map(len, self._missing.values()))
         again = [key for some in self._again.values() for key in some]
         return missing + sum(self._leader_of(key) in (None, NO_LEADER) for key in again)
@@ -175,7 +170,6 @@ class MarkerSender:
             await asyncio.sleep(LOOK_FOR_TOPIC_S)
 
     async def _run(self, queue: _Queue) -> None:
-        """Send the markers in the queue to their broker, one request at a time."""
         while queue.work:
             await asyncio.sleep(0)  # markers that are added in one turn of the loop share a request
             batch = queue.take()

@@ -1,10 +1,6 @@
 """Producer ids, unique in the whole cluster: each broker takes blocks of them from
-/latest_producer_id_block by compare-and-set (KIP-98).
-
-A block is taken before it is needed, so a request for an id waits only if ids are used faster than
-ZooKeeper answers. A restart or a lost reply loses the unused ids of a block. This is no problem,
-because there are 2^63 ids.
-"""
+/latest_producer_id_block by compare-and-set (KIP-98). A restart or a lost reply loses the unused
+ids of a block."""
 
 from __future__ import annotations
 
@@ -50,10 +46,8 @@ class ProducerIds:
         self._reserve: asyncio.Task[ProducerIdBlock] | None = None
 
     async def next_id(self) -> int:
-        """Return an id that no broker has returned before.
-
-        Raises BrokerError COORDINATOR_NOT_AVAILABLE while no block can be taken from ZooKeeper.
-        """
+        """Return an id that no broker has returned before. Raises BrokerError
+        COORDINATOR_NOT_AVAILABLE while no block can be taken from ZooKeeper."""
         while self._next == self._end:
             await self._begin_next_block()
         given = self._next

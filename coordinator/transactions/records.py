@@ -40,15 +40,11 @@ _VERSION = struct.Struct(">h")
 
 @message
 class _TransactionKey(Message):
-    """The stored form of a transactional id."""
-
     transactional_id: str = string("The transactional id.")
 
 
 @message
 class _Partitions(Message):
-    """The partitions of one topic in a transaction."""
-
     topic: str = string("The topic's name.")
     partition_ids: list[int] = int32_array("The numbers of the partitions.")
 
@@ -73,14 +69,14 @@ class _TransactionValue(Message):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Encode the key of a transactional id. Raises ValueError for more than 32,767 bytes."""
+    """Raises ValueError for an id of more than 32,767 bytes."""
     key = _TransactionKey(transactional_id=transactional_id)
     return _VERSION.pack(KEY_VERSION) + encode_message(key, KEY_VERSION, False)
 
 
 def decode_key(data: Buffer) -> str | None:
-    """Return the transactional id of a key. Return None if the version is unknown; the record must
-    then be ignored. Raises MalformedInput."""
+    """Return the transactional id. None: the version is unknown, and the record must be ignored.
+    Raises MalformedInput."""
     if _version_of(data) != KEY_VERSION:
         return None
     body = memoryview(data)[_VERSION.size :]
@@ -89,7 +85,7 @@ def decode_key(data: Buffer) -> str | None:
 
 
 def encode_value(transaction: Transaction) -> bytes:
-    """Encode a state in version 0. Raises ValueError for a topic name of more than 32,767 bytes."""
+    """Encode in version 0. Raises ValueError for a topic name of more than 32,767 bytes."""
     keys = sorted(transaction.partitions)
     is_empty = transaction.state is TransactionState.EMPTY
     value = _TransactionValue(
@@ -110,7 +106,7 @@ def encode_value(transaction: Transaction) -> bytes:
 
 
 def decode_value(transactional_id: str, data: Buffer) -> Transaction:
-    """Decode a state of version 0 or 1. Raises MalformedInput."""
+    """Decode version 0 or 1. Raises MalformedInput."""
     found = _decoded_value(data)
     state = STORED.get(found.transaction_status)
     if state is None:

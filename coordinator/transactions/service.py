@@ -1,5 +1,5 @@
-"""The interface of the transaction coordinators for request handlers: finds the shard of a
-transactional id."""
+"""The transaction coordinators' interface for request handlers: finds the shard of a transactional
+id."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class TransactionShards(Protocol):
     """The coordinator shards of this broker."""
 
     def shard_for(self, partition: int) -> TransactionCoordinator:
-        """Return the coordinator of that `__transaction_state` partition. Raises BrokerError:
+        """Return the coordinator of this `__transaction_state` partition. Raises BrokerError:
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may have taken over the shard of `partition` from this broker."""
+        """Whether another broker may have taken over this `__transaction_state` partition."""
 
     def serving(self) -> Mapping[int, TransactionCoordinator]: ...
 
@@ -31,7 +31,7 @@ class TransactionShards(Protocol):
 
 class TransactionService:
     """The transactional ids of one broker. `partition_of` returns the `__transaction_state`
-    partition of a transactional id, or raises BrokerError COORDINATOR_NOT_AVAILABLE while the
+    partition of a transactional id. It raises BrokerError COORDINATOR_NOT_AVAILABLE while the
     number of partitions is unknown. All methods with a transactional id raise BrokerError with the
     code for the client."""
 
@@ -40,8 +40,8 @@ class TransactionService:
         self._partition_of = partition_of
 
     def may_be_elsewhere(self, partition: int) -> bool:
-        """Whether another broker may coordinate this partition of __transaction_state, although
-        this broker has a shard of it. FindCoordinator then must not return this broker."""
+        """Whether another broker may coordinate this `__transaction_state` partition, although this
+        broker has a shard of it."""
         return self._shards.may_be_elsewhere(partition)
 
     # producers
@@ -72,14 +72,14 @@ class TransactionService:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's open transaction."""
+        """Return the error code for each partition: NONE if it is in the producer's open
+        transaction."""
         shard = self._shard_of(transactional_id)
         return await shard.verify(transactional_id, producer, partitions)
 
     # operators
 
     def describe(self, transactional_id: str) -> Transaction:
-        """Return the state of a transactional id."""
         found = self._shard_of(transactional_id).describe(transactional_id)
         if found is None:
             raise BrokerError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)

@@ -1,10 +1,6 @@
-"""The state machine of a transactional id: eight states, a table of the allowed transitions, and
-the answer of each state to each request.
-
-Only `Transaction.moved_to` changes a state. `docs/transactions.rst` shows the tables, and a test
-compares every cell of `ANSWERS` with the decisions. The numbers of the states are Kafka's, as in
-the records of `__transaction_state`.
-"""
+"""The state machine of a transactional id: eight states, the allowed transitions, and the answer of
+each state to each request. `docs/transactions.rst` shows the tables. The numbers of the states are
+those in the records of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -97,14 +93,14 @@ STORED: Final[Mapping[int, TransactionState]] = MappingProxyType(
 
 
 class IllegalMove(PybrokerError):
-    """The error of a transition that is not in the table: a bug."""
+    """A transition that is not in the table: a bug."""
 
 
 class TransactionRequest(enum.Enum):
-    """The requests whose answer depends on the state. Three errors do not depend on it, and are
-    checked before it: INVALID_PRODUCER_ID_MAPPING (49) for an unknown transactional id or another
-    producer id, PRODUCER_FENCED (90) for another epoch, and CONCURRENT_TRANSACTIONS (51) while a
-    state is being written."""
+    """The requests whose answer depends on the state. Three errors are checked first:
+    INVALID_PRODUCER_ID_MAPPING (49) for an unknown transactional id or another producer id,
+    PRODUCER_FENCED (90) for another epoch, and CONCURRENT_TRANSACTIONS (51) while a state is being
+    written."""
 
     INIT = "InitProducerId"
     ADD = "AddPartitionsToTxn or AddOffsetsToTxn"

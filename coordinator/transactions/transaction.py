@@ -1,5 +1,5 @@
-"""A transactional id with its last transaction: the values that a record of `__transaction_state`
-stores. The values are immutable; every decision makes new ones."""
+"""A transactional id with its last transaction, as immutable values: the content of a record of
+`__transaction_state`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _NONE: Final[frozenset[TopicPartition]] = frozenset()
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """The identity of a producer. A transactional id has one current producer; all earlier epochs
-    are fenced."""
+    """The identity of a producer."""
 
     producer_id: int
     epoch: int
@@ -26,8 +25,8 @@ class ProducerIdAndEpoch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transactional id's producer and its last transaction. Times are in ms since 1970.
-    `start_ms` is -1 before the first transaction of a producer. `partitions` is empty unless the
-    state is Ongoing, PrepareCommit or PrepareAbort."""
+    `start_ms` is -1 before a producer's first transaction. `partitions` is empty unless the state
+    is Ongoing, PrepareCommit or PrepareAbort."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -39,12 +38,12 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer has the highest epoch of its id, and needs a new producer id."""
+        """Whether the epoch is the highest one, so that the producer needs a new producer id."""
         return self.producer.epoch >= EPOCH_MAX
 
     @property
     def deadline_ms(self) -> int:
-        """When the transaction has to be aborted, if the state is Ongoing."""
+        """When an open transaction has to be aborted, in ms since 1970."""
         return self.start_ms + self.timeout_ms
 
     def begun(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: int) -> Transaction:
@@ -59,8 +58,8 @@ class Transaction:
         )
 
     def with_partitions(self, added: frozenset[TopicPartition], now_ms: int) -> Transaction:
-        """Return the state Ongoing with these partitions added. It begins a transaction unless one
-        is open."""
+        """Return the state Ongoing with these partitions added. Begins a transaction unless one is
+        open."""
         is_open = self.state is TransactionState.ONGOING
         return self.moved_to(
             TransactionState.ONGOING,
@@ -70,8 +69,8 @@ class Transaction:
         )
 
     def fenced(self) -> Transaction:
-        """Return the state PrepareEpochFence. It raises the epoch by 1 to fence the producer; no
-        producer gets this epoch."""
+        """Return the state PrepareEpochFence, with the epoch raised by 1. No producer gets this
+        epoch."""
         producer = self.producer._replace(epoch=self.producer.epoch + 1)
         return self.moved_to(
             TransactionState.PREPARE_EPOCH_FENCE, self.updated_ms, producer=producer
@@ -94,8 +93,8 @@ class Transaction:
         return self.moved_to(TransactionState.DEAD, self.updated_ms)
 
     def moved_to(self, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
-        """Return this transaction in another `state`, which begins at `now_ms`, with these
-        `changes` of its values. Raises IllegalMove."""
+        """Return this transaction in `state`, which begins at `now_ms`, with these `changes` of its
+        values. Raises IllegalMove."""
         if self.state not in LEGAL_MOVES[state]:
             raise IllegalMove(
                 f"transactional_id={self.transactional_id} cannot go from {self.state.value} to"
@@ -107,7 +106,7 @@ class Transaction:
 def new_transaction(
     transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int
 ) -> Transaction:
-    """Return the first state of a transactional id: Empty, with epoch 0 of the producer id."""
+    """Return the first state of a transactional id: Empty, with epoch 0."""
     return Transaction(
         transactional_id,
         ProducerIdAndEpoch(producer_id, 0),
