@@ -1,8 +1,7 @@
-"""An event loop in its own thread, so that blocking code such as a test can use asynchronous code.
+"""An event loop in its own thread, for blocking code that calls coroutines.
 
-The thread runs until `close`. Child processes that the system ends together with the thread that
-started them are started in this thread, because a test's own thread may end earlier.
-"""
+The thread runs until `close`. It also starts child processes, which the system may end together
+with the thread that started them."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ class LoopThread:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread's event loop and return its result. The coroutine is
-        cancelled if the caller stops waiting (Ctrl-C, a test's time limit)."""
+        """Run a coroutine in the thread's event loop and return its result. An interrupt of the
+        caller, such as Ctrl-C, cancels the coroutine."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return running.result()

@@ -1,5 +1,4 @@
-"""The place where a test starts a process, if it is not 127.0.0.1 with the test's own user: a
-network namespace, or another user."""
+"""The network namespace or user in which a test starts a process, if it is not the test's own."""
 
 from __future__ import annotations
 
@@ -9,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place where processes run. `prefix` is the command line that runs a command at this place,
-    such as `ip netns exec NAME`. The prefix must replace itself by the command (exec), so that
-    signals reach the command."""
+    """A place where processes run. `prefix` is the command line that runs a command there, such as
+    `ip netns exec NAME`. The prefix must replace itself by the command (exec), so that signals
+    reach the command."""
 
     host: str = "127.0.0.1"
     """The address at which other processes reach a process at this place."""

@@ -1,9 +1,7 @@
 """The pytest plugin of pybroker: clusters of real brokers as fixtures.
 
-`pybroker_cluster` is one cluster of three brokers for the whole run; it is repaired after each
-test. `pybroker_cluster_factory` makes clusters for one test. pytest imports this module in every
-run on a machine with pybroker, so other modules are imported only when a fixture is used.
-"""
+Every pytest run imports this module if pybroker is installed, so other modules are imported only
+when a fixture is used."""
 
 from __future__ import annotations
 
@@ -23,17 +21,16 @@ _own = pytest.StashKey["list[Cluster]"]()
 
 
 class ClusterFactory(Protocol):
-    """A function that creates and starts a cluster, which is closed after the test. The arguments
-    are those of `pybroker.testing.cluster.Cluster`.
-    """
+    """A function that starts a cluster, which is closed after the test. The arguments are those of
+    `pybroker.testing.cluster.Cluster`."""
 
     def __call__(self, brokers: int = 3, **options: Any) -> Cluster: ...
 
 
 @pytest.fixture(scope="session")
 def pybroker_cluster_options() -> Mapping[str, Any]:
-    """Return the keyword arguments of the cluster that all tests share. A conftest.py may override
-    this fixture."""
+    """Return the keyword arguments of the shared cluster. A conftest.py may override this
+    fixture."""
     return {}
 
 
@@ -43,9 +40,8 @@ def pybroker_cluster(
     pybroker_cluster_options: Mapping[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """Return a running cluster of three brokers, shared by all tests. After each test, stopped
-    brokers are started and cut links are healed.
-    """
+    """Return a running cluster of three brokers, shared by all tests and repaired after each
+    test."""
     options = {"data": tmp_path_factory.mktemp("pybroker-cluster"), **pybroker_cluster_options}
     cluster = _new_cluster(options)
     request.session.stash[_shared] = cluster
@@ -91,7 +87,7 @@ def pytest_runtest_makereport(
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Repair the shared cluster after a test that used it, before the next test begins."""
+    """Repair the shared cluster after a test that used it."""
     try:
         return (yield)
     finally:

@@ -1,6 +1,4 @@
-"""A TCP proxy for blocking tests: it listens on a port of 127.0.0.1 and forwards to a target over a
-link that can fail. `relay.py` describes the failures.
-"""
+"""A TCP proxy for blocking tests, with the faults of `relay.py`."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ __all__ = ["ANYBODY", "BOTH", "Direction", "Tap", "TcpProxy"]
 
 
 class TcpProxy:
-    """A proxy that runs in its own thread from its creation until `close`. Each method returns when
-    its fault is in effect. Raises OSError if the port is in use."""
+    """A proxy on a port of 127.0.0.1, in its own thread until `close`. Each method returns when its
+    fault is in effect. Raises OSError if the port is in use."""
 
     def __init__(self, target: tuple[str, int], *, port: int = 0) -> None:
         self._loop = LoopThread("tcp-proxy")
@@ -39,17 +37,16 @@ class TcpProxy:
         self.close()
 
     def cut(self, directions: frozenset[Direction] = BOTH) -> None:
-        """Stop forwarding data in these directions, without closing connections. Data that arrives
-        is held back until `heal`."""
+        """Hold back the data in these directions until `heal`. Connections stay open."""
         self._loop.call(self._relay.cut, ANYBODY, directions)
 
     def refuse(self) -> None:
-        """Reset all connections, and every new connection at once, until `heal`."""
+        """Reset all existing and new connections until `heal`."""
         self._loop.call(self._relay.refuse)
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay the forwarded data. It passes in pieces of at most 64 KiB; each is delayed by
-        `seconds` plus a random part of `jitter` seconds."""
+        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
+        seconds."""
         self._loop.call(self._relay.delay, seconds, jitter)
 
     def reset(self) -> None:
@@ -57,9 +54,8 @@ class TcpProxy:
         self._loop.call(self._relay.reset)
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections. Pass the data of each new connection through a tap that
-        `make` returns, or through no tap if `make` is None. A tap may reset its connection (see
-        `relay.Tap`)."""
+        """Reset the existing connections, and pass the data of each new one through a tap that
+        `make` returns (see `relay.Tap`). `make` None ends this."""
         self._loop.call(self._relay.tap, make)
 
     def heal(self) -> None:

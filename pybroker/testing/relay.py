@@ -1,13 +1,8 @@
-"""A TCP relay whose link can fail: the relay can hold all data of one direction or both, refuse or
-reset connections, delay data unevenly, reset a connection at a tap's request, and heal.
+"""A TCP relay with faults: it can hold back data, refuse or reset connections, and delay data.
 
-A cut is like an unplugged cable: no data passes, no side gets an error, and after healing TCP
-delivers the data sent meanwhile. There is one difference: the kernel still accepts new connections
-to the relay during a cut, and these connections receive nothing.
-
-The relay runs in one event loop and does not parse the data. `proxy.py` is the same for blocking
-code.
-"""
+A cut is like an unplugged cable: no side gets an error, and TCP delivers the held data after
+healing. Unlike with a cable, new connections are accepted during a cut, and stay silent. The relay
+does not parse the data."""
 
 from __future__ import annotations
 
@@ -55,7 +50,7 @@ class _Connection:
     then."""
 
     def close(self) -> None:
-        """Close both sides of the connection, once all data that the relay has written is sent."""
+        """Close both sides of the connection, after all written data is sent."""
         for writer in self.writers:
             writer.close()
 
@@ -70,14 +65,10 @@ class _Connection:
 
 
 class Relay:
-    """A proxy that listens from `start` to `close` and forwards all data between a peer and the
-    target.
+    """A proxy that listens from `start` to `close` and forwards all data to the target.
 
-    The function `peer_of` gets the port from which a peer connects, and returns the name of the
-    peer, so that a fault can affect one peer only. The function may be slow, because the kernel
-    lists all connections of the machine. The relay calls it at most once for each connection, and
-    only if a fault affects a single peer.
-    """
+    `peer_of` returns the name of the peer that connects from a port, so that a fault can affect one
+    peer only. It is called at most once for each connection, because it may be slow."""
 
     def __init__(
         self,
@@ -101,7 +92,7 @@ class Relay:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Start to listen; `port` then has the port. Raises OSError if the port is in use."""
+        """Start to listen on `port`. Raises OSError if the port is in use."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -114,13 +105,13 @@ class Relay:
     # faults of the link
 
     def cut(self, peer: str = ANYBODY, directions: frozenset[Direction] = BOTH) -> None:
-        """Stop forwarding the data of this peer in these directions, without closing connections.
-        Data that arrives is held back until `heal`."""
+        """Hold back the data of this peer in these directions until `heal`. Connections stay
+        open."""
         for direction in directions:
             self._silent[direction].add(peer)
 
     def refuse(self, peer: str = ANYBODY) -> None:
-        """Reset all connections of this peer, and every new connection at once, until `heal`."""
+        """Reset all existing and new connections of this peer until `heal`."""
         self._refused.add(peer)
         for connection in self._connections:
             if self._concerns(self._refused, connection):
@@ -133,19 +124,18 @@ class Relay:
                 connection.reset()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Delay the data of all connections. It passes in pieces of at most 64 KiB; each is delayed
-        by `seconds` plus a random part of `jitter` seconds. The data of one connection stays in
-        order."""
+        """Delay each piece of data (at most 64 KiB) by `seconds` plus a random part of `jitter`
+        seconds. The data of a connection stays in order."""
         self._delay_s, self._jitter_s = seconds, jitter
 
     def tap(self, make: Callable[[], Tap] | None) -> None:
-        """Reset the existing connections. Pass the data of each new connection, from its first byte
-        on, through a tap that `make` returns, or through no tap if `make` is None."""
+        """Reset the existing connections, and pass all data of each new one through a tap that
+        `make` returns. `make` None ends this."""
         self._make_tap = make
         self.reset()
 
     def heal(self, peer: str = ANYBODY) -> None:
-        """End the faults that name this peer. Without an argument, end all faults."""
+        """End the faults set for this peer. Without an argument, end all faults."""
         if peer == ANYBODY:
             for silent in self._silent.values():
                 silent.clear()
@@ -164,7 +154,6 @@ class Relay:
     # private
 
     def _concerns(self, peers: Collection[str], connection: _Connection) -> bool:
-        """Return whether a fault that affects the peers with these names affects the connection."""
         if not peers or ANYBODY in peers:
             return bool(peers)
         if connection.peer is None:
@@ -213,8 +202,8 @@ class Relay:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Forward the data of one direction from `reader` to `writer`, until the sender closes the
-        direction. A cut also holds back the end of the data."""
+        """Forward data from `reader` to `writer` until the sender closes the direction. A cut also
+        holds back the end of the data."""
         while True:
             broken = False
             data = b""

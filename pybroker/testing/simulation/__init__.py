@@ -1,6 +1,5 @@
-"""A whole cluster in one process, driven by a seed: real brokers and clients over simulated time,
-network, disks and ZooKeeper. The same seed always gives exactly the same run.
-"""
+"""A simulated cluster in one process: real brokers and clients run over simulated time, network,
+disks and ZooKeeper. The same seed always gives exactly the same run."""
 
 from pybroker.testing.simulation.cluster import ZOOKEEPER
 from pybroker.testing.simulation.simulation import (

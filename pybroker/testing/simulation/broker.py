@@ -1,4 +1,4 @@
-"""A simulated broker: a real broker, started as a process of a simulated machine."""
+"""A simulated broker: a real `BrokerApp`, run as a process of a simulated machine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ session."""
 
 
 class SimBroker:
-    """The broker with the id `id` on its own machine. `app` is set while its process starts or
-    serves."""
+    """A simulated broker with its own machine. `app` is set while its process starts or serves."""
 
     def __init__(
         self,
@@ -79,14 +78,12 @@ class SimBroker:
         return self.machine.loop is not None
 
     def start(self) -> None:
-        """Start the broker's process without waiting until it serves. Does nothing if the process
-        runs.
-        """
+        """Start the broker's process without waiting until it serves. A running process stays."""
         if not self.is_running:
             self.machine.start(self._main, self._network.sockets(self.machine))
 
     def terminate(self) -> None:
-        """Send SIGTERM: the broker hands over its partitions, and its process then ends."""
+        """Send SIGTERM: the broker hands over its partitions and ends."""
         loop = self.machine.loop
         if loop is not None and self._end is not None:
             loop.call_soon(self._end, None)

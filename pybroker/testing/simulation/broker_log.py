@@ -1,5 +1,5 @@
-"""The error lines that brokers write to their logs during a run. An error line that no fault of the
-run explains is a violation."""
+"""The error lines that simulated brokers log. An error line that no fault of the run explains is a
+violation."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ _LOSS: Final = "loss receipt partition=|the loss receipt cannot be read"
 
 
 def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[str]:
-    """Return a pattern of the error lines that are no violation: those that faults of these kinds
-    cause, and those that may occur in every run. With `is_lossy`, the pattern also matches the
-    lines of unclean elections and loss receipts."""
+    """Return a pattern of the error lines that are expected in a run with these kinds of faults.
+    `is_lossy` adds the lines of unclean elections and recorded data losses."""
     found = [_FENCED]
     found += [_EXPLAINED[kind] for kind in sorted(set(kinds)) if kind in _EXPLAINED]
     if is_lossy:
@@ -54,8 +53,8 @@ def explained_by(kinds: Iterable[str], *, is_lossy: bool = False) -> re.Pattern[
 
 
 class BrokerLog(logging.Handler):
-    """A log handler that collects the error lines of brokers. If the environment keeps its trace as
-    text, every line is added to the trace, too."""
+    """A log handler that collects the error lines of brokers. A text trace also gets every log
+    line."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(logging.ERROR if environment.lines is None else logging.INFO)
@@ -77,8 +76,7 @@ class BrokerLog(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Return a context manager. While it is open, this handler gets all log lines of the
-        brokers, and no other handler does."""
+        """Return a context manager that sends all log lines of the brokers to this handler only."""
         loggers = [logging.getLogger(name) for name in _ROOTS]
         before = [(each.level, each.propagate, each.handlers) for each in loggers]
         for each in loggers:

@@ -22,8 +22,8 @@ _SHRINK_RUNS_MAX: Final = 400
 
 
 class Simulate(Protocol):
-    """A function that runs a schedule and returns the result. Worker processes import it by its
-    name."""
+    """A function that simulates a schedule of faults and returns the result. Worker processes
+    import it by its name."""
 
     def __call__(
         self, schedule: Schedule, *, keep_trace: bool = False, stop_early: bool = False
@@ -46,8 +46,8 @@ class Args:
 
 
 def command(simulate: Simulate, bugs: Mapping[str, str] | None = None) -> click.Command:
-    """Return the simulation's command for the command line. Its exit code is 1 if a seed failed.
-    `bugs` maps the name of each bug that `simulate` can plant to the rule that the bug breaks."""
+    """Return the click command of the simulation; its exit code is 1 if a seed failed. `bugs` maps
+    each bug that `simulate` can plant to the rule that the bug breaks."""
     known = bugs or {}
 
     @click.command(help="Run clusters under faults in simulated time, one per seed.")
@@ -94,7 +94,7 @@ def _check(args: Args, bugs: Mapping[str, str]) -> None:
 
 def _the_one(args: Args, bugs: Mapping[str, str]) -> Schedule | None:
     """Return the schedule that the command line asks for, None if it asks for many seeds. `--seed`
-    and `--planted` override the seed and the bug in a schedule file."""
+    and `--planted` override the schedule file."""
     if args.schedule is not None:
         try:
             schedule = parse(Path(args.schedule).read_text(encoding="utf-8"))
@@ -133,8 +133,7 @@ def _run_one(simulate: Simulate, schedule: Schedule, args: Args) -> bool:
 
 
 def _shrink(simulate: Simulate, failed: Result) -> None:
-    """Search for a smaller schedule that violates one of the rules that `failed` violates, and
-    print it."""
+    """Print a smaller schedule that violates one of the rules that `failed` violates."""
     click.echo(
         f"looking for a smaller schedule that violates {', '.join(sorted(failed.rules))} ..."
     )

@@ -1,4 +1,4 @@
-"""The brokers, ZooKeeper and links of one simulated cluster."""
+"""The simulated brokers, ZooKeeper and links of one cluster."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ ZOOKEEPER: Final = "zookeeper"
 
 
 class SimCluster:
-    """A cluster of brokers with the ids 1 to `brokers`, on machines `broker-1`, `broker-2` and so
-    on. Nothing runs before `start`.
-    """
+    """A simulated cluster of brokers with the ids 1 to `brokers`, on machines `broker-1`,
+    `broker-2` and so on. Nothing runs before `start`."""
 
     def __init__(
         self,
@@ -35,8 +34,8 @@ class SimCluster:
         log_dirs: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Create the machines. `log_dirs` is the number of log directories of each broker, all on
-        its machine's disk. `config` are options of all brokers."""
+        """Create the machines. `log_dirs` is the number of log directories of each broker; `config`
+        holds options of all brokers."""
         self.environment = environment
         self.machines: dict[str, Machine] = {}
         self.links = Links(environment)
@@ -66,12 +65,12 @@ class SimCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Return HOST:PORT of each broker, joined by commas, for the bootstrap.servers of
-        clients."""
+        """Return the bootstrap.servers of the cluster: HOST:PORT of each broker, joined by
+        commas."""
         return ",".join(broker.address for broker in self.brokers.values())
 
     def machine(self, name: str) -> Machine:
-        """Return the machine with this name. The first call with a name creates the machine."""
+        """Return the machine with this name. The first call creates the machine."""
         if name not in self.machines:
             self.machines[name] = Machine(self.environment, name)
         return self.machines[name]
@@ -82,14 +81,11 @@ class SimCluster:
             broker.start()
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Advance virtual time until the condition holds. Return False if it does not hold within
-        `seconds`.
-        """
+        """Advance virtual time until the condition holds. Return False after `seconds`."""
         return self.environment.run(self.environment.now + seconds, condition)
 
     def run_until_ready(self, seconds: float = 60.0) -> bool:
-        """Advance virtual time until all brokers serve. Return False if some broker does not serve
-        within `seconds`."""
+        """Advance virtual time until all brokers serve. Return False after `seconds`."""
         return self.run_until(lambda: all(each.serves for each in self.brokers.values()), seconds)
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
-"""Writes changes in ZooKeeper into a history: creations and deletions of topics, states of
-partitions, controllers and loss receipts.
+"""Records what a simulated cluster writes to ZooKeeper (topics, partition states, controllers, data
+losses) in a history.
 
-This module parses the ZooKeeper nodes itself, because the checker shares no code with the brokers.
-"""
+This module parses the ZooKeeper nodes itself, because the checks share no code with the brokers."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ _MIN_ISR: Final = "min.insync.replicas"
 
 
 class Change(Protocol):
-    """A node's content after a transaction; `data` is None if the transaction deleted the node.
-    `at` is in virtual seconds."""
+    """A ZooKeeper node's content after a transaction; `data` is None for a deleted node. `at` is in
+    virtual seconds."""
 
     @property
     def zxid(self) -> int: ...
@@ -47,13 +46,12 @@ class Change(Protocol):
 
 
 class ClusterRecord:
-    """The record of a cluster's changes in ZooKeeper. The caller passes every change to
-    `committed`, in order. `states` has the present state of each partition, `lives` and `topic_ids`
-    the present life and the id of each topic."""
+    """The record of a cluster's changes in ZooKeeper. `committed` must get every change, in order.
+    `states` has the present state of each partition, `lives` and `topic_ids` the present topic of
+    each name."""
 
     def __init__(self, history: History, *, min_isr: int = 1) -> None:
-        """Write the changes into `history`. `min_isr` is min.insync.replicas of a topic that does
-        not set the option."""
+        """Write the changes into `history`. `min_isr` is the default of min.insync.replicas."""
         self.history = history
         self.states: dict[TopicPartition, State] = {}
         self.lives: dict[str, TopicLife] = {}
@@ -102,8 +100,7 @@ class ClusterRecord:
         ]
 
     def loaded(self) -> list[TopicPartition]:
-        """Return the partitions of `alive`, without those of internal topics and of the compacted
-        topic. All their records are values of the simulation's producers."""
+        """Return the partitions of `alive` without internal and compacted topics."""
         return [
             each
             for each in self.alive()
@@ -137,8 +134,8 @@ class ClusterRecord:
             life.doomed = at
 
     def _config(self, name: str, data: bytes | None) -> None:
-        """Record min.insync.replicas from the ZooKeeper node with the topic's options. If the value
-        changes, the smallest value applies to the whole history."""
+        """Record min.insync.replicas from the topic's options in ZooKeeper. The smallest value of a
+        run applies to the whole history."""
         config: dict[str, str] = {} if data is None else json.loads(data)["config"]
         min_isr = int(config.get(_MIN_ISR, self._min_isr))
         self._min_isr_of[name] = min_isr
@@ -165,9 +162,8 @@ class ClusterRecord:
         self.history.states.append(state)
 
     def _receipts(self, partition: TopicPartition, at: int, data: bytes | None) -> None:
-        """Record each loss receipt of the partition once, when it first appears in the node. Later
-        versions of the node only add offset ranges to it. If the node is deleted with its topic,
-        forget its receipts: the recreated topic may use the same leader epochs again."""
+        """Record each data loss that ZooKeeper notes for the partition, once. A deleted node is
+        forgotten: the recreated topic may use the same leader epochs again."""
         if data is None:
             self._admitted = {
                 key: loss for key, loss in self._admitted.items() if key[0] != partition
@@ -183,6 +179,6 @@ class ClusterRecord:
             )
 
     def _controller_term(self) -> None:
-        """Record the new controller and its epoch if one transaction wrote both."""
+        """Record the new controller and its epoch, if one transaction wrote both."""
         if self._epoch[0] == self._holder[0]:
             self.history.controller_terms.append(ControllerTerm(self._epoch[1], self._holder[1]))

@@ -1,11 +1,9 @@
-"""The limit on the number of brokers whose disks may have lost data at the same time. Within this
-limit every lost record is a bug.
+"""The number of brokers whose disks may have lost data at the same time, so that every lost record
+is a bug.
 
 An acknowledged record is on min.insync.replicas brokers, so all of them but one may lose data. A
-broker that lost data counts until it is in sync again with all committed records, and its disk has
-no flipped bit any more. A broker may detect a flipped bit much later. It then discards all records
-after the bit, including those that it has copied since the bit was flipped.
-"""
+broker counts until it has all committed records, is in sync again, and its disk has no flipped bit:
+a broker that finds such a bit late discards all records after it."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from pybroker.testing.simulation.view import replica, stored_states
 
 
 class DataLossBudget:
-    """The set of brokers that have lost data: at most `min_isr` - 1 brokers."""
+    """The brokers whose disks have lost data: at most `min_isr` - 1."""
 
     def __init__(self, cluster: SimCluster, min_isr: int) -> None:
         self._cluster = cluster
@@ -31,8 +29,7 @@ class DataLossBudget:
         self._harmed: set[int] = set()
 
     def allows(self, broker: int) -> bool:
-        """Return whether `broker` may lose data now: whether the number of brokers that have lost
-        data, including `broker`, stays within the limit."""
+        """Return whether the disk of `broker` may lose data now."""
         states = stored_states(self._cluster)
         self._harmed = {each for each in self._harmed if not self._is_whole(each, states)}
         return len(self._harmed | {broker}) <= self._most
@@ -46,8 +43,8 @@ class DataLossBudget:
         return all(self._has_all(broker, key, state) for key, state in states.items())
 
     def _has_all(self, broker: int, key: TopicPartition, state: PartitionState) -> bool:
-        """Return whether the broker's replica of the partition `key`, whose state is `state`, is in
-        sync and has all committed records. Every broker has a replica of every partition."""
+        """Return whether the broker's replica of the partition `key` is in sync and has all
+        committed records."""
         mine = replica(self._cluster, broker, key)
         leaders = replica(self._cluster, state.leader, key)
         if mine is None or leaders is None or not leaders.is_leader or broker not in state.isr:
@@ -61,8 +58,7 @@ class DataLossBudget:
 
 
 def _is_used(path: str) -> bool:
-    """Return whether the broker uses the file at this path. It does not use files that are marked
-    as deleted, stray or corrupt."""
+    """Return whether a broker reads the file: it is not marked as deleted, stray or corrupt."""
     *_, folder, name = path.split("/")
     is_aside = is_stray_directory(folder) or is_deleted_directory(folder)
     return not is_aside and not name.endswith((CORRUPT_SUFFIX, DELETED_SUFFIX))

@@ -1,9 +1,8 @@
-"""The disk of a simulated machine. A process sees it through a `DiskView`.
+"""The disk of a simulated machine. Processes use it through a `DiskView`.
 
-A change is visible at once and durable later (`inodes.py`). Killing the process loses nothing; a
-power loss may lose pending changes. A process can be killed at any operation that changes
-something: this operation and all later operations raise `ProcessKilled`.
-"""
+A change is visible at once and durable later (`inodes.py`); a power loss may lose changes that are
+not yet durable. A crash point kills the process at a chosen operation: this operation and all later
+ones raise `ProcessKilled`."""
 
 from __future__ import annotations
 
@@ -25,10 +24,9 @@ _WRITE_BACK_S_MOST: Final = 30.0
 
 
 class SimDisk:
-    """A disk with a root directory; other directories must be created. The operations that change
-    something are named `create`, `append`, `write`, `truncate`, `sync`, `rename`, `delete`, `make
-    directory` and `sync directory`. They can fail, and so can `read`.
-    """
+    """A simulated disk. Faults can be set for `read` and for the operations that change something:
+    `create`, `append`, `write`, `truncate`, `sync`, `rename`, `delete`, `make directory` and `sync
+    directory`."""
 
     def __init__(self, environment: Environment, name: str, *, clock: Clock | None = None) -> None:
         self.environment = environment
@@ -68,16 +66,14 @@ class SimDisk:
     # processes and power
 
     def process_ended(self) -> None:
-        """Release the file locks of the process, which was killed or has ended by itself, and
-        remove its crash point."""
+        """Release the file locks of the process, and remove its crash point."""
         self.faults.spare()
         ends, self.on_process_end = self.on_process_end, []
         for end in ends:
             end()
 
     def lose_power(self) -> None:
-        """Keep a random part of each file's pending changes and of the pending changes of names, as
-        a power loss does."""
+        """Keep a random part of the changes that are not yet durable, as a power loss does."""
         self.process_ended()
         files = [node for node in self.root.all_nodes() if isinstance(node, FileNode)]
         kinds = [node.lose_power(self._power, self.kinds_of_loss) for node in files]
@@ -90,8 +86,7 @@ class SimDisk:
         self.environment.note(f"{self.name} loses power names {names} files {' '.join(kinds)}")
 
     def delay_s(self) -> float:
-        """Return the duration in seconds of the next call that waits for the disk. The result is
-        meant for `LoopBlocking.delay_s`."""
+        """Return the seconds that the next disk call takes, for `LoopBlocking.delay_s`."""
         return self._rng.random() * (0.001 + self.slow_s)
 
     # faults
@@ -99,17 +94,16 @@ class SimDisk:
     def kill_at(
         self, when: When, action: Callable[[], object], *, after_bytes: int = 0
     ) -> CrashPoint:
-        """Kill the process at the operation `when` (see `CrashPoint`). At this operation,
-        `action()` marks the process as dead (`Machine.kill`, `Machine.lose_power`), and the
-        operation raises ProcessKilled."""
+        """Kill the process at the operation `when` (see `CrashPoint`): `action()` marks the process
+        as dead, and the operation raises ProcessKilled."""
         return self.faults.kill_at(when, action, after_bytes)
 
     def fail(
         self, operation: str, part: str = "", *, times: int = 1, number: int = errno.EIO
     ) -> None:
         """Make the next `times` operations named `operation` fail with the error number `number`,
-        on paths that contain `part`. After a failed sync the pending changes of the file never
-        become durable: as on Linux, later syncs treat them as written."""
+        on paths that contain `part`. After a failed sync the file's changes never become durable,
+        as on Linux."""
         self.faults.fail(operation, part, times, number)
 
     def mend(self) -> None:
@@ -119,7 +113,7 @@ class SimDisk:
         self.slow_s = 0.0
 
     def replace_medium(self) -> None:
-        """Replace the disk by a new, empty disk. No process may run on the machine."""
+        """Replace the disk by an empty one. No process may run on the machine."""
         self.process_ended()
         self.root = DirectoryNode()
         self.used_bytes = 0
@@ -127,8 +121,7 @@ class SimDisk:
 
     def flip(self, path: str, bit: int) -> None:
         """Flip the bit number `bit` of the file at `path`, on the disk and in the cache. Raises
-        FileNotFoundError if no such file exists, and IndexError for a bit after the end of the
-        file."""
+        FileNotFoundError, or IndexError for a bit after the end of the file."""
         node = self.find(path)
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, f"{path} is no file of the disk {self.name}")
@@ -142,9 +135,8 @@ class SimDisk:
         self.environment.note(f"{self.name} flips {path} bit {bit}")
 
     def flip_random(self, ending: str) -> tuple[str, int] | None:
-        """Flip a random bit of a random file whose name ends with `ending` (`.log`, `.timeindex`,
-        `checkpoint`). Return the path and the number of the bit, or None if all such files are
-        empty."""
+        """Flip a random bit of a random file whose name ends with `ending`, such as `.log`. Return
+        the path and the number of the bit, or None if all such files are empty."""
         paths = [path for path, node in self.files() if path.endswith(ending) and node.data]
         if not paths:
             return None
@@ -156,8 +148,7 @@ class SimDisk:
         return path, bit
 
     def flipped(self) -> list[str]:
-        """Return the paths of the files in which a bit flipped by `flip` still has the wrong
-        value."""
+        """Return the paths of the files in which a bit still has the wrong value of `flip`."""
         there = [
             node
             for (_, place), (node, right, wrong) in self._flipped.items()
@@ -218,9 +209,8 @@ class SimDisk:
         source: tuple[DirectoryNode, str] | None,
         target: tuple[DirectoryNode, str] | None,
     ) -> None:
-        """Move `node` from the place `source` to the place `target`, each a directory and a name.
-        Create the node if `source` is None, delete it if `target` is None. The change is pending
-        until a sync."""
+        """Move `node` from `source` to `target`, each a directory and a name. `source` None creates
+        the node, `target` None deletes it. The change is durable after a sync."""
         self._changes += 1
         displaced = None
         if source is not None:

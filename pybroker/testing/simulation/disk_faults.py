@@ -15,16 +15,14 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ProcessKilled(BaseException):
-    """The process that uses the disk was killed, either by a crash point at this operation or
-    earlier."""
+    """The simulated process that uses the disk was killed, at this operation or earlier."""
 
 
 @dataclass(slots=True)
 class CrashPoint:
-    """The disk operation at which the process is killed. `when` is its number, counted from 0 since
-    the crash point was set, or a function of (operation, path) that returns True at the operation.
-    `after_bytes` bytes of the operation's data are written before the kill. `action` marks the
-    process as dead."""
+    """The disk operation at which a simulated process is killed. `when` is its number, counted from
+    0, or a function of (operation, path) that returns True. `after_bytes` bytes of its data are
+    written first. `action` marks the process as dead."""
 
     when: When
     action: Callable[[], object]
@@ -43,7 +41,7 @@ class CrashPoint:
 
 @dataclass(slots=True)
 class Fault:
-    """A fault of the disk: the next `times` operations named `operation` fail with the error number
+    """A disk fault: the next `times` operations named `operation` fail with the error number
     `number`, on paths that contain `part`."""
 
     operation: str
@@ -53,8 +51,7 @@ class Fault:
 
 
 class DiskFaults:
-    """The faults of one disk, and its crash point. `is_any` says whether the disk has any of them;
-    checking it is fast."""
+    """The faults of one disk, and its crash point. `is_any` says whether there is any."""
 
     def __init__(self) -> None:
         self.is_any = False
@@ -71,7 +68,7 @@ class DiskFaults:
         self.is_any = True
 
     def spare(self) -> None:
-        """Remove the crash point, so that no operation kills the process."""
+        """Remove the crash point: no operation kills the process."""
         self._crash_point = None
         self.is_any = bool(self._faults)
 
@@ -81,7 +78,7 @@ class DiskFaults:
         self.is_any = self._crash_point is not None
 
     def death(self, operation: str, path: str) -> CrashPoint | None:
-        """Return the crash point if the process is to be killed at this operation, else None."""
+        """Return the crash point if this operation must kill the process, else None."""
         point = self._crash_point
         return point if point is not None and point.is_here(operation, path) else None
 
@@ -108,7 +105,7 @@ def os_error(number: int) -> OSError:
 
 
 def refusal(operation: str, path: str, error: OSError, *, is_write: bool = False) -> StorageError:
-    """Return the exception that a real `Disk` raises if the system reports `error`. Only errors of
-    writes tell whether the disk was full."""
+    """Return the exception that a real `Disk` raises if the system reports `error`. Only for writes
+    does the exception tell whether the disk was full."""
     kind = DiskFull if is_write and error.errno in _NO_ROOM else StorageError
     return kind(f"{operation} {path}: {error.strerror}")

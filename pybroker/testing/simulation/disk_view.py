@@ -1,8 +1,5 @@
-"""A simulated disk as one process of its machine sees it, by the ports `Disk` and `File`.
-
-The classes behave like those in `storage/files.py`, including the texts of errors; a conformance
-suite runs on both.
-"""
+"""A simulated disk as one process sees it, with the interfaces `Disk` and `File`. The classes
+behave like those in `storage/files.py`, including the texts of errors."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ def _reported(operation: str, path: str, *, is_write: bool = False) -> Iterator[
 
 
 class SimFile:
-    """A `File` on a simulated disk. As with a real `File`, the path is looked up at the first use.
-    Each `SimFile` stores its own value of the file's size."""
+    """A `File` on a simulated disk. As with a real `File`, the path is looked up at the first
+    use."""
 
     __slots__ = ("_closed", "_disk", "_node", "_path", "_size", "_view")
 
@@ -121,8 +118,7 @@ class SimFile:
 
 
 class DiskView:
-    """The `Disk` of one process. It is created when the process starts, and ends with the
-    process."""
+    """The `Disk` of one simulated process, from its start to its end."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -131,8 +127,7 @@ class DiskView:
         disk.on_process_end.append(self.end)
 
     def end(self) -> None:
-        """Release the file locks of the process, which has ended, and let all its later operations
-        raise ProcessKilled."""
+        """Release the file locks of the ended process. All later operations raise ProcessKilled."""
         self.is_dead = True
         for node in self._locked:
             node.is_locked = False
@@ -141,13 +136,13 @@ class DiskView:
     # steps shared by all operations
 
     def look(self) -> None:
-        """Raise ProcessKilled if the process that uses this view has ended."""
+        """Raise ProcessKilled if the process of this view has ended."""
         if self.is_dead:
             raise ProcessKilled
 
     def begin(self, operation: str, path: str, length: int = 0) -> None:
-        """Apply the disk's faults to an operation that is about to change something, and write the
-        operation to the trace. Raises ProcessKilled, OSError."""
+        """Apply the disk's faults to an operation that is about to change something. Raises
+        ProcessKilled or OSError."""
         if self.is_dead:
             raise ProcessKilled
         disk = self._disk
@@ -159,8 +154,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {length}")
 
     def put(self, node: FileNode, path: str, operation: str, position: int, data: bytes) -> None:
-        """Write `data` at the byte `position` of the file `node`. Raises OSError before any byte is
-        written, or ProcessKilled after `CrashPoint.after_bytes`."""
+        """Write `data` at the byte `position` of a file. Raises OSError before any byte is written,
+        or ProcessKilled after `CrashPoint.after_bytes`."""
         disk = self._disk
         if disk.faults.is_any:
             point = disk.faults.death(operation, path)
@@ -179,9 +174,8 @@ class DiskView:
         disk.environment.note(f"{disk.name} {operation} {path} {len(data)} {zlib.crc32(data):08x}")
 
     def put_part(self, node: FileNode, position: int, data: bytes) -> int:
-        """Write the first bytes of `data` to the file `node` if the disk has too little space for
-        all of them. Return the number of bytes that were written. Do nothing and return 0 if the
-        space is sufficient: then a fault has caused the write's error, not a full disk."""
+        """Write the first bytes of `data` that fit on a full disk, and return their number. Return
+        0, without a write, if the disk has space for all."""
         room = self._disk.free_bytes()
         if room >= len(data):
             return 0
@@ -189,16 +183,16 @@ class DiskView:
         return room
 
     def grow(self, node: FileNode, grown: int) -> None:
-        """Update the disk's used bytes and the file's modification time after a change by which the
-        file has grown by `grown` bytes. Schedule the write-back of the change."""
+        """Update the disk's used bytes and the file's modification time after a growth by `grown`
+        bytes, and schedule the write-back."""
         if node.is_linked:
             self._disk.used_bytes += grown
         node.modified_ms = self._disk.wall_ms()
         self._disk.await_write_back(node)
 
     def sync(self, node: FileNode, path: str) -> None:
-        """Make the pending changes of the file durable. Raises ProcessKilled or OSError. After an
-        OSError the changes never become durable."""
+        """Make the changes of the file durable. Raises ProcessKilled or OSError. After an OSError
+        the changes never become durable."""
         try:
             self.begin("sync", path)
         except OSError:
@@ -227,7 +221,7 @@ class DiskView:
         return node
 
     def _made(self, path: str) -> FileNode:
-        """Return the file at `path`, and create it if it is missing. Raises OSError."""
+        """Return the file at `path`, created if missing. Raises OSError."""
         directory, name = self._disk.parent(path)
         node = directory.entries.get(name)
         if node is None:
@@ -239,8 +233,7 @@ class DiskView:
         return node
 
     def _fill(self, path: str, data: bytes) -> FileNode:
-        """Replace the content of the file at `path` by `data`, and create the file if it is
-        missing. Return the file. Raises OSError."""
+        """Replace the content of the file at `path`, created if missing. Raises OSError."""
         node = self._made(path)
         if node.data:
             self.begin("truncate", path)
@@ -421,8 +414,8 @@ def _check_rename(
     there: FileNode | DirectoryNode | None,
     directory: DirectoryNode,
 ) -> None:
-    """Raise OSError if `node` must not be renamed to a certain name in `directory`. `there` is the
-    file or directory that has this name already, None if the name is free."""
+    """Raise OSError if `node` may not get a name in `directory`. `there` is the file or directory
+    that has the name already."""
     if isinstance(node, DirectoryNode) and (node is directory or directory in node.nodes()):
         raise os_error(errno.EINVAL)
     if there is None or there is node:

@@ -1,9 +1,8 @@
-"""Virtual time, the calendar of future events, and the trace of past ones.
+"""Virtual time, the calendar of future events, and the trace of past events in a simulation.
 
-No code waits in real time: when all loops are idle, virtual time jumps to the next entry of the
-calendar. Random numbers come from one stream per name, derived from the seed, so that the removal
-of one fault does not change the random numbers of other faults.
-"""
+No code waits in real time: when all event loops are idle, virtual time jumps to the next event.
+Each purpose has its own stream of random numbers from the seed, so that the removal of one fault
+changes no other."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ WALL_MS_AT_START: Final = 1_700_000_000_000
 
 
 class Runnable(Protocol):
-    """An event loop that the environment runs."""
+    """An event loop of a simulated process."""
 
     def turn(self) -> None:
         """Run the callbacks that were ready at the start of the call."""
 
 
 class Entry:
-    """A future event in the calendar, which can be cancelled."""
+    """A future event of the simulation, which can be cancelled."""
 
     __slots__ = ("action", "args", "cancelled")
 
@@ -38,14 +37,12 @@ class Entry:
 
 
 class Environment:
-    """The environment of one run: virtual time, the calendar, the random streams and the trace.
-    `now` is in virtual seconds since the start.
-    """
+    """The virtual time, future events, random streams and trace of one simulation run. `now` is in
+    virtual seconds since the start."""
 
     def __init__(self, seed: str, *, keep_lines: bool = False) -> None:
         """Create the environment of a run. With `keep_lines` the trace is kept as text, not only as
-        a checksum.
-        """
+        a checksum."""
         self.seed = seed
         self.now = 0.0
         self.steps = 0
@@ -61,26 +58,25 @@ class Environment:
     # randomness and trace
 
     def rng(self, name: str) -> random.Random:
-        """Return the stream of random numbers with this name. Its numbers depend only on the seed
-        and the name."""
+        """Return the random stream with this name. Its numbers depend only on the seed and the
+        name."""
         return random.Random(f"{self.seed}/{name}")
 
     def number(self) -> int:
-        """Return the next number of a counter that starts at 1. Objects are named by such numbers,
-        because their addresses differ between runs."""
+        """Return the next number of a counter from 1. Numbers name objects, because addresses
+        differ between runs."""
         self._numbers += 1
         return self._numbers
 
     def note(self, text: str) -> None:
-        """Add a line with this text to the trace."""
+        """Add a line to the trace."""
         self._digest = zlib.crc32(text.encode(), self._digest)
         if self.lines is not None:
             self.lines.append(f"{self.now:.6f} {text}")
 
     @property
     def digest(self) -> str:
-        """Return the checksum of the trace so far and the number of steps, as one text. Equal texts
-        mean equal runs."""
+        """Return the checksum of the trace and the number of steps. Equal texts mean equal runs."""
         return f"{self._digest:08x}-{self.steps}"
 
     # the calendar
@@ -97,13 +93,13 @@ class Environment:
         return self.at(self.now + seconds, action, *args)
 
     def ready(self, loop: Runnable) -> None:
-        """Queue a loop that has callbacks to run. A loop that is queued already must not call this
-        again before it has run them."""
+        """Queue an event loop that has callbacks to run. A queued loop must not be queued again
+        before it has run."""
         self._ready.append(loop)
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all events up to the virtual time `until`, and return False. `stop()` is called
-        before every step: if it returns True, this call runs no more events and returns True."""
+        """Run all events up to the virtual time `until`. Return True early if `stop()`, called
+        before every step, returns True; else return False."""
         while stop is None or not stop():
             if self._ready:
                 loops, self._ready = self._ready, []

@@ -1,8 +1,5 @@
-"""Sequences of faults, in an order and at intervals that independent random faults rarely produce.
-
-Some bugs show only if several faults hit one broker at almost the same time. A fault sequence is a
-combination of such faults. The seed draws its target, its times, and its parameters.
-"""
+"""Sequences of faults that hit one broker at almost the same time, which independent random faults
+rarely do. The seed draws the targets, times and parameters."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ _ENDS_OF_SESSION: Final = ("expire", "expire", "zk-expire-write", "expire-offset
 
 
 def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options and the faults of the seed's fault sequence. If the sequence needs
-    consumer groups, the returned options have some. Most seeds have no sequence, and get `options`
-    unchanged and no faults. The sequence has its own random stream, so that everything else in the
-    schedule stays the same."""
+    """Return the options and faults of the seed's fault sequence. Most seeds have none: `options`
+    unchanged and no faults. A sequence that needs consumer groups adds them to the options."""
     rng = random.Random(f"{seed}/plot")
     if rng.random() >= SHARE:
         return options, ()
@@ -41,9 +36,8 @@ def with_sequence(seed: str, options: Options) -> tuple[Options, tuple[FaultEven
 
 
 def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, ...]]:
-    """Return the options, and faults that lose records by an unclean election. If the faults need
-    more time than `options.faults_s`, the returned options have a larger value. If the options do
-    not allow unclean elections, return them unchanged and no faults."""
+    """Return faults that lose records by an unclean election, and options with enough time for
+    them. If the options allow no unclean election, return no faults."""
     if not options.lossy:
         return options, ()
     told = tuple(_left_behind(random.Random(f"{seed}/loss"), options))
@@ -52,8 +46,8 @@ def with_loss(seed: str, options: Options) -> tuple[Options, tuple[FaultEvent, .
 
 
 def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...]:
-    """Return faults that interrupt moves of replicas between log directories. If the options have a
-    single log directory, return no faults."""
+    """Return faults that interrupt moves of replicas between log directories. With a single log
+    directory, return none."""
     rng = random.Random(f"{seed}/moves")
     if options.log_dirs == 1 or rng.random() >= _INTERRUPTED:
         return ()
@@ -62,9 +56,8 @@ def with_interrupted_moves(seed: str, options: Options) -> tuple[FaultEvent, ...
 
 
 def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield faults that interrupt moves on one broker. Its disk is slow, so each move takes long.
-    The broker is isolated several times; another broker may then be elected, and this broker
-    truncates its log. After each isolation its process or session ends."""
+    """Yield faults of one broker during replica moves: a slow disk, isolations from the cluster,
+    and the end of its process or ZooKeeper session after each."""
     partition = rng.randrange(options.partitions)
     victim = str(rng.randint(1, options.brokers))
     slow = (("most_s", rng.uniform(0.05, 1.0)),)
@@ -86,9 +79,8 @@ def _interrupted(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield kills of all brokers, one after another. Before each kill, the previously killed broker
-    has time to leave the ISR. The broker that was killed first lacks the most records. It restarts
-    first; the others restart when it may have been elected."""
+    """Yield kills of all brokers, each one when the broker killed before has left the ISR. The
+    first one killed, which lacks the most records, restarts first."""
     first, *others = rng.sample(range(1, options.brokers + 1), options.brokers)
     step_s = max(options.session_s, options.lag_s)
     times = [rng.uniform(0.0, 2.0)]
@@ -103,8 +95,8 @@ def _left_behind(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
 
 
 def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield expiries of the session of a coordinator, controller or leader whose connection to
-    ZooKeeper is slow. The writes that it has sent arrive after another broker has replaced it."""
+    """Yield expiries of the ZooKeeper session of a coordinator, controller or leader on a slow
+    link. Its writes arrive after its replacement."""
     victim = f"coordinator/{rng.randrange(options.groups)}" if options.groups else "controller"
     victim = rng.choice((victim, victim, f"leader/{rng.randrange(options.partitions)}"))
     at = rng.uniform(0, options.faults_s / 4)
@@ -120,9 +112,8 @@ def _replaced_unawares(rng: random.Random, options: Options) -> Iterator[FaultEv
 
 
 def _begins_anew(rng: random.Random, options: Options) -> Iterator[FaultEvent]:
-    """Yield a restart of a follower, perhaps with an empty disk, just after the follower has caught
-    up. At this time the leader has asked ZooKeeper to add the follower to the ISR, but has not
-    received the answer."""
+    """Yield a restart of a follower that has just caught up, perhaps with an empty disk, while the
+    leader waits for ZooKeeper's answer to the ISR change."""
     partition = rng.randrange(options.partitions)
     follower = str(rng.randint(1, options.brokers))
     away_s = options.lag_s * rng.uniform(1.5, 3.0)

@@ -1,5 +1,5 @@
-"""The implementations of the kinds of faults. Each function causes a fault. It returns a function
-that ends the fault, or None if nothing remains to be ended."""
+"""The faults that a simulation injects. Each function causes a fault and returns a function that
+ends it, or None."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _LITTLE_ROOM_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The context of one fault: the cluster, the entry in the schedule, and the affected brokers.
-    No other fault uses the random stream `rng`."""
+    """The context of one fault: the cluster, the entry in the schedule, the affected brokers, and a
+    random stream of its own."""
 
     cluster: SimCluster
     event: FaultEvent
@@ -64,8 +64,7 @@ class Scene:
 
     @property
     def directions(self) -> Iterator[tuple[str, str]]:
-        """Yield (source, target) for each direction that the fault affects between two machines:
-        one direction or both."""
+        """Yield (source, target) machine names for each direction that the fault affects."""
         first, second = (each.machine.name for each in self.brokers)
         yield first, second
         if ">" not in self.event.target:
@@ -235,9 +234,8 @@ def double_connect(scene: Scene) -> None:
 
 
 def expire(scene: Scene) -> None:
-    """Expire the ZooKeeper sessions of the affected brokers that are connected. A paused or
-    isolated broker is skipped: ZooKeeper would not notify it of the expiry, and the broker may rely
-    on ZooKeeper never ending a session before its timeout."""
+    """Expire the ZooKeeper sessions of the affected brokers. Paused and isolated brokers are
+    skipped: ZooKeeper never ends a session before its timeout without notice."""
     client = _session(scene)
     if client is None or client.member is None:
         return
@@ -339,8 +337,8 @@ def flip(scene: Scene) -> Undo:
 
 
 def lose_directory(scene: Scene) -> Undo:
-    """Kill the broker, and empty one of its log directories, as if its disk was replaced. Return
-    the function that starts the broker again."""
+    """Kill the broker and empty one of its log directories, as if its disk was replaced. The
+    returned function starts the broker again."""
     broker = scene.broker
     broker.machine.kill()
     path = scene.rng.choice(broker.log_dirs)

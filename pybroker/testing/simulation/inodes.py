@@ -1,10 +1,9 @@
 """The files and directories of a simulated disk. Each has two contents: the one that processes see,
-in the page cache, and the durable one, which a power loss leaves.
+and the durable one, which a power loss leaves.
 
-Every change is pending first. A sync makes the change durable, or the change becomes durable by
-itself after a while. A power loss keeps a random part of the pending changes, but never leaves an
-impossible file system: no file has two names, and an earlier change never undoes a durable change.
-"""
+A change is pending first, and durable after a sync or after a while. A power loss keeps a random
+part of the pending changes, but never leaves an impossible file system, such as a file with two
+names."""
 
 from __future__ import annotations
 
@@ -17,21 +16,21 @@ SECTOR_BYTES: Final = 512
 
 
 class Write(NamedTuple):
-    """A pending write of bytes at a position of a file."""
+    """A write of bytes at a position of a file, not yet durable."""
 
     position: int
     data: bytes
 
 
 class Cut(NamedTuple):
-    """A pending change of a file's length to `size` bytes."""
+    """A change of a file's length to `size` bytes, not yet durable."""
 
     size: int
 
 
 class FileNode:
-    """A file. Processes see `data`; the disk stores `durable`. `pending` has the changes between
-    the two."""
+    """A simulated file. Processes see `data`; the disk stores `durable`. `pending` has the changes
+    between the two."""
 
     __slots__ = (
         "data",
@@ -62,8 +61,7 @@ class FileNode:
         """Whether a time is scheduled at which the pending changes become durable by themselves."""
 
     def write(self, position: int, data: bytes) -> int:
-        """Write `data` at the byte `position`. Return the number of bytes by which the file has
-        grown."""
+        """Write `data` at the byte `position`. Return the growth of the file in bytes."""
         held = self.data
         size = len(held)
         if position == size:
@@ -74,8 +72,8 @@ class FileNode:
         return len(held) - size
 
     def cut(self, size: int) -> int:
-        """Set the file's length to `size` bytes, with zeros as new bytes. Return the number of
-        bytes by which the file has grown, negative if it has shrunk."""
+        """Set the file's length to `size` bytes; new bytes are zeros. Return the growth of the file
+        in bytes, negative for a shrunk file."""
         grown = size - len(self.data)
         _resize(self.data, size)
         self.pending.append(Cut(size))
@@ -89,14 +87,13 @@ class FileNode:
             self.pending.clear()
 
     def forget_pending(self) -> None:
-        """Forget the pending changes after a failed sync, so that they never become durable. As on
-        Linux, processes see them until the next boot."""
+        """Drop the pending changes, as Linux does after a failed sync: they never become durable,
+        but processes see them until the next boot."""
         self.pending.clear()
 
     def lose_power(self, rng: random.Random, kinds: tuple[str, ...]) -> str:
-        """Apply a random part of the pending changes to the durable content, as a power loss does,
-        and drop the others. `kinds` has the possible kinds of loss. Return the kind that was
-        drawn."""
+        """Make a random part of the pending changes durable, and drop the others. `kinds` has the
+        possible kinds of loss. Return the kind that was drawn."""
         kind = rng.choice(kinds) if self.pending else "-"
         if kind == "all":
             self.settle()
@@ -111,8 +108,8 @@ class FileNode:
         return kind
 
     def _tear(self, rng: random.Random) -> None:
-        """Make a random number of the oldest pending changes durable. If the next change is a
-        write, make a random number of its first sectors durable, too."""
+        """Make a random number of the oldest pending changes durable, and some first sectors of the
+        next write."""
         count = rng.randrange(len(self.pending) + 1)
         for change in self.pending[:count]:
             _apply(self.durable, change)
@@ -138,8 +135,8 @@ class FileNode:
                     _resize(self.durable, max(len(self.durable), reach))
 
     def _mix(self, rng: random.Random) -> None:
-        """Make each pending change durable or drop it, independently of the others. If a truncation
-        is dropped, the removed bytes may reappear behind bytes that were written after it."""
+        """Make each pending change durable or drop it, independently of the others. Bytes of a
+        dropped truncation may reappear behind later writes."""
         for change in self.pending:
             if isinstance(change, Cut):
                 if rng.random() < 0.5:
@@ -181,9 +178,8 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 class Renaming(NamedTuple):
-    """An atomic change of names: a node moves from the place `source` to the place `target`, each a
-    directory and a name. A new node has no `source`, a deleted node no `target`. `number` counts
-    all changes of names on the disk."""
+    """A rename, creation or deletion, not yet durable: a node moves from `source` to `target`, each
+    a directory and a name, or None. `number` counts all such changes on the disk."""
 
     number: int
     node: FileNode | DirectoryNode
@@ -193,8 +189,7 @@ class Renaming(NamedTuple):
     """The node that had the target's name before the change."""
 
     def settle(self) -> None:
-        """Make the change of names durable. If a later change of the same node is durable already,
-        do nothing."""
+        """Make the change of names durable, unless a later change of the same node already is."""
         node = self.node
         if node.settled_at >= self.number:
             return
@@ -223,17 +218,16 @@ def _take_home(node: FileNode | DirectoryNode) -> None:
 
 
 def _displace(node: FileNode | DirectoryNode, number: int) -> None:
-    """Remove the durable name of the node, because the change of names with this `number` gives the
-    name to another node. Changes of the displaced node with a smaller number can no longer become
-    durable: they would give the name back."""
+    """Remove the durable name of the node, because the change with this `number` gives the name to
+    another node. Earlier changes of the node can no longer become durable."""
     if node.settled_at < number:
         node.settled_at = number
         _take_home(node)
 
 
 class DirectoryNode:
-    """A directory. Processes see `entries`; the disk stores `durable`. `pending` has the changes
-    between the two."""
+    """A simulated directory. Processes see `entries`; the disk stores `durable`. `pending` has the
+    changes between the two."""
 
     __slots__ = (
         "durable",
@@ -264,17 +258,15 @@ class DirectoryNode:
         self.pending.clear()
 
     def nodes(self) -> Iterator[FileNode | DirectoryNode]:
-        """Yield all files and directories below this directory, at any depth, as running
-        processes see them (not as they would be after a power loss)."""
+        """Yield all files and directories below this directory that running processes see."""
         for node in self.entries.values():
             yield node
             if isinstance(node, DirectoryNode):
                 yield from node.nodes()
 
     def all_nodes(self) -> list[FileNode | DirectoryNode]:
-        """Return this directory and everything below it, at any depth: the nodes that running
-        processes see, the durable nodes, and the nodes of pending changes. The order of the result
-        is the same in every run of a seed."""
+        """Return this directory and everything below it: visible, durable and pending. The order is
+        the same in every run of a seed."""
         found: dict[int, FileNode | DirectoryNode] = {}
         waiting: list[FileNode | DirectoryNode] = [self]
         while waiting:
@@ -288,8 +280,8 @@ class DirectoryNode:
         return [*found.values()]
 
     def return_to_durable(self) -> None:
-        """Let processes see what the disk stores, at any depth, and drop the pending changes, as a
-        power loss does."""
+        """Drop all pending changes here and below, as a power loss does: processes see the durable
+        content."""
         self.pending.clear()
         self.entries = dict(self.durable)
         for node in self.entries.values():
@@ -299,9 +291,8 @@ class DirectoryNode:
 
 
 def lose_names(root: DirectoryNode, rng: random.Random) -> str:
-    """Make a random part of the pending changes of names durable, as a power loss does, and drop
-    the others. At random, the part consists of the oldest changes, as with a journaling file
-    system, or each change is chosen independently. Return the choice as text for the trace."""
+    """Make a random part of the pending changes of names durable, as a power loss does: the oldest
+    ones (a journaling file system) or any. Return the choice as text for the trace."""
     directories = [node for node in root.all_nodes() if isinstance(node, DirectoryNode)]
     pending = {change.number: change for each in directories for change in each.pending}
     numbers = sorted(pending)

@@ -1,10 +1,7 @@
-"""The named invariants of a cluster's replicas. They must hold at every moment.
+"""The invariants of a simulated cluster's replicas, checked at every moment of a run.
 
-`Invariants.observe` receives the current state of all replicas, and keeps earlier states to know
-which records are committed. The replicas of a broker whose disk may have lost data are doubted:
-they do not count. Such a replica must leave the ISR. When it has rejoined the ISR after that, it
-counts again.
-"""
+A replica is doubted, and does not count, after its broker's disk may have lost data. It counts
+again when it has left the ISR and rejoined it."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ INVARIANTS: Final = (ONE_LEADER, NEVER_FALLS, COVERED, HELD, KEPT, UNCOMMITTED)
 
 
 class ReplicaNow(NamedTuple):
-    """The present state of a replica, or its last state if the broker's process has ended (`runs`
-    is false). `process` identifies one run of the broker."""
+    """The present state of a replica, or the last one before its broker's process ended (`runs` is
+    False). `process` identifies one run of the broker."""
 
     broker: int
     process: str
@@ -46,9 +43,8 @@ _Life = tuple[str, int]
 
 
 class Invariants:
-    """The checker of all invariants. `violations` has at most one violation per invariant and
-    partition.
-    """
+    """The check of all invariants. `violations` has at most one violation per invariant and
+    partition."""
 
     def __init__(self, record: ClusterRecord) -> None:
         self.violations: list[Violation] = []
@@ -70,13 +66,14 @@ class Invariants:
         self._told: set[tuple[str, TopicPartition]] = set()
 
     def doubt(self, broker: int) -> None:
-        """Doubt all replicas of the broker, because its disk may have lost data now. They do not
-        count until they have left the ISR and rejoined it."""
+        """Doubt all replicas of the broker: its disk may have lost data. They count again after
+        they have left the ISR and rejoined it."""
         self._record.history.keyed.doubted.add(broker)
         self._doubted.update(((broker, partition), False) for partition in self._record.states)
 
     def observe(self, replicas: Sequence[ReplicaNow]) -> None:
-        """Check all invariants, with the present states of all replicas of all brokers."""
+        """Check all invariants. `replicas` must have the present states of all replicas of all
+        brokers."""
         self._take_losses()
         self._trust_again({(each.broker, each.partition) for each in replicas if each.runs})
         by_life: dict[_Life, list[ReplicaNow]] = defaultdict(list)
@@ -92,8 +89,8 @@ class Invariants:
             self._look_at_electable(life, found)
 
     def shortened(self, broker: int, partition: TopicPartition, topic_id: str, end: int) -> None:
-        """Check a truncation of a replica's log: if the cluster relies on the replica (`_counts`),
-        it must not truncate committed records. `end` is its log end offset after the truncation."""
+        """Check that a truncation to the log end offset `end` removes no committed record from an
+        in-sync or eligible replica."""
         life = (topic_id, partition[1])
         committed = self._committed.get(life, 0)
         if end < committed and self._counts(broker, partition):
@@ -114,10 +111,9 @@ class Invariants:
         self._losses = len(losses)
 
     def _trust_again(self, running: Set[tuple[int, TopicPartition]]) -> None:
-        """End the doubt about each replica that has left the ISR since the doubt began and has then
-        rejoined it. `running` has the replicas on running brokers. A removal from the ISR does not
-        count while the broker is stopped. After it, a leader that had received fetches from before
-        the stop may still add the replica to the ISR again."""
+        """End the doubt about each replica that has left the ISR and rejoined it. `running` has the
+        replicas on running brokers. Leaving the ISR while the broker is stopped does not count,
+        because the leader may add the replica back for fetches from before the stop."""
         for (broker, partition), has_left in [*self._doubted.items()]:
             state = self._record.states.get(partition)
             if state is None:
@@ -128,8 +124,7 @@ class Invariants:
                 del self._doubted[broker, partition]
 
     def _counts(self, broker: int, partition: TopicPartition) -> bool:
-        """Return whether the cluster relies on the broker's replica of the partition: it is in sync
-        or eligible, and not doubted."""
+        """Return whether the replica is in sync or eligible, and not doubted."""
         state = self._record.states.get(partition)
         if state is None or (broker, partition) in self._doubted:
             return False
@@ -167,8 +162,8 @@ class Invariants:
         self._committed[life] = max(self._committed.get(life, 0), mark)
 
     def _look_at_start(self, life: _Life, leader: ReplicaNow) -> None:
-        """Check that the leader has deleted no record at or above the high watermark. A leader that
-        has restarted may know a lower high watermark, so the highest of all leaders counts."""
+        """Check that the leader has deleted no record at or above the highest high watermark of all
+        leaders so far."""
         committed = self._committed.get(life, leader.log_start)
         if leader.log_start > committed and leader.partition not in self._lost:
             text = f"leader {leader.broker} has deleted it, but the high watermark is {committed}"
@@ -188,8 +183,7 @@ class Invariants:
 
     def _look_at_commit(self, life: _Life, leader: ReplicaNow, present: Set[int]) -> None:
         """Check that at least min.insync.replicas replicas have all records below the leader's high
-        watermark. Replicas that are doubted, closed or deleted count as having the records, because
-        their log ends are unknown."""
+        watermark. Replicas that are doubted, closed or deleted count as having them."""
         partition, mark = leader.partition, leader.high_watermark
         ends = self._ends[life]
         holders = {broker for broker, end in ends.items() if end >= mark or broker not in present}

@@ -10,10 +10,9 @@ from typing import Final
 
 
 class Target(enum.Enum):
-    """The target of a fault, as a schedule writes it. A broker is named by its id, or by its role
-    when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`,
-    `coordinator/0` of the first group, or `transactions/0` for the coordinator of the first
-    transactional id."""
+    """The target of a fault, as a schedule writes it. A broker is named by its id or by its role
+    when the fault begins: `leader/0` and `follower/0` of partition 0, `controller`, `coordinator/0`
+    of the first group, `transactions/0` of the first transactional id."""
 
     BROKER = "a broker: 1, leader/0, follower/0, controller, coordinator/0 or transactions/0"
     PAIR = "two brokers, one direction or both: 1>2 or 1-2, each named like a single broker"
@@ -46,8 +45,8 @@ class Harm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kind of fault. If a schedule omits it, its value is `usual`. A seed draws it
-    from `least` to `most`."""
+    """A parameter of a fault. A seed draws it from `least` to `most`; `usual` applies if a schedule
+    omits it."""
 
     name: str
     usual: float
@@ -58,9 +57,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault that a simulation can inject. A seed draws the duration of a fault in seconds
-    from the range `lasts_s`; (0, 0) means that the fault is instantaneous.
-    """
+    """A kind of fault that a simulation can inject. A seed draws its duration in seconds from the
+    range `lasts_s`; (0, 0) means instantaneous."""
 
     name: str
     target: Target

@@ -1,9 +1,7 @@
-"""The links between machines: reachability, delays, and the data in transit.
+"""The simulated links between machines: reachability, delays, and data in transit.
 
-A `Pipe` is one direction of a connection. A pipe delivers items in order, as TCP does, whatever the
-delays. It never drops single items: an item that arrives at a cut waits until the cut is healed,
-and is lost only with the connection.
-"""
+A `Pipe` is one direction of a connection. It delivers in order, as TCP does. Data that meets a cut
+waits until the cut is healed, and is lost only with the connection."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ class Delay:
 
 
 class Links:
-    """The network links between machines, which are known by their names. Each direction of a link
-    can be cut or slow on its own."""
+    """The simulated network links between machines, by machine names. Each direction can be cut or
+    slow on its own."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -51,12 +49,11 @@ class Links:
         return self._slow.get((source, target), self.usual)
 
     def cut(self, source: str, targets: Iterable[str]) -> None:
-        """Stop the delivery of items from `source` to each of `targets`. Call it for both
-        directions to separate the machines."""
+        """Stop the delivery from `source` to each of `targets`. The other direction stays."""
         self._cut.update((source, target) for target in targets)
 
     def heal(self, source: str, targets: Iterable[str]) -> None:
-        """Deliver again from `source` to each of `targets`. Items that wait arrive after a random
+        """Deliver again from `source` to each of `targets`. Waiting data arrives after a random
         time, as TCP's retransmissions back off."""
         for target in targets:
             if (source, target) in self._cut:
@@ -82,8 +79,8 @@ class Links:
 
 
 class Pipe:
-    """One direction of a connection between two machines. `deliver` is called for each item that
-    arrives at the target, in the order in which the source sent the items."""
+    """One direction of a simulated connection. `deliver` is called for each item that arrives, in
+    the order of sending."""
 
     __slots__ = (
         "_is_forgotten",
@@ -134,8 +131,8 @@ class Pipe:
         self._items.clear()
 
     def forget(self) -> None:
-        """Retransmit no item from now on, because the sender has ended. If an item then arrives at
-        a cut, this item and all later ones are lost."""
+        """Retransmit nothing from now on, because the sender has ended. An item that meets a cut is
+        lost, with all later ones."""
         self._is_forgotten = True
         if self._is_held:
             self.close()

@@ -1,9 +1,8 @@
 """The event loop of one simulated process. asyncio's tasks and futures run on it unchanged.
 
-Within a process callbacks run in the order in which they were scheduled, as in asyncio. The seed
-decides when a process runs its callbacks, how long this takes, and when data arrives. A killed
-process just stops: none of its code runs again, not even cleanup.
-"""
+Callbacks of a process run in the order in which they were scheduled. The seed decides when they
+run, how long they take, and when data arrives. In a killed process no code runs again, not even
+cleanup."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ _WAITS_WHILE_ENDING_MAX: Final = 100
 
 
 class Sockets(Protocol):
-    """The simulated network, as far as the event loop of a process uses it: asyncio code connects
-    and listens through the loop, and the loop calls these methods."""
+    """The simulated network as an event loop uses it."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -52,8 +50,7 @@ class Sockets(Protocol):
 
 class _Task(asyncio.Task[T]):
     """A task whose hash is a sequence number, so that sets of tasks have the same order in every
-    run. The number is assigned at the first use, because most tasks are in no set.
-    """
+    run."""
 
     number = 0
 
@@ -73,8 +70,7 @@ class _Future(asyncio.Future[T]):
 
 
 class _Handle(asyncio.Handle):
-    """A copy of `asyncio.Handle` that is faster, because a run creates tens of thousands of
-    handles."""
+    """A faster copy of `asyncio.Handle`."""
 
     __slots__ = ()
 
@@ -99,7 +95,7 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(_Handle):
-    """A timer in the environment's calendar, with the parts of TimerHandle that asyncio needs."""
+    """A timer of virtual time, with the parts of TimerHandle that asyncio needs."""
 
     __slots__ = ("_when", "entry")
 
@@ -115,8 +111,8 @@ class _Timer(_Handle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of a process named `name`. `clock_offset` is the value of its monotonic clock
-    at virtual time 0; it differs between machines."""
+    """The event loop of a simulated process named `name`. `clock_offset` is the value of its
+    monotonic clock at virtual time 0."""
 
     def __init__(
         self,
@@ -161,7 +157,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._buried = [*sorted(found, key=hash)]
 
     def bury(self) -> None:
-        """Release all objects of the killed process. Call this after the run."""
+        """Release all objects of the killed process, after the run."""
         self.kill()
         buried, self._buried = self._buried, []
         previous = events._get_running_loop()
@@ -265,8 +261,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return cast("TimerHandle", handle)
 
     def _ring(self, handle: _Handle) -> None:
-        """Run the callback of an expired timer. If the process is stopped, the callback waits until
-        `resume`, like all other events."""
+        """Run the callback of an expired timer. In a stopped process the callback waits until
+        `resume`."""
         if not self.is_dead:
             self._ready.append(handle)
             self._announce()
@@ -338,9 +334,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine of a dead process. The call is repeated, because a coroutine may await
-    again in its cleanup. `coroutine` may be a generator: asyncio wraps an awaitable that is no
-    coroutine into one."""
+    """Close a coroutine or generator of a dead process. `close` is repeated, because a cleanup may
+    await again."""
     frame = "cr_frame" if inspect.iscoroutine(coroutine) else "gi_frame"
     for _ in range(_WAITS_WHILE_ENDING_MAX):
         with contextlib.suppress(BaseException):
@@ -350,8 +345,9 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class LoopBlocking:
-    """The `Blocking` of a simulated process, without threads. It runs up to `threads` calls at a
-    time. Each call takes effect at a random time between its start and its completion."""
+    """The `Blocking` (thread pool) of a simulated process, without threads. It runs up to `threads`
+    calls at a time. Each call takes effect at a random time between its start and its
+    completion."""
 
     def __init__(self, loop: ProcessLoop, rng: random.Random, threads: int = 10) -> None:
         self._loop = loop
@@ -389,7 +385,7 @@ class LoopBlocking:
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
-        """Run `function` with no running event loop, as in a thread. The future `heard` gets the
+        """Run `function` without a running event loop, as in a thread. The future `heard` gets the
         result `rest_s` seconds later."""
         loop = self._loop
         if loop.is_dead:

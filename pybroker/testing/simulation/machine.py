@@ -1,4 +1,4 @@
-"""A simulated machine: what outlives its processes (disk, clocks, boot id), and its present
+"""A simulated machine: its disk, clocks and boot id, which outlive its processes, and its present
 process."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ of asyncio's interface."""
 
 
 class MachineClock:
-    """The clock of a machine and of its processes. `jump_ms` moves only its wall clock."""
+    """The clock of a simulated machine. `jump_ms` moves only the wall clock."""
 
     def __init__(self, environment: Environment, offset_s: float) -> None:
         self._environment = environment
@@ -35,12 +35,11 @@ class MachineClock:
 
 
 class Machine:
-    """A machine, which the links know by its name. At most one process runs on it at a time.
+    """A simulated machine with at most one process at a time.
 
-    The callbacks in `on_stop` are called when a process has ended. Their argument tells whether the
-    machine notifies its peers: connections of a killed process are reset, connections of a machine
-    without power just fall silent.
-    """
+    The callbacks in `on_stop` are called when a process has ended. Their argument is True for an
+    ended process, whose connections are closed or reset, and False for a machine without power,
+    whose connections just fall silent."""
 
     def __init__(self, environment: Environment, name: str) -> None:
         self.environment = environment
@@ -58,7 +57,7 @@ class Machine:
         self._boot()
 
     def boot_id(self) -> str:
-        """Return the boot id, which a power loss changes, in the format of the port `Proc`."""
+        """Return the boot id, which a power loss changes."""
         return self._boot_id
 
     def pid(self) -> int:
@@ -66,14 +65,14 @@ class Machine:
 
     @property
     def loops(self) -> list[ProcessLoop]:
-        """Return the loops of all processes that have run on this machine, oldest first."""
+        """Return the event loops of all processes that have run on this machine, oldest first."""
         return [*self._graves] if self.loop is None else [*self._graves, self.loop]
 
     def start(
         self, main: Callable[[ProcessLoop], Coroutine[Any, Any, object]], sockets: Sockets | None
     ) -> ProcessLoop:
-        """Start a process that runs `main` with its event loop, and return the loop. Raises
-        RuntimeError if another process runs."""
+        """Start a process that runs `main`, and return its event loop. Raises RuntimeError if
+        another process runs."""
         if self.loop is not None:
             raise RuntimeError(f"a process runs on {self.name} already; end it first")
         name = f"{self.name}.{self.pid()}"
@@ -93,12 +92,12 @@ class Machine:
         self._main.add_done_callback(lambda main: _tell_failure(loop, main))
 
     def kill(self) -> None:
-        """Kill the process, like SIGKILL. Do nothing if no process runs."""
+        """Kill the process, if one runs, like SIGKILL."""
         self._end(heard=True)
 
     def lose_power(self) -> None:
         """Cut the power: the process ends without notice to its peers, unsynced data may be lost,
-        and the machine gets another boot id."""
+        and the boot id changes."""
         self.environment.note(f"power loss {self.name}")
         self.is_up = False
         self._end(heard=False)

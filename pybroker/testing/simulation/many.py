@@ -1,4 +1,4 @@
-"""Runs many seeds in several processes, and reports progress."""
+"""Runs many seeds of the simulation in several processes, and reports progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ small."""
 
 @dataclass(slots=True)
 class Tally:
-    """The number of runs and the failed runs. `seconds` is their processor time."""
+    """The number of runs, and the failed runs. `seconds` is their processor time."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -51,9 +51,8 @@ def run_many(
     processes: int,
     minutes: float | None = None,
 ) -> Tally:
-    """Run the schedules in `processes` worker processes. After `minutes`, start no further
-    schedule. `tell` gets the report of each failure, and a line about the progress every few
-    seconds even if no run has ended."""
+    """Run the schedules in `processes` worker processes; start none after `minutes`. `tell` gets
+    the report of each failure, and a line about the progress every few seconds."""
     tally = Tally()
     begun = time.monotonic()
     deadline = None if minutes is None else begun + 60 * minutes
@@ -73,7 +72,7 @@ def run_many(
 
 @contextmanager
 def repeatedly(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """Return a context manager. While it is open, a thread calls `call` every `seconds`."""
+    """Return a context manager with a thread that calls `call` every `seconds`."""
     is_over = threading.Event()
 
     def repeat() -> None:

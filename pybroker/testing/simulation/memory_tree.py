@@ -1,8 +1,5 @@
-"""The state of a ZooKeeper service in memory: nodes, versions, sessions.
-
-The tree behaves like a ZooKeeper server, which the contract suite of `Coord` checks. It uses no
-thread, socket or real time.
-"""
+"""The nodes and sessions of a simulated ZooKeeper, in memory. They behave like those of a real
+server, as a test suite for both checks."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _FIRST_SESSION_ID: Final = 0x1000_0000_0000_0001
 
 
 class TreeClient(Protocol):
-    """A client of the tree that is notified of changes."""
+    """A client of the simulated ZooKeeper that is notified of changes."""
 
     def node_changed(self, event: WatchEvent) -> None: ...
 
@@ -79,7 +76,7 @@ class _Node:
 
 
 class MemoryTree:
-    """The tree of nodes that all clients share. Every change gets the next `zxid`; a multi is one
+    """The nodes of a simulated ZooKeeper. Every change gets the next `zxid`; a multi is one
     change."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -96,12 +93,12 @@ class MemoryTree:
         watches of the clients, as `zookeeper_member.py` does."""
 
     def paths(self) -> list[str]:
-        """Return all node paths, sorted, for assertions."""
+        """Return all node paths, sorted."""
         return sorted(self._nodes)
 
     def node(self, path: str) -> tuple[bytes, NodeStat] | None:
-        """Return the data and the stat of a node, None if it does not exist. It needs no session
-        and is meant for assertions."""
+        """Return the data and the stat of a node, None if it does not exist. No session is
+        needed."""
         found = self._nodes.get(path)
         return None if found is None else (found.data, found.stat())
 
@@ -132,8 +129,7 @@ class MemoryTree:
         return session_id
 
     def end_session(self, session_id: int) -> None:
-        """Remove the session with this id, and its ephemeral nodes. Do nothing if no such session
-        exists."""
+        """Remove the session, if it exists, and its ephemeral nodes."""
         if session_id not in self._clients:
             return
         del self._clients[session_id]

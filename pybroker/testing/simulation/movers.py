@@ -1,6 +1,5 @@
-"""Clients that request moves of replicas between log directories, and the checks of the result: an
-accepted move ends, and the replica is then in the requested directory only.
-"""
+"""Simulated clients that move replicas between log directories (AlterReplicaLogDirs), and the check
+that an accepted move ends in the requested directory."""
 
 from __future__ import annotations
 
@@ -45,15 +44,15 @@ class _Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A request that the broker has accepted: to move a replica to `directory`."""
+    """A move to `directory` that the broker has accepted."""
 
     life: _Life
     directory: str
 
 
 class Moves:
-    """All requests of a run that ask a broker to move a replica. `counts` has the number of each
-    kind of answer, `failures` the errors that no client may get."""
+    """All requests of a run to move replicas between log directories. `counts` has the number of
+    each kind of answer, `failures` the errors that no client may get."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.counts: Counter[str] = Counter()
@@ -69,7 +68,7 @@ class Moves:
         move the replica, although the client received no answer."""
 
     def ask(self, broker: SimBroker, each_s: float, rng: random.Random) -> Callable[[], None]:
-        """Start a client that sends move requests to the broker, about every `each_s` seconds.
+        """Start a client that sends a move request to the broker about every `each_s` seconds.
         Return a function that stops the client."""
         requester = _MoveRequester(self, broker, f"mover-{len(self._requesters) + 1}", each_s, rng)
         self._requesters.append(requester)
@@ -78,8 +77,7 @@ class Moves:
 
     @property
     def are_finished(self) -> bool:
-        """Return whether all clients have stopped sending move requests, and no broker has a move
-        that is under way or has yet to begin again."""
+        """Return whether all clients have stopped, and no broker has an unfinished move."""
         return not any(requester.is_running for requester in self._requesters) and not any(
             broker.rooms.logs.moves.current or broker.rooms.logs.moves.unfinished
             for broker in self.cluster.brokers.values()
@@ -87,8 +85,8 @@ class Moves:
         )
 
     def asked(self, broker: SimBroker, partition: TopicPartition) -> _Life | None:
-        """Note that a client sends a request to move the replica. Until the answer the replica's
-        directory is unknown. Return the identity of the replica, for `answered`."""
+        """Note a client's request to move the replica; until the answer its directory is unknown.
+        Return the identity of the replica, for `answered`."""
         key = (broker.id, partition)
         self._accepted.pop(key, None)
         self._under_way[key] += 1
@@ -104,8 +102,8 @@ class Moves:
         before: _Life | None,
         error: object,
     ) -> None:
-        """Note the answer to a request to move a replica to `directory`: `error` is None if the
-        broker accepted it. `before` is the return value of `asked`."""
+        """Note the answer to a request to move a replica to `directory`; `error` None means
+        accepted. `before` is the return value of `asked`."""
         partition = replica.topic_partition
         key, now = (broker.id, partition), _life(broker, partition)
         if error is None:
@@ -126,11 +124,9 @@ class Moves:
     # verdict
 
     def judge(self, errors: Collection[str], *, disks_were_harmed: bool) -> Iterator[Violation]:
-        """Yield a violation for each accepted move whose replica is not in the requested directory.
-        Call this when the cluster has recovered and `are_finished` is true. `errors` are the error
-        lines that the brokers have logged. A move with such a line may have failed, and is no
-        violation. With `disks_were_harmed` a replica may have been recreated in another directory;
-        then only replicas in two directories and left marker files are violations."""
+        """Yield a violation for each accepted move whose replica is not in the requested directory,
+        after recovery and `are_finished`. A move in the logged `errors` may fail. With
+        `disks_were_harmed` a replica may be in another directory, but not in two."""
         for broker in self.cluster.brokers.values():
             yield from _misplaced(broker, spares_copies=disks_were_harmed)
         for (number, partition), move in {} if disks_were_harmed else self._accepted.items():
@@ -151,17 +147,16 @@ class Moves:
 
 def _life(broker: SimBroker, partition: TopicPartition) -> _Life | None:
     """Return the identity of the broker's replica, None if the broker does not run or has no
-    replica of the partition."""
+    replica."""
     rooms, loop = broker.rooms, broker.machine.loop
     replica = None if rooms is None else rooms.replicas.partitions.get(partition)
     return None if replica is None or loop is None else _Life(loop.name, replica.topic_id)
 
 
 def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]:
-    """Yield a violation for each replica that is in two directories, or has a marker file of a
-    move. With `spares_copies` the directory of an incomplete copy is no violation. The broker keeps
-    such a copy until the next start, because after damage of a disk there may be no other copy of
-    its records."""
+    """Yield a violation for each replica in two directories, or with a marker file of a move.
+    `spares_copies` permits an incomplete copy, which a broker with a damaged disk keeps until its
+    next start."""
     if broker.rooms is None:
         return
     disk = DiskView(broker.disk)
@@ -182,7 +177,7 @@ def _misplaced(broker: SimBroker, *, spares_copies: bool) -> Iterator[Violation]
 
 
 class _MoveRequester:
-    """A client on its own machine that sends requests to move replicas of one broker."""
+    """A client on its own machine that sends move requests to one broker."""
 
     def __init__(
         self, moves: Moves, broker: SimBroker, name: str, each_s: float, rng: random.Random
@@ -234,8 +229,8 @@ class _MoveRequester:
         await admin.close()
 
     async def _move(self, admin: Admin) -> None:
-        """Send one request that moves some replicas, each to a random log directory, which may be
-        its present one."""
+        """Send one request that moves some replicas, each to a random log directory, perhaps its
+        present one."""
         broker, moves, rng = self._broker, self._moves, self._rng
         known = sorted(stored_states(moves.cluster))
         chosen = rng.sample(known, min(rng.randint(1, _AT_ONCE_MOST), len(known)))

@@ -1,9 +1,5 @@
-"""The nemesis: it applies the faults of a schedule to a cluster, and ends all faults when the
-schedule is over.
-
-The targets of a fault are looked up when it begins. A fault without a target is skipped, and so is
-a fault that would exceed the budget of data loss (`data_loss_budget.py`).
-"""
+"""The nemesis: it applies the faults of a schedule to a simulated cluster. A fault is skipped if it
+has no target when it begins, or would exceed the limit of data loss (`data_loss_budget.py`)."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from pybroker.testing.simulation.view import controller_of, leader_of
 
 
 class Nemesis:
-    """The faults of one run. `begun` has the number of faults that were applied, by kind."""
+    """The faults of one run. `begun` counts the applied faults by kind."""
 
     def __init__(
         self,
@@ -33,11 +29,10 @@ class Nemesis:
         doubt: Callable[[int], object],
         coordinators: Mapping[str, Sequence[TopicPartition]] | None = None,
     ) -> None:
-        """Prepare the faults of the schedule. Targets such as `leader/0` name partitions of
-        `topic`. Targets such as `coordinator/0` and `transactions/0` name a number in a list of
-        `coordinators`, which has one list of partitions for each of these two words. The leader of
-        the partition with this number is the target. `doubt` is called with the id of every broker
-        whose disk may have lost data."""
+        """Prepare the faults of the schedule. The target `leader/0` names a partition of `topic`;
+        `coordinator/0` and `transactions/0` name the leader of a partition in a list of
+        `coordinators`. `doubt` is called with the id of each broker whose disk may have lost
+        data."""
         self.begun: Counter[str] = Counter()
         self.moves = Moves(cluster)
         self._cluster = cluster
@@ -100,8 +95,8 @@ class Nemesis:
         return True
 
     def _brokers(self, event: FaultEvent, rng: random.Random) -> list[SimBroker] | None:
-        """Return the brokers that the fault targets, an empty list for a fault of ZooKeeper. Return
-        None if a target does not exist."""
+        """Return the target brokers of the fault, an empty list for a fault of ZooKeeper, None if a
+        target does not exist."""
         target = BY_NAME[event.kind].target
         if target is Target.ALL:
             return [*self._cluster.brokers.values()]

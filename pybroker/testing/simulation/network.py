@@ -1,10 +1,5 @@
-"""The network of a simulation: one host per machine, connections between hosts, and their faults.
-
-`tcp` implements the connections, over the links of `links`; the loops of a machine's processes use
-`Network.sockets`. A connection can be lost in every real way: it is refused, delayed by a cut or by
-a machine without power, closed or reset by the end of a process, or left half-open if a cut drops a
-reset or a machine loses power. The methods of `Network` cause further faults.
-"""
+"""The simulated network: one host per machine, connections between hosts, and their faults.
+Connections can be refused, delayed, closed, reset or left half-open, as real ones."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ _EVERYWHERE: Final = ("", "0.0.0.0")
 
 
 class Host:
-    """The network of one machine, as the event loops of its processes see it."""
+    """The network of one simulated machine, as its event loops see it."""
 
     def __init__(self, network: Network, machine: Machine, address: str) -> None:
         self.machine = machine
@@ -65,8 +60,9 @@ class Host:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect a new socket to the address. Return the transport and the protocol that `factory`
-        makes. Raises OSError, or waits while the address is cut off, like a real connect."""
+        """Connect a new socket to the address, and return the transport and the protocol that
+        `factory` makes. Raises OSError, or waits while the address is cut off, like a real
+        connect."""
         loop = self._running_loop()
         target = self._network.find(host, self)
         if self._network.takes_twice(self, target):
@@ -107,8 +103,8 @@ class Host:
         return listening is not None
 
     def _running_loop(self) -> ProcessLoop:
-        """Return the event loop of the present process. Raises OSError if the caller belongs to a
-        process that was killed."""
+        """Return the event loop of the present process. Raises OSError if the caller's process was
+        killed."""
         running = asyncio.get_running_loop()
         if running is not self.machine.loop:
             raise OSError(errno.ENETDOWN, os.strerror(errno.ENETDOWN))
@@ -151,8 +147,8 @@ class Host:
         return next(self._ports)
 
     def _stopped(self, is_heard: bool) -> None:
-        """Close the sockets of the process that has ended. With `is_heard` the peers are notified,
-        as the kernel does; otherwise the machine has no power, and they are not."""
+        """Close the sockets of the ended process. With `is_heard` the peers are notified, as the
+        kernel does; a machine without power notifies no peer."""
         for sock in self.connected:
             if is_heard:
                 sock.close(reset=sock.toss())
@@ -178,7 +174,7 @@ async def _transport(
 
 
 class Network:
-    """All hosts and their connections. The methods name machines by their names."""
+    """All simulated hosts and their connections, by machine names."""
 
     def __init__(self, links: Links) -> None:
         self.links = links
@@ -210,16 +206,15 @@ class Network:
         return found
 
     def listen(self, machine: Machine, host: str, port: int) -> socket.socket:
-        """Return a socket that is bound to the port, 0 for any free port, like
-        `server.listener.bind`. The end of the machine's present process closes the socket. Raises
-        OSError like bind."""
+        """Return a listening socket at the port, 0 for any free port. The end of the machine's
+        present process closes the socket. Raises OSError like bind."""
         here = self.host(machine)
         if host not in (*_EVERYWHERE, *_HERE, machine.name, here.address):
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         return cast("socket.socket", here.bind(port))
 
     def find(self, name: str, seen_from: Host) -> Host:
-        """Return the host with this name or address. For a local name, such as localhost, return
+        """Return the host with this name or address. A local name, such as localhost, gives
         `seen_from`. Raises socket.gaierror."""
         if name in _HERE or name in _EVERYWHERE:
             return seen_from
@@ -245,8 +240,8 @@ class Network:
     # faults
 
     def reset(self, first: str, second: str, *, one: bool = False) -> int:
-        """Reset all connections between two machines, or with `one` a random one of them, on both
-        sides now. Data in transit is lost. Return the number of connections that were reset."""
+        """Reset all connections between two machines, or with `one` a random one. Data in transit
+        is lost. Return the number of reset connections."""
         host = self._hosts.get(first)
         found = [] if host is None else self._between(host, second)
         if one and found:
@@ -265,15 +260,14 @@ class Network:
         return [*found]
 
     def reset_after(self, source: str, target: str, length: int) -> None:
-        """Break one connection from the source to the target: the one that carries byte number
-        `length`, counted from now. The target receives the bytes up to this byte, and its answer
-        does not arrive. The source sees a reset at once; the target sees it soon, or when it
-        sends."""
+        """Reset the connection from the source to the target that carries byte number `length`,
+        counted from now. The target receives the bytes up to this byte, but its answer does not
+        arrive."""
         self.cut_after[source, target] = length
 
     def left_until_cut(self, direction: tuple[str, str], length: int) -> int | None:
-        """Count `length` bytes that arrive in this direction. If the connection must break within
-        them (see `reset_after`), return the number of bytes that still arrive, else None."""
+        """Count `length` bytes that arrive in this direction. Return the number of bytes that still
+        arrive if `reset_after` breaks the connection within them, else None."""
         left = self.cut_after.get(direction)
         if left is None:
             return None
@@ -290,9 +284,8 @@ class Network:
         self.doubles = 0.0
 
     def double_next(self, source: str, target: str) -> None:
-        """Let the next connection from `source` fail in this way: `target` accepts it, but the
-        acceptance does not reach `source`. The source tries again, or fails with a reset; the
-        target has a connection that stays silent."""
+        """Let the next connection from `source` fail: `target` accepts it and keeps a silent
+        connection, but `source` tries again, or fails with a reset."""
         self._double_next[source, target] += 1
 
     def takes_twice(self, source: Host, target: Host) -> bool:

@@ -1,8 +1,6 @@
-"""The operator of a simulated cluster. In a real cluster the operator is a person. The operator
-restarts brokers that have ended by themselves, or that found a full disk at their start. The
-operator also accepts the loss of data that cannot come back: the content of a lost disk, or the
-part of a log after a corrupt range. Until then, a partition that may need this data must have no
-leader."""
+"""The operator of a simulated cluster, in reality a person. The operator restarts brokers that have
+ended or that found a full disk at their start, and accepts the loss of data that cannot come back.
+Until the loss is accepted, a partition that may need this data has no leader."""
 
 from __future__ import annotations
 
@@ -21,9 +19,8 @@ from pybroker.testing.simulation.view import stored_states
 
 
 def repair(cluster: SimCluster) -> None:
-    """Accept all losses that nothing can mend. Start brokers that have ended by themselves, for
-    instance because ZooKeeper did not answer, and restart those that found a full disk at their
-    start. Call this repeatedly after the last fault."""
+    """Accept the loss of data that cannot come back, start brokers that have ended, and restart
+    those that found a full disk at their start. Call this repeatedly after the last fault."""
     found = _irrecoverable(cluster)
     for broker in cluster.brokers.values():
         found[broker.id] |= _replaced_directories(broker)
@@ -35,8 +32,8 @@ def repair(cluster: SimCluster) -> None:
 
 
 def _was_full_at_its_start(broker: SimBroker) -> bool:
-    """Return whether a log directory is offline because its disk was full. A broker takes a full
-    directory offline only at its start; the operator must restart it when the disk has space."""
+    """Return whether a log directory is offline because its disk was full at the broker's start.
+    Only a restart brings it back."""
     if not broker.serves or broker.rooms is None:
         return False
     reasons = map(str, broker.rooms.logs.failed_directories.values())
