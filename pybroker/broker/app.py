@@ -1,7 +1,6 @@
 """The composition root of a broker: creates its components, and starts and stops them in order.
 
-The caller provides a ZooKeeper session, recovered logs and bound sockets. `lifecycle.py` stops the
-components in the reverse order of their start.
+The caller provides a ZooKeeper session, recovered logs and bound sockets.
 """
 
 from __future__ import annotations
@@ -72,8 +71,8 @@ log = logging.getLogger(__name__)
 
 
 class BrokerApp:
-    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise with a
-    given configuration. The broker calls `lost` with the reason when it has to end by itself."""
+    """A broker between `start` and `stop`. `advertised` returns the endpoints to advertise. The
+    broker calls `lost` with the reason when it has to end by itself."""
 
     def __init__(
         self,
@@ -137,12 +136,9 @@ class BrokerApp:
         env.coord.add_listener(self._controlled_shutdown.session_changed)
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Accept connections on `sockets` (listener name -> bound socket) and register the broker.
-        Wait until the controller has sent the metadata of brokers and topics. Then answer clients.
-
-        Raise StartupError if the broker id is taken, ZooKeeper does not answer, or there is no
-        controller.
-        """
+        """Accept connections on `sockets` (listener name -> bound socket), register the broker,
+        wait for the controller's metadata, then answer clients. Raise StartupError if the broker id
+        is taken, ZooKeeper does not answer, or there is no controller."""
         try:
             existing = await self._join(sockets)
         except (CoordError, MalformedNode) as error:
@@ -155,14 +151,13 @@ class BrokerApp:
         self._metering.answering = self.dispatcher.answer
 
     async def stop(self) -> None:
-        """Leave the cluster and make the logs durable: stop the started components in the reverse
-        order of their start. If a component fails to stop, the failure is logged, not raised.
-        Idempotent, also after a start that failed half-way."""
+        """Leave the cluster and make the logs durable. Failures are logged, not raised. Idempotent,
+        also after a failed start."""
         await self._lifecycle.stop()
 
     async def _join(self, sockets: Mapping[str, socket.socket]) -> Collection[str]:
-        """Start the components that the registration needs, and register the broker in ZooKeeper.
-        Return the names of the existing topics. Raise StartupError, CoordError or MalformedNode."""
+        """Start the components that the registration needs, and register the broker. Return the
+        names of the existing topics. Raise StartupError, CoordError or MalformedNode."""
         coord, limit_s = self._env.coord, self._config.zookeeper_wait_ms / 1000
         again = partial(repeat_unanswered, clock=self._env.clock, limit_s=limit_s)
         start, push = self._lifecycle.start, self._lifecycle.push
@@ -185,8 +180,8 @@ class BrokerApp:
         return existing
 
     async def _start_services(self) -> None:
-        """Start the services that run while the broker is registered. This function never yields to
-        the event loop, so no other task runs while only some of the services are started."""
+        """Start the services that run while the broker is registered. Must not yield to the event
+        loop, so that no other task runs while only some of them are started."""
         services: tuple[tuple[str, Service], ...] = (
             ("controller-journal", self.journal),
             ("controller", self.controller),
@@ -341,10 +336,9 @@ class BrokerApp:
         )
 
     def _incarnation(self) -> int:
-        """Return this broker's incarnation, the number that grows with each registration. Return -1
-        until the controller has sent the first LeaderAndIsr request after the current registration.
-        With -1 this broker sends no fetch as a follower. So the log of a deleted topic cannot count
-        as in sync in a recreated topic."""
+        """Return this broker's incarnation, or -1 before the first LeaderAndIsr request of the
+        current registration. With -1 a follower sends no fetch, so the log of a deleted topic
+        cannot count as in sync in a recreated topic."""
         is_registered = self._membership.is_registered
         knows_roles = is_registered and self.replicas.roles_epoch >= self._registered.epoch
         return self._registered.incarnation if knows_roles else -1

@@ -1,10 +1,5 @@
 """Controlled shutdown: before a broker stops, it asks the controller to elect other leaders for its
-partitions.
-
-A broker that stops without a controlled shutdown loses no records, but clients have to wait until
-the controller notices that the broker has ended. The number of attempts and the time of each one
-are limited. The broker stops asking if no other broker is live, or if it has no connection to
-ZooKeeper.
+partitions, so that clients need not wait for the end of its registration.
 """
 
 from __future__ import annotations
@@ -41,8 +36,8 @@ partitions that this broker still leads. Raises PybrokerError or OSError."""
 
 class ControlledShutdown:
     """Carries out the controlled shutdown of one broker. `broker_epoch` returns the epoch of the
-    broker's registration. The owner passes each event of the broker's ZooKeeper session to
-    `session_changed`. Before the first event, the session counts as connected."""
+    broker's registration. The owner passes each event of the ZooKeeper session to
+    `session_changed`."""
 
     def __init__(
         self,
@@ -70,7 +65,7 @@ class ControlledShutdown:
 
     async def run(self) -> None:
         """Ask the controller to elect other leaders, until no partition remains that another broker
-        can lead, or all attempts are used. Raise nothing, since the broker stops in any case."""
+        can lead, or all attempts are used. Raise nothing."""
         others = self._metadata.brokers.keys() - {self._broker_id}
         if not self._config.controlled_shutdown_enable or not others:
             return
@@ -93,9 +88,8 @@ class ControlledShutdown:
         )
 
     async def _try(self, attempt: int) -> bool:
-        """Ask the controller once to move the leadership of this broker's partitions. Return True
-        if the controller answers that this broker leads no partition any more. Return False if it
-        still leads some, or if the request fails. A failure is logged."""
+        """Ask the controller once. Return True if this broker leads no partition any more, False if
+        it still leads some or the request fails."""
         self._attempt = asyncio.ensure_future(self._ask_current_controller())
         try:
             limit_s = self._config.controller_socket_timeout_ms / 1000
@@ -133,7 +127,7 @@ class ControlledShutdown:
 
     def _led(self) -> list[PartitionFacts]:
         """Return the partitions that this broker leads and that have a replica on another live
-        broker, which could lead them instead."""
+        broker."""
         mine, brokers = self._broker_id, self._metadata.brokers
         return [
             facts
@@ -144,9 +138,8 @@ class ControlledShutdown:
         ]
 
     def _is_hopeless(self) -> bool:
-        """Whether a further attempt cannot move any leadership: no other live broker has a usable
-        replica of a partition that this broker leads, or ZooKeeper is not connected. The controller
-        reports the replicas of brokers in controlled shutdown as offline; those are not usable."""
+        """Whether ZooKeeper is not connected, or no partition that this broker leads has an online
+        replica on another live broker."""
         return not self._connected or not any(
             replica != self._broker_id
             and replica in self._metadata.brokers
@@ -157,8 +150,8 @@ class ControlledShutdown:
 
 
 def asking_controller(config: BrokerConfig) -> AskController:
-    """Return an `AskController` that sends its requests over the network, to the controller's
-    inter-broker listener."""
+    """Return an `AskController` that sends its requests to the controller's inter-broker
+    listener."""
     return partial(
         ask_controller,
         listener=config.inter_broker_listener,
@@ -169,9 +162,8 @@ def asking_controller(config: BrokerConfig) -> AskController:
 async def ask_controller(
     controller: Broker, broker_id: int, broker_epoch: int, *, listener: str, timeout_s: float
 ) -> Collection[TopicPartition]:
-    """Send ControlledShutdown for the broker `broker_id` to the broker `controller`, to its
-    listener with the name `listener`. Return the partitions that the stopping broker still leads.
-    Raise BrokerError, ClientError or OSError."""
+    """Send ControlledShutdown for the broker `broker_id` to the broker `controller`. Return the
+    partitions that the stopping broker still leads. Raise BrokerError, ClientError or OSError."""
     endpoint = controller.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

@@ -1,8 +1,7 @@
-"""The controller's journal: the controller's decisions as lines of JSON, in two files in the
-broker's first log directory. When the current file is full, it replaces the older file.
+"""The controller's journal: its decisions as lines of JSON, in two files in the first log
+directory. A full file replaces the older one.
 
-The controller never waits for the journal. If the disk refuses writes, entries are lost and the
-controller continues.
+The controller never waits for the journal: if the disk refuses writes, entries are lost.
 """
 
 from __future__ import annotations
@@ -55,14 +54,13 @@ class ControllerJournal:
         self._task.start(self._run)
 
     async def stop(self) -> None:
-        """End the background task, and try once to write the entries that are still queued.
-        Idempotent."""
+        """End the background task after one attempt to write the queued entries. Idempotent."""
         await self._task.stop()
         await self._flush()
 
     async def read(self, partition: str | None, limit: int) -> list[Entry]:
-        """Return at most `limit` of the newest entries, the newest last. If `partition` is given
-        (such as `topic-0`), return only the entries about that partition."""
+        """Return at most `limit` of the newest entries, the newest last; if `partition` is given
+        (such as `topic-0`), only entries about it."""
         async with self._files:
             waiting = list(self._waiting)
             return await self._blocking.run(self._read, waiting, partition, limit)
@@ -94,9 +92,8 @@ class ControllerJournal:
                 self._refused = False
 
     def _write(self, data: bytes) -> None:
-        """Append `data`, one or more lines of JSON, to the current file. If the file would become
-        too large, rename it first, so that it replaces the older file. Blocks. Raise
-        StorageError."""
+        """Append lines of JSON to the current file; if it would become too large, rename it first.
+        Blocks. Raise StorageError."""
         disk, path = self._disk, self._path
         if disk.exists(path) and disk.size(path) + len(data) > FILE_BYTES_MAX:
             disk.rename(path, self._older)
@@ -110,9 +107,8 @@ class ControllerJournal:
             file.close()
 
     def _read(self, waiting: list[bytes], partition: str | None, limit: int) -> list[Entry]:
-        """Return at most `limit` of the newest entries, the newest last, from both files and from
-        `waiting`, the lines that are not written yet. If `partition` is given, return only the
-        entries of that partition. A line that a crash cut off is skipped. Blocks."""
+        """Read the newest entries from both files and from `waiting`, the lines that are not
+        written yet. A line that a crash cut off is skipped. Blocks."""
         found: list[Entry] = []
         wanted = b"" if partition is None else json.dumps(partition).encode()
         for lines in (waiting, self._lines(self._path), self._lines(self._older)):

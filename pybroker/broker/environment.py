@@ -1,5 +1,4 @@
-"""The environment of a broker: its ZooKeeper session, clock, disk and threads. `startup.py` creates
-it."""
+"""The environment of a broker: its ZooKeeper session, clock, disk and threads."""
 
 from __future__ import annotations
 

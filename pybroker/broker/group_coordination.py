@@ -1,10 +1,8 @@
-"""The group coordinators of a broker. This broker runs one shard for each partition of
-`__consumer_offsets` that it leads. The module connects each shard with its log. It creates the
-topic. It takes the fence of each shard: the node in ZooKeeper that names the shard's current
-coordinator.
+"""The group coordinators of a broker: one shard for each partition of `__consumer_offsets` that
+this broker leads.
 
-Committed offsets are written in a ZooKeeper session of their own, so that a flood of commits does
-not delay the broker's other writes, such as changes of an ISR.
+Each shard has a fence, a node in ZooKeeper that names its current coordinator. Committed offsets
+are written in a ZooKeeper session of their own, so that they do not delay changes of an ISR.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class GroupCoordination:
     """Creates the group coordinators of one broker and runs them between `start` and `stop`."""
 
     def __init__(self, rooms: CoordinationRooms, verify: Verify) -> None:
-        """`verify` asks the transaction coordinator to confirm a transaction, before its first
+        """`verify` asks the transaction coordinator to confirm a transaction before its first
         offsets are appended to a partition."""
         self._rooms = rooms
         self._verify = verify
@@ -120,9 +118,7 @@ class GroupCoordination:
         await self.shards.stop()
 
     def numbers(self) -> GroupNumbers:
-        """Return the numbers of the metrics: how many groups are in each state, how many shards
-        this broker serves, how many it is loading, and the longest and mean time of loading a
-        shard."""
+        """Return the values of the metrics about groups and shards."""
         counts, times = self.service.count_by_state(), self.shards.load_times
         return GroupNumbers(
             by_state={state.value.lower(): count for state, count in counts.items()},
@@ -133,10 +129,9 @@ class GroupCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Take the fence of the shard whose log is `source`: write this broker's id, the log's
-        leader epoch and `token` to the fence's node in ZooKeeper. From then on the writes of an
-        earlier coordinator fail. Return the version of the node, or None if the caller has to try
-        again. If the partition count of `__consumer_offsets` is not known yet, read it first."""
+        """Take the fence of the shard with the log `source`: write this broker's id, the leader
+        epoch and `token` to the fence's node, so that the writes of an earlier coordinator fail.
+        Return the version of the node, or None if the caller has to try again."""
         key, epoch = source.topic_partition, source.leader_epoch
         partition = self._rooms.replicas.partition(key)
         if partition.topic_id is not None:
@@ -145,8 +140,7 @@ class GroupCoordination:
         return await take_fence(self._rooms.coord, owner)
 
     def _size(self) -> int:
-        """Return the approximate memory (bytes) of all groups that this broker coordinates, with
-        their members."""
+        """Return the approximate memory (bytes) of all groups that this broker coordinates."""
         return sum(shard.size() for shard in self.shards.serving().values())
 
     def _make(self, context: ShardContext) -> GroupCoordinator:
@@ -169,8 +163,8 @@ class GroupCoordination:
                 coordinator.offsets.removal.topics_deleted(names)
 
     def _own_endpoint(self) -> Endpoint | None:
-        """Return this broker's own inter-broker endpoint, or None while the metadata does not
-        contain this broker."""
+        """Return this broker's inter-broker endpoint, or None while the metadata does not contain
+        this broker."""
         own = self._rooms.metadata.brokers.get(self._rooms.broker_id)
         return None if own is None else own.endpoint(self._rooms.config.inter_broker_listener)
 

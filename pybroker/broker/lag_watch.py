@@ -1,8 +1,7 @@
 """The lag of the consumer groups that this broker coordinates, for its metrics.
 
-This broker has the committed offsets, and the partition leaders have the log ends. To make a
-report, this broker asks the leaders about all groups together. It makes a report only on request,
-and reuses the last one for `FRESH_S` seconds.
+This broker has the committed offsets, and asks the partition leaders for the log ends. It makes a
+report only on request, and reuses the report for `FRESH_S` seconds.
 """
 
 from __future__ import annotations
@@ -46,21 +45,20 @@ the partition's leader does not answer. Raises PybrokerError or OSError."""
 
 
 class Offsets(Protocol):
-    """The committed offsets of groups, such as a `ConfiguredOffsets`."""
+    """The committed offsets of groups."""
 
     async def positions(self, group_id: str) -> Mapping[TopicPartition, int]: ...
 
 
 class HasOffsets(Protocol):
-    """A shard of `__consumer_offsets`, which gives access to the committed offsets of its
-    groups."""
+    """A shard of `__consumer_offsets` with the committed offsets of its groups."""
 
     @property
     def offsets(self) -> Offsets: ...
 
 
 class Groups(Protocol):
-    """The groups that this broker coordinates, such as a `GroupService`."""
+    """The groups that this broker coordinates."""
 
     async def overviews(self) -> tuple[ErrorCode, Sequence[GroupOverview]]: ...
 
@@ -76,8 +74,8 @@ class _Taken:
 
 
 class LagWatch:
-    """Reports the lag of the groups that this broker coordinates. It owns a task that measures the
-    lag; `close` ends the task."""
+    """Reports the lag of the groups that this broker coordinates. It owns a task, which `close`
+    ends."""
 
     def __init__(self, groups: Groups, ask: AskLag, clock: Clock) -> None:
         self._groups = groups
@@ -87,9 +85,8 @@ class LagWatch:
         self._task = BackgroundTask("lag of groups")
 
     async def report(self) -> ProgressReport | None:
-        """Return the lag of the groups that this broker coordinates. If the last report is older
-        than `FRESH_S`, measure the lag again, and wait for the result at most `PATIENCE_S`; after
-        that return the last report. Return None if there is no report yet."""
+        """Return a report at most `FRESH_S` old, or, if a new one takes longer than `PATIENCE_S`,
+        the last one. None means that there is no report yet."""
         age_s = self._age_s()
         if age_s is None or age_s > FRESH_S:
             self._task.start(self._look)
@@ -108,8 +105,7 @@ class LagWatch:
         return None if moment is None else self._clock.monotonic() - moment
 
     def _is_here(self, group: GroupProgress) -> bool:
-        """Whether this broker still coordinates the group. If not, the report omits the group,
-        because the group's new coordinator reports its lag."""
+        """Whether this broker still coordinates the group."""
         try:
             self._groups.shard_of(group.group_id, may_be_empty=True)
         except BrokerError:
@@ -126,8 +122,8 @@ class LagWatch:
             log.exception("group lag unknown, the last report stays in use")
 
     async def _progress(self) -> tuple[GroupProgress, ...]:
-        """Return the committed offsets and the lags of all groups that this broker coordinates.
-        Read the committed offsets before the log ends, so that no lag is negative."""
+        """Return the committed offsets and lags of all groups. Committed offsets are read before
+        log ends, so that no lag is negative."""
         _, overviews = await self._groups.overviews()
         found = await bounded_gather(self._committed, overviews, GROUPS_AT_ONCE)
         groups = [group for group in found if group is not None]
@@ -158,9 +154,8 @@ class LagWatch:
 
 
 def ask_leaders(broker_id: int, own_endpoint: Callable[[], Endpoint | None]) -> AskLag:
-    """Return an `AskLag` that sends its requests through an admin client. The client bootstraps
-    from this broker's inter-broker endpoint, which `own_endpoint` returns (None: unknown). Each
-    report opens new connections."""
+    """Return an `AskLag` that asks the leaders through an admin client. The client bootstraps from
+    `own_endpoint`, this broker's inter-broker endpoint (None: unknown)."""
 
     async def ask(positions: Sequence[Position], details: bool) -> Sequence[Lag | None]:
         endpoint = own_endpoint()

@@ -1,13 +1,10 @@
-"""Leader discovery: a broker that receives no answers from ZooKeeper asks other brokers which
-broker leads each partition.
+"""Leader discovery: a broker that gets no answers from ZooKeeper asks other brokers for the current
+leaders.
 
 When a broker's session expires, the controller elects other leaders and sends that broker nothing.
-Without leader discovery the broker would tell clients forever that it is the leader, and some
-clients may reach no other broker. So the broker sends Metadata requests to the brokers that it
-still reaches. Their answers update its metadata, and it stops accepting records for a partition
-that has a later leader. The answers never change its roles or its logs. Leader epochs only grow, so
-an answer with a later leader epoch than the broker's own is newer; an answer with an earlier one is
-ignored.
+Without leader discovery, the broker would tell clients forever that it is the leader. The answers
+of the other brokers update its metadata, and stop its appends where it was replaced as the leader;
+they never change its roles or its logs. Only an answer with a later leader epoch counts.
 """
 
 from __future__ import annotations
@@ -51,9 +48,8 @@ OSError."""
 
 
 class LeaderDiscovery:
-    """Asks other brokers for the current leaders, between `start` and `stop`, while this broker
-    gets no answers from ZooKeeper. `changed` must be called with each change of this broker's
-    ZooKeeper lease."""
+    """Asks other brokers for the current leaders, between `start` and `stop`, while ZooKeeper does
+    not answer. The owner calls `changed` with each change of the broker's ZooKeeper lease."""
 
     def __init__(
         self,
@@ -85,9 +81,8 @@ class LeaderDiscovery:
         await self._task.stop()
 
     def changed(self, lease: Authority) -> None:
-        """Receive the new level of this broker's ZooKeeper lease. ALL means that the ZooKeeper
-        session is alive, so that the controller sends this broker every change: stop asking other
-        brokers. At any other level, begin to ask them."""
+        """Begin to ask other brokers, or stop at the level ALL, which means that the ZooKeeper
+        session is alive."""
         if lease is Authority.ALL:
             self._is_wanted.clear()
         else:
@@ -105,9 +100,8 @@ class LeaderDiscovery:
             await asyncio.sleep(max(pause_s, took_s * _PAUSE_PER_ROUND))
 
     async def _round(self) -> float:
-        """Ask one broker about all topics, in several requests. If that broker does not answer a
-        request, send this request and the following ones to the next broker. Return the total time
-        (s) that the answered requests took."""
+        """Ask other brokers once about all topics, in several requests. Return the total time (s)
+        that the answered requests took."""
         me, brokers = self._broker_id, self._metadata.brokers
         others = [brokers[each] for each in sorted(brokers) if each != me]
         if not others:
@@ -158,10 +152,8 @@ class LeaderDiscovery:
     def _mark_if_replaced(
         self, key: TopicPartition, topic_id: uuid.UUID, leader_epoch: int
     ) -> bool:
-        """Compare `leader_epoch`, from another broker's answer, with the leader epoch of the local
-        replica. If the local replica leads this very topic (`topic_id`) in an earlier epoch, it has
-        been replaced as the leader: make it accept no more records and return True. Otherwise
-        return False."""
+        """If the local replica leads the topic `topic_id` in an earlier epoch than `leader_epoch`,
+        make it accept no more records and return True. Otherwise return False."""
         replicas = self._replicas
         partition = replicas.partitions.get(key)
         if (
@@ -197,8 +189,8 @@ def new_discovery(
     replicas: ReplicaManager,
     clock: Clock,
 ) -> LeaderDiscovery:
-    """Return a LeaderDiscovery that sends its requests over the network. `config` gives the
-    inter-broker listener and the session timeout."""
+    """Return a LeaderDiscovery that sends its requests over the network, to inter-broker
+    listeners."""
     session_s = config.zookeeper_session_timeout_ms / 1000
     ask = partial(
         ask_neighbour,
@@ -219,9 +211,8 @@ def new_discovery(
 async def ask_neighbour(
     neighbour: Broker, names: Sequence[str], *, broker_id: int, listener: str, timeout_s: float
 ) -> MetadataResponse:
-    """Send a Metadata request for the topics `names` to the broker `neighbour`, to its listener
-    with the name `listener`. `broker_id` is the id of this broker. Raise BrokerError, ClientError
-    or OSError."""
+    """Send a Metadata request for the topics `names` to the broker `neighbour`. `broker_id` is this
+    broker's id. Raise BrokerError, ClientError or OSError."""
     endpoint = neighbour.endpoint(listener)
     if endpoint is None:
         raise BrokerError(

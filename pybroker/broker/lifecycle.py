@@ -15,7 +15,7 @@ Step = Callable[[], Awaitable[object] | None]
 
 
 class Service(Protocol):
-    """A component whose `start` returns at once, without a wait."""
+    """A component whose `start` returns at once."""
 
     def start(self) -> None: ...
 
@@ -24,27 +24,25 @@ class Service(Protocol):
 
 
 class Lifecycle:
-    """The components that have been started, each with the call that stops it. The owner always
-    calls `stop`, also after a start that failed half-way."""
+    """The started components, each with the call that stops it. The owner must call `stop`, also
+    after a start that failed half-way."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
 
     async def start(self, name: str, start: Step, stop: Step) -> None:
-        """Call `start`, which starts the component of that name. `stop` is called when the
-        lifecycle stops, even if `start` fails. Raise the errors of `start`."""
+        """Start the component of that name. `stop` is called when the lifecycle stops, even if
+        `start` fails. Raise the errors of `start`."""
         self.push(name, stop)
         await _carry_out(start)
 
     def push(self, name: str, stop: Step) -> None:
-        """Add a component that runs already, or that starts by itself at its first use. `stop` is
-        called when the lifecycle stops."""
+        """Add a component that already runs. `stop` is called when the lifecycle stops."""
         self._stack.push_async_callback(_stop, name, stop)
 
     async def stop(self) -> None:
-        """Stop the components in the reverse order of their start. If a component fails to stop,
-        the failure is logged and the remaining components are stopped. They are also stopped if the
-        caller is cancelled. Idempotent."""
+        """Stop all components in the reverse order of their start, even if the caller is cancelled.
+        Failures are logged, not raised. Idempotent."""
         await self._stack.aclose()
 
 
@@ -61,8 +59,8 @@ async def _stop(name: str, stop: Step) -> None:
 
 
 async def _carry_out(step: Step) -> None:
-    """Call `step`, and await its result if that is an awaitable. Otherwise do not yield to the
-    event loop."""
+    """Call `step` and await its result, or, if that is not an awaitable, do not yield to the event
+    loop."""
     done = step()
     if inspect.isawaitable(done):
         await done

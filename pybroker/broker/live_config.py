@@ -1,9 +1,5 @@
 """The broker's configuration in force: the configuration file, overridden by the dynamic values in
 ZooKeeper.
-
-`LiveConfig` follows the changes in ZooKeeper and passes them to the broker's components. The
-handlers read and change configurations through it. The handlers and `layered_config.py` decide
-whether a change is allowed.
 """
 
 from __future__ import annotations
@@ -42,8 +38,8 @@ changed; any topic may inherit these."""
 
 
 class LiveConfig:
-    """Follows configuration changes in ZooKeeper between `start` and `stop`. Before `start`, only
-    the options of the configuration file are in force."""
+    """Follows configuration changes in ZooKeeper between `start` and `stop`, and passes them to the
+    broker's components. Before `start`, only the configuration file is in force."""
 
     def __init__(
         self,
@@ -79,8 +75,8 @@ class LiveConfig:
         return self._layers.current
 
     async def start(self) -> None:
-        """Read all dynamic options in ZooKeeper, put them in force, and follow their changes from
-        then on. Raise CoordError."""
+        """Put all dynamic options in ZooKeeper in force, and follow their changes from then on.
+        Raise CoordError."""
         await self._changes.start()
 
     async def stop(self) -> None:
@@ -90,15 +86,15 @@ class LiveConfig:
     # reads and changes of requests
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
-        """Return the values (option -> text) that ZooKeeper has for a topic, for one broker, or for
-        all brokers together. Raise MalformedNode or CoordError."""
+        """Return the values (option -> text) that ZooKeeper has for a topic, one broker, or all
+        brokers. Raise MalformedNode or CoordError."""
         return await read_config(self._coord, entity)
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
-        current values. Apply the new values on this broker. Return False if there is no topic of
-        that name. If `replaces` is True, `change` ignores the current values, so a malformed node
-        is no error. Raise MalformedNode, CoordError, and the errors of `change`."""
+        current values, and apply them on this broker. Return False if the topic does not exist.
+        With `replaces`, a malformed node is no error. Raise MalformedNode, CoordError, and the
+        errors of `change`."""
         entity = topic_entity(name)
         written = await change_config(self._coord, entity, change, owner=name, replaces=replaces)
         if written:
@@ -106,17 +102,16 @@ class LiveConfig:
         return written
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
-        """Replace the dynamic values of the broker `broker_id`, or of all brokers (None), in
-        ZooKeeper by the result of `change`, which receives the current values. Apply the new values
-        on this broker. `replaces` and the errors are those of `change_topic`."""
+        """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result
+        of `change`, and apply them on this broker. Arguments and errors are those of
+        `change_topic`."""
         entity = broker_entity(broker_id)
         await change_config(self._coord, entity, change, replaces=replaces)
         await self._refresh(entity)
 
     async def _refresh(self, entity: ConfigEntity) -> None:
-        """Apply a change that this broker has just written to ZooKeeper, so that the change is in
-        force when its request is answered. If that fails or takes too long, log it: the broker
-        applies the change later."""
+        """Apply a change that this broker has just written to ZooKeeper. A failure is logged: the
+        broker then applies the change later."""
         try:
             async with asyncio.timeout(_REFRESH_WAIT_S):
                 await self._apply([entity])
@@ -129,8 +124,7 @@ class LiveConfig:
     # application of changes
 
     async def _apply(self, entities: Collection[ConfigEntity] | None) -> None:
-        """Read the values of these topics or brokers in ZooKeeper and apply them. None means all of
-        them."""
+        """Read the values of these topics or brokers (None: all) in ZooKeeper, and apply them."""
         async with self._applying:
             everything = entities is None
             names = {entity.parts[0] for entity in entities or ()}
@@ -147,8 +141,8 @@ class LiveConfig:
                 await self._replicas.reconfigure(topics)
 
     async def _reload(self) -> None:
-        """Read the broker's dynamic options in ZooKeeper and put them in force. Log and ignore an
-        invalid value, a malformed node, and a node whose values contradict the other options."""
+        """Put the broker's dynamic options in ZooKeeper in force. Invalid values and malformed
+        nodes are logged and ignored."""
         before = self._layers
         for entity, per_broker in ((self._for_all, False), (self._for_this, True)):
             where = paths.config(entity)
@@ -177,7 +171,7 @@ class LiveConfig:
 
 
 def _options_without_effect(layers: LayeredConfig) -> Iterator[str]:
-    """Yield the names of the dynamic options whose values have no effect in this broker."""
+    """Yield the names of the dynamic options that have no effect in this broker."""
     for name, text in [*layers.for_all.items(), *layers.for_this.items()]:
         row = option_of(name)
         if row is not None and row.is_without_effect(text):

@@ -1,6 +1,6 @@
-"""Failures of log directories: the broker notifies the controller when a log directory fails. At
-its start, the broker compares the logs in its directories with the assignments in ZooKeeper, to
-find replicas that may lack records."""
+"""Failures of log directories: the broker notifies the controller of them, and finds at its start
+the replicas that may lack records.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ _RETRY_S: Final = 1.0
 
 
 async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
-    """Return whether this broker is in the ISR, or among the eligible replicas, of at least one
-    partition. If it is, the cluster expects that this broker has committed records, and may elect
-    it as a leader. Raise CoordError."""
+    """Return whether this broker is in the ISR, or eligible as a leader, of at least one partition.
+    Raise CoordError."""
     states, _ = await read_states(coord, await _assigned(coord, broker_id))
     return any(broker_id in (*node.state.isr, *node.state.eligible) for node in states.values())
 
@@ -35,11 +34,9 @@ async def has_had_partitions(coord: Coord, broker_id: int) -> bool:
 async def read_accepted_losses(
     coord: Coord, broker_id: int, logs: LogManager
 ) -> dict[TopicPartition, Left]:
-    """Return the replicas of this broker that lost records, and for which the operator has accepted
-    the loss. Such a replica must not be elected, because its followers would then truncate their
-    logs. Such a replica has lost its whole log with a log directory, or the records from a corrupt
-    range on. The result maps the partition to the replica's present log end offset and its
-    checkpointed high watermark; both are 0 if the log does not exist. Raise CoordError."""
+    """Return this broker's replicas that lost records with the operator's acceptance, which must
+    not be elected. Each has its present log end offset and checkpointed high watermark, both 0
+    without a log. Raise CoordError."""
     cut = left_of(logs, logs.accepted_losses)
     if not logs.gave_up:
         return cut
@@ -52,11 +49,9 @@ async def read_accepted_losses(
 
 
 async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[TopicPartition, Left]:
-    """Return the partitions that are assigned to this broker and whose logs a power loss has
-    removed. The log end offset and the high watermark of each one are 0, since no record is left. A
-    power loss may remove even the directory of a partition, if the directory was never synced. If a
-    log directory is failed or missing, the result is empty, since that directory may contain the
-    missing logs. Raise CoordError."""
+    """Return the partitions assigned to this broker whose logs a power loss has removed, each with
+    log end offset and high watermark 0. The result is empty while a log directory is failed or
+    missing. Raise CoordError."""
     if not logs.may_lack_logs or logs.failed_directories or logs.lost_directories:
         return {}
     assigned = await _assigned(coord, broker_id)
@@ -64,8 +59,8 @@ async def vanished(coord: Coord, broker_id: int, logs: LogManager) -> dict[Topic
 
 
 async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequence[int]]:
-    """Return the partitions that are assigned to the broker `broker_id`, each with the ids of all
-    brokers that have a replica. Raise CoordError."""
+    """Return the partitions assigned to the broker `broker_id`, each with the ids of all brokers
+    that have a replica. Raise CoordError."""
     topics, _ = await read_topics(coord, await read_topic_names(coord))
     return {
         TopicPartition(name, number): replicas
@@ -76,11 +71,9 @@ async def _assigned(coord: Coord, broker_id: int) -> dict[TopicPartition, Sequen
 
 
 class DirectoryFailures:
-    """Reacts to failures of log directories, between `start` and `stop`. It takes the replicas of a
-    failed directory out of service, and notifies the controller through nodes below
-    `/log_dir_event_notification`. It also notifies the controller of directories that are missing
-    at the start, and of replicas that should not lead. It calls `lost` with the reason when no
-    usable directory remains."""
+    """Takes the replicas of a failed log directory out of service, and notifies the controller
+    through nodes below `/log_dir_event_notification`. Runs between `start` and `stop`. Calls `lost`
+    with the reason when no usable directory remains."""
 
     def __init__(
         self,
@@ -109,9 +102,8 @@ class DirectoryFailures:
         self.registered()
 
     def registered(self) -> None:
-        """After this broker has registered, notify the controller again of failed and missing
-        directories, and of replicas that should not lead. The controller forgets earlier
-        notifications of a broker that ends or restarts."""
+        """Notify the controller again, after a registration of this broker: the controller forgets
+        the earlier notifications of a broker that restarts."""
         if self._logs.failed_directories or self._logs.lost_directories:
             self._queue(LogDirEvent.DIRECTORY_FAILED)
         if self._replicas.leadership_yield.reasons:
@@ -119,8 +111,7 @@ class DirectoryFailures:
 
     def replicas_changed(self) -> None:
         """Notify the controller that replicas of this broker should no longer lead, or have left
-        the ISR. The notification does not name them: the controller reads the states of all
-        partitions with a replica on this broker."""
+        the ISR. The notification does not name them."""
         self._queue(LogDirEvent.REPLICAS_CHANGED)
 
     def _queue(self, event: LogDirEvent) -> None:
@@ -141,9 +132,8 @@ class DirectoryFailures:
             self._lost(f"all log directories have failed; the last one failed with: {error}")
 
     async def _send(self) -> bool:
-        """Create one node in ZooKeeper for each kind of event that is not sent yet. A node names
-        only the kind and this broker, not the directories or replicas. Return True if an event
-        could not be sent, so that the caller tries again."""
+        """Send each kind of event that is not sent yet. Return True if one could not be sent, so
+        that the caller tries again."""
         for event in list(self._unsent):
             self._unsent.discard(event)
             try:

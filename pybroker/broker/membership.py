@@ -1,9 +1,7 @@
-"""The broker's registration in ZooKeeper, with the broker's addresses. Each ZooKeeper session needs
-a registration of its own.
+"""The broker's registration in ZooKeeper, with the broker's addresses.
 
-When a session expires, the broker resigns as controller at once. In the new session the broker
-registers again and takes part in the controller election again. Its logs stay open. The controller
-sees a new broker epoch, and sends the broker its roles.
+When a ZooKeeper session expires, the broker resigns as controller and registers again in the new
+session. Its logs stay open. The controller sees a new broker epoch, and sends the broker its roles.
 """
 
 from __future__ import annotations
@@ -31,9 +29,8 @@ Update = Callable[[], Awaitable[None]]
 
 
 class Membership:
-    """Keeps the broker registered. It owns the task that registers the broker again in a new
-    session, and the task that writes changed endpoints. It calls `lost` with the reason if another
-    process has taken the broker id."""
+    """Keeps the broker registered and its endpoints current. It owns two tasks. It calls `lost`
+    with the reason if another process has taken the broker id."""
 
     def __init__(
         self,
@@ -75,15 +72,14 @@ class Membership:
         log.info("registered in ZooKeeper broker=%d broker_epoch=%d", broker.id, broker.epoch)
 
     def endpoints_changed(self) -> None:
-        """Write the broker's changed endpoints into its registration. If the broker is just
-        registering, the endpoints are written after that."""
+        """Write the broker's changed endpoints into its registration."""
         self._is_outdated = True
         if self.is_registered and not self._stopped:
             self._updating.start(self._write_endpoints)
 
     async def leave(self) -> None:
-        """Stop reacting to events of the ZooKeeper session. The caller may then remove the
-        registration: this object does not create it again. Idempotent."""
+        """Do not register the broker again from now on; the caller may remove the registration.
+        Idempotent."""
         self.is_registered = False
         self._stopped = True
         await self._tasks.close()

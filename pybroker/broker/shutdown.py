@@ -1,5 +1,6 @@
 """The last steps of a broker's stop: close the connections, remove the registration, then make the
-logs durable."""
+logs durable.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +26,15 @@ DRAIN_S: Final = 1.0
 
 async def close_connections(server: Server, replicas: ReplicaManager) -> None:
     """Close each connection after the response to its current request, at the latest after DRAIN_S
-    seconds. Waiting fetches are answered at once, because a follower's fetch may otherwise wait for
-    seconds."""
+    seconds. Waiting fetches are answered at once."""
     replicas.fetches.time_out_all()
     replicas.replica_fetches.time_out_all()
     await server.close(DRAIN_S)
 
 
 async def unregister(coord: Coord, broker: Broker) -> None:
-    """Remove the broker's registration from ZooKeeper. If ZooKeeper does not answer, log a warning:
-    ZooKeeper removes the registration when the session expires."""
+    """Remove the broker's registration from ZooKeeper. If ZooKeeper does not answer, only log a
+    warning."""
     try:
         await registry.unregister_broker(coord, broker)
     except CoordError as error:
@@ -45,15 +45,15 @@ async def unregister(coord: Coord, broker: Broker) -> None:
 def end_logs_last(
     lifecycle: Lifecycle, logs: LogManager, blocking: Blocking, replicas: ReplicaManager
 ) -> None:
-    """Make `lifecycle` close the logs as the last steps of its stop. Must be called before any
-    component is started, since components stop in the reverse order of their start."""
+    """Make `lifecycle` close the logs as its last steps. Must be called before any component is
+    started."""
     lifecycle.push("log-directories", partial(_end_directories, logs, blocking, replicas))
     lifecycle.push("logs", partial(_end_logs, logs, blocking))
 
 
 async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
-    """Make the logs durable and close them, several at a time. If a log fails, the other logs are
-    still closed; then raise the error of that log."""
+    """Make the logs durable and close them, several at a time. If a log fails, close the others,
+    then raise the error."""
     shares = await blocking.run(logs.ending.shares)
     work = (blocking.run(logs.ending.end, share) for share in shares)
     for ended in await asyncio.gather(*work, return_exceptions=True):
@@ -62,7 +62,7 @@ async def _end_logs(logs: LogManager, blocking: Blocking) -> None:
 
 
 async def _end_directories(logs: LogManager, blocking: Blocking, replicas: ReplicaManager) -> None:
-    """Close the logs that are still open. Then write the checkpoints of each log directory, and its
-    marker of a clean shutdown."""
+    """Close the logs that are still open, then write each log directory's checkpoints and clean
+    mark."""
     shutdown = partial(logs.shutdown, broker_epoch=replicas.broker_epoch)
     await blocking.run(shutdown, replicas.high_watermarks())

@@ -1,7 +1,6 @@
-"""The steps of a broker's start around its registration. Before the broker registers, its replicas
-that may lack records leave the ISR and the eligible replicas. After it has registered, and before
-it answers clients, it waits until a controller has sent the metadata of the cluster and of the
-topics."""
+"""The steps of a broker's start before its registration (replicas that may lack records leave the
+ISR), and after it (the broker waits for the controller's metadata).
+"""
 
 from __future__ import annotations
 
@@ -39,10 +38,9 @@ serves clients in any case, and a missing topic follows later."""
 async def settle_replicas(
     coord: Coord, me: int, clock: Clock, logs: LogManager, damaged: UnhealthyReplicas
 ) -> set[str]:
-    """Let each replica of broker `me` that may lack records leave the ISR and the eligible replicas
-    of its partition. Return the names of the topics that exist and are not being deleted. All
-    writes are conditional, so the caller may repeat this function after an error. Raise CoordError
-    or MalformedNode."""
+    """Remove each replica of broker `me` that may lack records from the ISR and the eligible
+    replicas. Return the names of the topics that exist and are not being deleted. May be repeated
+    after an error. Raise CoordError or MalformedNode."""
     power_loss = PowerLoss(coord, me, clock)
     await power_loss.step_aside(left_of(logs, logs.suspects) | await vanished(coord, me, logs))
     await damaged.settle()
@@ -51,8 +49,8 @@ async def settle_replicas(
 
 
 async def wait_for_cluster(metadata: MetadataView, controller: Controller, broker_id: int) -> None:
-    """Wait until the metadata, which a controller sends, contains the broker `broker_id`. Raise
-    StartupError after `_READY_WAIT_S`."""
+    """Wait until the metadata contains the broker `broker_id`. Raise StartupError after
+    `_READY_WAIT_S`."""
     known = await metadata.wait_until(lambda: broker_id in metadata.brokers, _READY_WAIT_S)
     if not known:
         raise StartupError(
@@ -67,9 +65,8 @@ async def wait_for_cluster(metadata: MetadataView, controller: Controller, broke
 
 
 async def wait_for_topics(metadata: MetadataView, coord: Coord, existing: Collection[str]) -> None:
-    """Wait until the metadata contains every topic in `existing`, except topics with malformed
-    nodes, which the controller never sends. After a time limit, log the missing topics and
-    return."""
+    """Wait until the metadata contains every topic in `existing` whose node is not malformed. After
+    a time limit, log the missing topics and return."""
 
     def missing() -> set[str]:
         return wanted - metadata.topics.keys()

@@ -1,9 +1,6 @@
 """The start of a broker, from the check of its log directories until it serves clients.
 
 ARCHITECTURE.rst describes the order of the steps in "Start and stop".
-
-`run.py` starts a broker as a process of the operating system, and the simulation starts a simulated
-broker. Both use this module.
 """
 
 from __future__ import annotations
@@ -82,7 +79,7 @@ class Threads(Blocking, Protocol):
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
     """The services with which a broker starts. `sockets` maps a listener name to its bound socket.
-    `threads` creates threads for blocking work; its argument is their number."""
+    `threads` creates that number of threads for blocking work."""
 
     clock: Clock
     rng: Rng
@@ -109,9 +106,9 @@ class StartupInputs:
 async def serve_until(
     ended: asyncio.Future[str | None], start: Callable[[AsyncExitStack], Awaitable[object]]
 ) -> str | None:
-    """Start a broker with `start`, wait until `ended` has a result, then stop the broker. Return
-    that result: the reason of the end, or None if a signal requested it. If `ended` gets its result
-    during the start, the start is cancelled."""
+    """Start a broker, wait until `ended` has a result, then stop the broker. Return that result:
+    the reason of the end, or None if a signal requested it. A result during the start cancels the
+    start."""
     async with AsyncExitStack() as stack:
         starting = asyncio.ensure_future(start(stack))
         ended.add_done_callback(lambda _: starting.cancel())
@@ -210,8 +207,7 @@ def _log_manager(config: BrokerConfig, around: StartupInputs) -> LogManager:
 
 
 def _remove_unused(disk: Disk, made: Iterable[str]) -> None:
-    """After a failed start, remove the log directories that this start created (`made`) and that
-    are still empty."""
+    """Remove the log directories that a failed start created (`made`) and that are still empty."""
     for directory in made:
         if disk.is_dir(directory) and {LOCK, SESSION_FILE}.issuperset(disk.list_dir(directory)):
             disk.remove_tree(directory)
@@ -233,8 +229,8 @@ def _check_broker_id(config: BrokerConfig, stored: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The broker id and the cluster id that the log directories contain (None: they contain none),
-    and whether the directories are new."""
+    """The broker id and cluster id in the log directories (None: not stored), and whether the
+    directories are new."""
 
     broker_id: int | None
     cluster: str | None
@@ -244,9 +240,9 @@ class _Stored:
 async def _settle(
     coord: Coord, config: BrokerConfig, stored: _Stored, rng: Rng
 ) -> tuple[str, int, Mapping[str, LogConfig], bool]:
-    """Return four values: the cluster id; the broker id; the options of the logs by topic; and
-    whether the log directories are new although the cluster expects records in them. The caller may
-    repeat this function after an error. Raise StartupError, CoordError or MalformedNode."""
+    """Return the cluster id, the broker id, the options of the logs by topic, and whether the log
+    directories are new although the cluster expects records in them. May be repeated after an
+    error. Raise StartupError, CoordError or MalformedNode."""
     cluster = await _settle_cluster_id(coord, stored.cluster, rng)
     broker_id = await _settle_broker_id(coord, config, stored.broker_id)
     if stored.is_fresh:
@@ -257,9 +253,8 @@ async def _settle(
 
 
 async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
-    """Return the cluster id in ZooKeeper. If ZooKeeper has none, create one. `stored` is the
-    cluster id in the log directories (None: they are new). If `stored` differs from the id in
-    ZooKeeper, write nothing and raise StartupError: the directories belong to another cluster."""
+    """Return the cluster id in ZooKeeper, creating one if it is missing. If it differs from
+    `stored`, the id in the log directories, write nothing and raise StartupError."""
     known = None
     with suppress(NoNode):
         known = decode_cluster_id(CLUSTER_ID, (await coord.get(CLUSTER_ID))[0])
@@ -274,8 +269,8 @@ async def _settle_cluster_id(coord: Coord, stored: str | None, rng: Rng) -> str:
 
 
 async def _settle_broker_id(coord: Coord, config: BrokerConfig, stored: int | None) -> int:
-    """Return `broker.id` if it is set, else `stored`, the id in the log directories. If both are
-    missing, let ZooKeeper generate an id."""
+    """Return `broker.id` if it is set, else `stored`, the id in the log directories, else an id
+    that ZooKeeper generates."""
     if config.broker_id != -1:
         return config.broker_id
     if stored is not None:

@@ -28,10 +28,9 @@ _RETENTION: Final = (_CLEANUP_POLICY, "retention.bytes", "retention.ms")
 def topic_log_config(
     broker: BrokerConfig, topic: str, overrides: Mapping[str, str] | None
 ) -> LogConfig:
-    """Return the options of a topic's logs. `overrides` are the topic's own values in ZooKeeper, or
-    None if the topic's node is malformed. All other values come from the broker's options. Log and
-    ignore an invalid value, so that the partition can be opened. If an option about retention
-    cannot be read, the logs keep all records."""
+    """Return the options of a topic's logs. `overrides` are the topic's own values (None: its node
+    is malformed). Invalid values are logged and ignored; if an option about retention cannot be
+    read, the logs keep all records."""
     usable, faults = usable_overrides(broker, overrides or {})
     for fault in first_faults(faults):
         log.warning("topic option ignored topic=%s fault=%s", topic, fault)
@@ -53,10 +52,8 @@ async def read_log_configs(
     topics: Collection[str],
     held: Callable[[str], LogConfig | None],
 ) -> dict[str, LogConfig]:
-    """Read from ZooKeeper the options of the logs of these topics, and return them by topic. If the
-    node of a topic is malformed, use the options that are in force now, which `held` returns. Sync
-    with ZooKeeper first, since this broker's ZooKeeper server may be behind the controller's. Raise
-    CoordError."""
+    """Return the options of the logs of these topics, read from ZooKeeper after a sync. A topic
+    with a malformed node keeps the options that `held` returns. Raise CoordError."""
 
     async def one(topic: str) -> LogConfig:
         overrides = await _read(coord, topic)
@@ -75,9 +72,8 @@ async def read_log_configs(
 
 
 async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, LogConfig]:
-    """Return the options of the logs of every topic that has options of its own, by topic. The
-    recovery of the logs runs before the controller sends any topic. It needs the options because a
-    gap between offsets is damage, except in a compacted log. Raise CoordError."""
+    """Return the options of the logs of every topic that has options of its own. Raise
+    CoordError."""
 
     async def one(topic: str) -> LogConfig | None:
         overrides = await _read(coord, topic)
@@ -91,8 +87,8 @@ async def topic_log_configs(coord: Coord, broker: BrokerConfig) -> dict[str, Log
 
 
 async def _read(coord: Coord, topic: str) -> dict[str, str] | None:
-    """Return the options that ZooKeeper has for the topic itself (name -> text). Return None and
-    log an error if the topic's node is malformed."""
+    """Return the topic's own options (name -> text) in ZooKeeper, or None if its node is
+    malformed."""
     try:
         return await read_config(coord, topic_entity(topic))
     except MalformedNode as error:

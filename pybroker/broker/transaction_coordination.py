@@ -1,11 +1,8 @@
-"""The transaction coordinators of a broker. This broker runs one shard for each partition of
-`__transaction_state` that it leads. The module connects each shard with its log, creates the topic,
-and sends the markers.
+"""The transaction coordinators of a broker: one shard for each partition of `__transaction_state`
+that this broker leads.
 
-A shard takes no fence, the node in ZooKeeper with which a group coordinator makes the writes of an
-earlier coordinator fail. The state of a transactional id is only in the log, and the in-sync
-replicas do not replicate the records of an earlier coordinator. The leaders of the transactions'
-partitions refuse its markers, because their coordinator epoch is lower.
+A shard needs no fence in ZooKeeper. The in-sync replicas do not replicate the records of an earlier
+coordinator, and the partition leaders refuse its markers because of its lower coordinator epoch.
 """
 
 from __future__ import annotations
@@ -51,8 +48,8 @@ class TransactionCoordination:
         new_producer_id: Callable[[], Awaitable[int]],
         dispatcher: Callable[[], Dispatcher],
     ) -> None:
-        """`new_producer_id` returns an unused producer id. `dispatcher` returns the broker's own
-        dispatcher, which writes the markers to the partitions that this broker leads."""
+        """`new_producer_id` returns an unused producer id. `dispatcher` returns the broker's
+        dispatcher, to which markers for its own partitions are passed."""
         self._rooms = rooms
         self.dispatcher = dispatcher
         self._own_markers = LocalMarkers(self._write_markers)
@@ -105,7 +102,7 @@ class TransactionCoordination:
         await self._closing.close()
 
     def numbers(self) -> TransactionNumbers:
-        """Return the numbers of the metrics page."""
+        """Return the values of the metrics about transactions."""
         shards, times = [*self.shards.serving().values()], self.shards.load_times
         return TransactionNumbers(
             ids=sum(shard.count() for shard in shards),
@@ -119,8 +116,8 @@ class TransactionCoordination:
         )
 
     async def take(self, source: PartitionLog, token: str) -> int | None:
-        """Read the partition count of `__transaction_state`, unless it is known. Return 0, since a
-        shard of this topic has no fence whose version could be returned."""
+        """Read the partition count of `__transaction_state`, unless it is known. Return 0 in place
+        of the version of a fence."""
         partition = self._rooms.replicas.partition(source.topic_partition)
         if partition.topic_id is not None:
             await self.topic.learn(partition.topic_id)
@@ -145,7 +142,7 @@ class TransactionCoordination:
             self.shards.resigned(key.partition)
 
     def _leader_of(self, key: TopicPartition) -> int | None:
-        """Return the broker id of the partition's leader, NO_LEADER if it has no live leader, None
+        """Return the broker id of the partition's leader, NO_LEADER if there is no live one, None
         if the metadata has no such partition."""
         topic = self._rooms.metadata.topic(key.topic)
         facts = None if topic is None else topic.partitions.get(key.partition)
@@ -155,8 +152,8 @@ class TransactionCoordination:
         return leader if leader in self._rooms.metadata.brokers else NO_LEADER
 
     def _channel_to(self, broker_id: int) -> MarkerChannel | None:
-        """Return the channel to a broker, None if it is not alive. A broker that has registered
-        again, perhaps with other endpoints, gets a new channel."""
+        """Return the channel to a broker, or None if it is not alive. A broker that has registered
+        again gets a new channel."""
         rooms = self._rooms
         if broker_id == rooms.broker_id:
             return self._own_markers

@@ -1,5 +1,6 @@
-"""Connects the verification of transactions (KIP-890) on one broker with the rest of the broker. It
-finds the coordinator of a transactional id, and the channel to that coordinator."""
+"""Connects the verification of transactions (KIP-890) with the rest of the broker: finds a
+transactional id's coordinator and the channel to it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from pybroker.replication.verification import TransactionVerification
 
 
 class Verifying:
-    """Verifies transactions until `stop`. If this broker itself is the coordinator of a
-    transactional id, `transactions` answers. `current` returns the broker's options in force."""
+    """Verifies transactions until `stop`. If this broker is the coordinator itself, `transactions`
+    answers. `current` returns the broker's options in force."""
 
     def __init__(
         self,
@@ -39,8 +40,8 @@ class Verifying:
         )
 
     async def _find(self, transactional_id: str) -> int:
-        """Return the broker id of the coordinator: the leader of the partition of
-        `__transaction_state` to which the id maps. Raise BrokerError COORDINATOR_NOT_AVAILABLE."""
+        """Return the broker id of the transactional id's coordinator. Raise BrokerError
+        COORDINATOR_NOT_AVAILABLE."""
         known = self._rooms.metadata.topic(TRANSACTION_TOPIC)
         if known is None:
             text = f"there is no topic {TRANSACTION_TOPIC}"

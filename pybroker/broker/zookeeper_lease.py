@@ -1,12 +1,10 @@
-"""The broker's ZooKeeper lease: which requests the broker may answer while it gets no answers from
-ZooKeeper.
+"""The broker's ZooKeeper lease: which requests the broker may answer while ZooKeeper does not
+answer.
 
-A leader that is cut off from ZooKeeper may have been replaced without knowing it. Changes of the
-ISR are conditional writes, so the leader still knows for certain which records are committed. It
-continues to serve committed records, and accepts records with acks=all, which are acknowledged only
-when all in-sync replicas have them. It rejects every request that only the current leader, or the
-current controller, can answer correctly. After a pause of the process that is longer than the
-session timeout, the broker answers nothing until it knows whether the session still exists.
+A leader that is cut off from ZooKeeper may have been replaced. It still serves committed records
+and accepts records with acks=all, since changes of the ISR are conditional writes. It rejects every
+request that only the current leader or controller can answer. After a pause of the process that is
+longer than the session timeout, the broker answers nothing until ZooKeeper answers.
 """
 
 from __future__ import annotations
@@ -29,11 +27,8 @@ _BEATS_PER_SESSION: Final = 12
 
 class ZooKeeperLease:
     """Determines which requests the broker may answer (its `level`), between `start` and `stop`.
-    Before `start` the level is ALL: every request.
-
-    The handling of every request calls `check`. So the first request after a pause of the process
-    finds that the lease has expired, even if no timer has run yet.
-    """
+    Before `start` the level is ALL. The handling of every request must call `check`, so that an
+    expired lease is noticed before a timer runs."""
 
     def __init__(
         self,
@@ -46,11 +41,10 @@ class ZooKeeperLease:
         fences: bool,
         changed: Callable[[Authority], None],
     ) -> None:
-        """`silence` returns for how long (s, boottime) ZooKeeper has not answered; `session_s`
-        returns the session timeout (s). `is_registered` returns whether the broker is registered in
-        its current session, and `knows_roles` whether the controller has sent the broker's roles
-        since that registration. If `fences` is True, the broker answers nothing while it is cut off
-        (pybroker.zookeeper.loss=fence). `changed` receives each new level."""
+        """`silence` returns for how long (s, boottime) ZooKeeper has not answered, `session_s` the
+        session timeout (s), `knows_roles` whether the controller has sent the broker's roles since
+        its last registration. With `fences`, a broker that is cut off answers nothing
+        (pybroker.zookeeper.loss)."""
         self._clock = clock
         self._silence = silence
         self._session_s = session_s
@@ -81,20 +75,17 @@ class ZooKeeperLease:
             self._timer = None
 
     def session_changed(self, event: SessionEvent) -> None:
-        """Determine again which requests the broker may answer, because of an event of its
-        ZooKeeper session."""
+        """Determine the level again because of an event of the ZooKeeper session."""
         if self._timer is not None:
             self.look()
 
     def check(self) -> None:
-        """Determine the level of authority again, if the lease may have expired since the last
-        time. Otherwise do nothing."""
+        """Determine the level again, if the lease may have expired since the last time."""
         if self._clock.boottime() > self._valid_until:
             self.look()
 
     def look(self) -> None:
-        """Determine the level of authority now, and call `changed` if it differs from the last
-        one."""
+        """Determine the level now, and call `changed` if it differs from the last one."""
         now, session_s = self._clock.boottime(), self._session_s()
         if now - self._beat_at > session_s:
             log.warning(

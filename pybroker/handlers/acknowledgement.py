@@ -39,8 +39,7 @@ async def when_acknowledged(
     services: Services, waiting: list[Waiting[R]], timeout_ms: int, fail: Fail[R]
 ) -> None:
     """Wait until each batch is acknowledged, or has failed and has its error in its result. After
-    `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT.
-    """
+    `timeout_ms` the remaining batches fail with REQUEST_TIMED_OUT."""
     clock = services.clock
     deadline = clock.monotonic() + max(timeout_ms, 0) / 1000
     pending = waiting
@@ -61,8 +60,7 @@ async def when_acknowledged(
 
 def is_decided(services: Services, item: Waiting[R], fail: Fail[R]) -> bool:
     """Return whether the batch is acknowledged or has failed. If it has failed, call `fail` with
-    its error.
-    """
+    its error."""
     partition = item.partition
     key = partition.topic_partition
     try:

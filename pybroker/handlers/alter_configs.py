@@ -102,8 +102,7 @@ def _check_resource(
     count: int, configs: Sequence[AlterableConfig] | Sequence[IncrementalAlterableConfig]
 ) -> None:
     """Raise BrokerError if the request names the resource more than once (`count`), names an option
-    twice, or gives no value for an option.
-    """
+    twice, or gives no value for an option."""
     if count > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if len({config.name for config in configs}) < len(configs):
@@ -129,8 +128,7 @@ async def _alter(
     validate_only: bool,
 ) -> None:
     """Change the options of a resource; with `replaces`, remove all its other values. Raise
-    BrokerError, CoordError or MalformedNode.
-    """
+    BrokerError, CoordError or MalformedNode."""
     if kind == TOPIC:
         await _alter_topic(
             services, name, operations, replaces=replaces, validate_only=validate_only
@@ -217,8 +215,7 @@ def _changed_broker(
 ) -> dict[str, str]:
     """Return the dynamic values of this broker (`per_broker`) or of all brokers after `operations`.
     As in Kafka, invalid values in `current` are dropped. Raise BrokerError if a new value is
-    invalid.
-    """
+    invalid."""
     usable, _ = usable_values({} if replaces else current, per_broker=per_broker)
     values = merged(usable, operations, option_of)
     services.configs.layers.checked(values, per_broker=per_broker)
@@ -227,8 +224,7 @@ def _changed_broker(
 
 def _alter_loggers(operations: Operations, *, validate_only: bool) -> None:
     """Set the levels of the named loggers. If one operation is invalid, set none and raise
-    BrokerError.
-    """
+    BrokerError."""
     known = log_levels.levels()
     for operation, name, text in operations:
         if operation not in (_SET, _DELETE):

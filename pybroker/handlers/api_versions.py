@@ -18,8 +18,7 @@ def handle_api_versions(
     services: Services, request: Request, message: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """Return the supported versions of all APIs, or INVALID_REQUEST if the client's software name
-    or version is malformed (KIP-511).
-    """
+    or version is malformed (KIP-511)."""
     if request.version >= _FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(message.client_software_name)
         and _SOFTWARE.fullmatch(message.client_software_version)
@@ -30,8 +29,7 @@ def handle_api_versions(
 
 def unsupported_api_versions() -> ApiVersionsResponse:
     """Return the response to an ApiVersions request of an unsupported version. It lists the
-    supported versions of ApiVersions, and must be encoded in version 0.
-    """
+    supported versions of ApiVersions, and must be encoded in version 0."""
     api = APIS[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

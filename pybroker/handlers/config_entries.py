@@ -43,8 +43,7 @@ class ConfigEntry:
 
 def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Return an entry for every topic option and for every unknown name in `overrides`, the values
-    set for the topic. An invalid value is not in force; its entry has the default.
-    """
+    set for the topic. An invalid value is not in force; its entry has the default."""
     usable, _ = usable_overrides(layers.current, overrides)
     values = TopicConfig.parse(layers.current, usable).values
     entries = [
@@ -57,8 +56,7 @@ def topic_entries(layers: LayeredConfig, overrides: Mapping[str, str]) -> list[C
 
 def broker_entries(layers: LayeredConfig) -> list[ConfigEntry]:
     """Return an entry for every option of this broker, and for every dynamic value of an unknown
-    option.
-    """
+    option."""
     values = layers.current.values
     entries = [
         _entry(name, row, values[name], layers.synonyms(name), read_only=_is_fixed(row))

@@ -105,8 +105,7 @@ async def _described(
 
 def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | None:
     """Return this broker's id if the resource name `name` is that id, or None if `name` is empty
-    (all brokers) and `or_all` is True. Raise BrokerError INVALID_REQUEST for any other name.
-    """
+    (all brokers) and `or_all` is True. Raise BrokerError INVALID_REQUEST for any other name."""
     if not name and or_all:
         return None
     if not name:
@@ -131,8 +130,7 @@ def this_broker(services: Services, name: str, *, or_all: bool = True) -> int | 
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
     """Return the error for the client after ZooKeeper could not be read or written because of
-    `error`.
-    """
+    `error`."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, RequestTooLarge):

@@ -49,15 +49,13 @@ class ControllerView(Protocol):
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
         """Hold an election of this type in each partition. Raise BrokerError NOT_CONTROLLER if this
-        broker is not the controller.
-        """
+        broker is not the controller."""
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Move the leaderships of a stopping broker to other brokers. Return the partitions that
-        the stopping broker still leads. Raise BrokerError.
-        """
+        the stopping broker still leads. Raise BrokerError."""
 
 
 class ZooKeeperLease(Protocol):
@@ -66,19 +64,16 @@ class ZooKeeperLease(Protocol):
     @property
     def is_valid(self) -> bool:
         """Whether ZooKeeper answers this broker, and the broker is registered in its current
-        ZooKeeper session.
-        """
+        ZooKeeper session."""
 
     def check(self) -> None:
         """If the lease may have expired since the last check, determine again which requests the
-        broker may answer.
-        """
+        broker may answer."""
 
 
 class TopicAdmin(Protocol):
     """Creates, expands and deletes topics. Every method may raise BrokerError with the error code
-    for the client.
-    """
+    for the client."""
 
     async def create(
         self,
@@ -93,8 +88,7 @@ class TopicAdmin(Protocol):
 
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
         """Ask the controller, through ZooKeeper, to delete the topic. Raise BrokerError if the
-        topic has another id than `topic_id`.
-        """
+        topic has another id than `topic_id`."""
 
     async def expand(
         self,
@@ -105,22 +99,19 @@ class TopicAdmin(Protocol):
         validate_only: bool,
     ) -> None:
         """Add partitions until the topic has `count`. `assignments` are the replicas of the new
-        partitions; if it is None, the replicas are chosen.
-        """
+        partitions; if it is None, the replicas are chosen."""
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until the topic is deleted. Return False if it still exists after `timeout_s`."""
 
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
         """Return (topic id or None, number of partitions) from ZooKeeper, or None if the topic does
-        not exist. Raise CoordError or MalformedNode.
-        """
+        not exist. Raise CoordError or MalformedNode."""
 
 
 class InternalTopic(Protocol):
     """An internal topic in which coordinators store their state. Every method may raise BrokerError
-    COORDINATOR_NOT_AVAILABLE.
-    """
+    COORDINATOR_NOT_AVAILABLE."""
 
     @property
     def name(self) -> str: ...
@@ -137,14 +128,12 @@ class InternalTopic(Protocol):
 
     async def settle(self, wait_s: float) -> None:
         """Create the topic if it is missing, and wait at most `wait_s` seconds until its partitions
-        have leaders.
-        """
+        have leaders."""
 
 
 class Configs(Protocol):
     """The configurations of topics and brokers. A method that uses ZooKeeper may raise CoordError,
-    or MalformedNode if a node contains no configuration.
-    """
+    or MalformedNode if a node contains no configuration."""
 
     @property
     def layers(self) -> LayeredConfig:
@@ -152,19 +141,16 @@ class Configs(Protocol):
 
     async def read(self, entity: ConfigEntity) -> dict[str, str]:
         """Return the values (option -> text) that ZooKeeper has for a topic, a broker or all
-        brokers.
-        """
+        brokers."""
 
     async def change_topic(self, name: str, change: Change, *, replaces: bool) -> bool:
         """Replace the topic's values in ZooKeeper by the result of `change`, which receives the
         current values. Return False if the topic does not exist. If `replaces` is True, `change`
-        must ignore the current values, and a malformed node is no error.
-        """
+        must ignore the current values, and a malformed node is no error."""
 
     async def change_broker(self, broker_id: int | None, change: Change, *, replaces: bool) -> None:
         """Replace the dynamic values of broker `broker_id`, or of all brokers (None), by the result
-        of `change`. The arguments `change` and `replaces` are as in `change_topic`.
-        """
+        of `change`. The arguments `change` and `replaces` are as in `change_topic`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,7 @@ async def _require_controller(services: Services, request: Request, controller_e
 
 def require_broker(services: Services, request: Request) -> None:
     """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED unless the request arrived on the inter-broker
-    listener.
-    """
+    listener."""
     expected = services.config.inter_broker_listener
     if request.listener != expected:
         left_out = services.log_limit.allow("only for brokers")

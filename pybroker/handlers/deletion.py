@@ -105,8 +105,7 @@ def _delete_records(partition: Partition, before: int) -> int:
 def _free(services: Services, cut: _Cut) -> None:
     """Delete the segments below the new log start offset, unless another broker leads by now. The
     checkpoint with this offset must be written before; otherwise deleted records reappear after a
-    kill.
-    """
+    kill."""
     log = cut.partition.log
     if not cut.partition.is_leader:
         return
@@ -121,8 +120,7 @@ def _free(services: Services, cut: _Cut) -> None:
 
 async def _wait_for_replicas(services: Services, cuts: list[_Cut], deadline: float) -> None:
     """Wait until all live replicas have the new log start offsets. A partition that misses
-    `deadline` (monotonic s) gets REQUEST_TIMED_OUT.
-    """
+    `deadline` (monotonic s) gets REQUEST_TIMED_OUT."""
     for cut in cuts:
         if cut.result.error_code != ErrorCode.NONE:
             continue

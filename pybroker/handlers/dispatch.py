@@ -159,8 +159,7 @@ class Dispatcher:
     ) -> Answer | Awaitable[Answer]:
         """Return the buffers of the response frame (None: the request has no response), or an
         awaitable of them if the response has to wait. This method or the awaitable raises
-        MalformedInput or CloseConnection if the connection has to be closed.
-        """
+        MalformedInput or CloseConnection if the connection has to be closed."""
         self._check_lease()
         taken = self.lane.answer(frame)
         if taken is not None:
@@ -246,8 +245,7 @@ def _answer_of(
     api: Api, request: Request, result: asyncio.Future[Message | None]
 ) -> asyncio.Future[Answer]:
     """Return a future of the encoded response to the message `result`, without a task. Cancelling
-    the returned future cancels `result`.
-    """
+    the returned future cancels `result`."""
     answer: asyncio.Future[Answer] = result.get_loop().create_future()
 
     def encode(_: object) -> None:

@@ -51,8 +51,7 @@ def handle_fetch(
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Return the response, or an awaitable of it if the request has to wait. A request does not
     wait if there are enough records, a partition has an error, the reader has to truncate
-    (KIP-595), or max_wait_ms is 0.
-    """
+    (KIP-595), or max_wait_ms is 0."""
     trusted = services.config.inter_broker_listener
     if message.replica_id >= 0 and request.listener != trusted:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -94,8 +93,7 @@ async def _go_on_incremental(
     changes: Iterator[None],
 ) -> FetchResponse:
     """Apply the remaining `changes` of the session, yielding to the event loop after each, and
-    read.
-    """
+    read."""
     try:
         for _ in changes:
             await asyncio.sleep(0)
@@ -131,8 +129,7 @@ def _read(
 
 class _WaitingFetch:
     """A waiting Fetch request and the future of its response. If the future is cancelled, the
-    request stops waiting.
-    """
+    request stops waiting."""
 
     def __init__(
         self,
@@ -155,8 +152,7 @@ class _WaitingFetch:
 
     def go_on(self, reading: Reading, seen: int) -> None:
         """Wait for records, if `reading` has ended and the purgatory still counts `seen` changes,
-        its count when `reading` began. Otherwise read on at once, in a task.
-        """
+        its count when `reading` began. Otherwise read on at once, in a task."""
         is_at_end = reading.cached_only and reading.position >= reading.count
         timeout_s = self._deadline - self._services.clock.monotonic()
         if not is_at_end or self._fetches.changes != seen or timeout_s <= 0:
@@ -243,8 +239,7 @@ async def _read_until_enough(
     deadline: float,
 ) -> FetchResponse:
     """Read until there are enough records or the time is `deadline` (monotonic s). `seen` is the
-    number of changes that the purgatory had counted when `reading` began.
-    """
+    number of changes that the purgatory had counted when `reading` began."""
     fetches, clock = _purgatory(services, message), services.clock
     while True:
         await complete(services, reading)
@@ -271,8 +266,7 @@ async def _read_until_enough(
 
 def _usual_wait_s(services: Services, message: FetchRequest) -> float:
     """Return the longest wait (s) of a fetch if a partition of its session has changed. A follower
-    that waits longer learns a new high watermark too late.
-    """
+    that waits longer learns a new high watermark too late."""
     return services.config.replica_fetch_wait_max_ms / 1000 if message.replica_id >= 0 else math.inf
 
 
@@ -295,8 +289,7 @@ def _begin(
     services: Services, request: Request, message: FetchRequest, session: FetchSession | None
 ) -> Reading:
     """Return a new pass over the partitions of the request, or over the pending partitions of
-    `session`.
-    """
+    `session`."""
     room_bytes = max(_UNSENT_BYTES_MAX - services.unsent_bytes(), 0)
     budget_bytes = min(message.max_bytes, room_bytes)
     if message.replica_id < 0:
@@ -359,8 +352,7 @@ def _settle(
     response: FetchResponse,
 ) -> Iterator[None]:
     """Record in the session and the metrics what the response sends. Yield after a number of
-    partitions.
-    """
+    partitions."""
     if session is not None:
         response.session_id = session.id
         if session.epoch != next_epoch(message.session_epoch):  # a later request uses the session
@@ -388,8 +380,7 @@ def _open_session(
     services: Services, message: FetchRequest, reading: Reading, response: FetchResponse
 ) -> Iterator[None]:
     """Create a fetch session if the cache has room, and set its id in the response. Yield after a
-    number of partitions.
-    """
+    number of partitions."""
     if any(len(topic.topic) > TOPIC_NAME_LENGTH_MAX for topic in message.topics):
         return
     session = services.fetch_sessions.create(

@@ -60,8 +60,7 @@ part of the request."""
 @dataclass(slots=True)
 class Reading:
     """One pass over the partitions of a Fetch request, in the order of the request or of the fetch
-    session.
-    """
+    session."""
 
     version: int
     items: Sequence[Item]
@@ -94,8 +93,7 @@ class Reading:
 def advance(services: Services, reading: Reading) -> bool:
     """Read further partitions from the page cache, and return whether the pass has ended. If it has
     not ended and `reading.cached_only` is False, a thread has to read the next partition. If it has
-    not ended and `cached_only` is True, yield to the event loop and call again.
-    """
+    not ended and `cached_only` is True, yield to the event loop and call again."""
     count, begun = reading.count, reading.position
     bytes_max = reading.total_bytes + _TURN_BYTES_MAX
     read_next = _read_next if reading.cached is None else _read_next_of_session
@@ -148,8 +146,7 @@ def _read_next_of_session(services: Services, reading: Reading) -> None:
 
 def _is_unchanged(services: Services, cached: CachedPartition, reading: Reading) -> bool:
     """Return True, and begin to watch the partition, if it certainly has nothing new for the
-    client. False means that it has to be read.
-    """
+    client. False means that it has to be read."""
     partition = services.replicas.partitions.get(cached.key)
     if (
         partition is None
@@ -296,8 +293,7 @@ def _list_aborted(
 
 def _whole(partition: Partition, offset: int, data: Buffer, end: int) -> tuple[Buffer, int]:
     """Return the batches of `data` before the first corrupt one, and the offset that follows. Raise
-    BrokerError CORRUPT_MESSAGE if the first batch is corrupt.
-    """
+    BrokerError CORRUPT_MESSAGE if the first batch is corrupt."""
     whole = scrub.whole(data, end_offset=end)
     if whole.position == len(data):
         return data, whole.next_offset
@@ -318,8 +314,7 @@ def _note_follower(
 ) -> None:
     """Record the follower's fetch offset and log start offset at the leader. Must run on the event
     loop. Raise BrokerError if the fetch has no leader epoch, or if the follower has no replica of
-    the partition.
-    """
+    the partition."""
     if reading.position < reading.noted:
         return
     if wanted.current_leader_epoch == NO_EPOCH:
@@ -348,8 +343,7 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> DivergingE
     """If the reader's log differs from the leader's below the fetch offset, return the leader's
     largest epoch that is not above the reader's, with its end offset (KIP-595). Otherwise return
     None. Raise BrokerError OFFSET_OUT_OF_RANGE if the reader's epoch is later than all of the
-    leader's epochs.
-    """
+    leader's epochs."""
     epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
     if end_offset == NO_OFFSET:
         raise BrokerError(

@@ -45,8 +45,7 @@ _INT_MAX: Final = (1 << 31) - 1
 
 class CachedPartition:
     """A partition of a fetch session: the client's request (`wanted`), and the offsets last sent to
-    the client.
-    """
+    the client."""
 
     __slots__ = (
         "follows",
@@ -78,8 +77,7 @@ class CachedPartition:
     def watch(self, partition: Partition) -> None:
         """Do not read the partition again before the next change of `partition`, its local replica.
         The caller has checked that the client has nothing new to get, and has recorded a follower's
-        fetch.
-        """
+        fetch."""
         session = self.session
         if session.is_open and session.partitions.get(self.key) is self:
             partition.watch(self)
@@ -174,8 +172,7 @@ class FetchSession:
     ) -> Iterator[None]:
         """Add or change the partitions of `topics`, and remove those of `forgotten`. Yield after a
         number of partitions. Raise BrokerError FETCH_SESSION_ID_NOT_FOUND if there are too many
-        partitions or a topic name is too long.
-        """
+        partitions or a topic name is too long."""
         partitions, items = self.partitions, 0
         for topic in topics:
             if len(topic.topic) > TOPIC_NAME_LENGTH_MAX:
@@ -218,8 +215,7 @@ class FetchSession:
 
     def read_under(self, lease: Authority, incarnation: int, committed_only: bool) -> None:
         """Make all partitions pending if the broker's `lease`, the follower's `incarnation` or the
-        isolation level (`committed_only`) differs from that of the last request.
-        """
+        isolation level (`committed_only`) differs from that of the last request."""
         terms = (lease, incarnation, committed_only)
         if terms != self.terms:
             self.terms = terms
@@ -262,8 +258,7 @@ class FetchSessionCache:
 
     def create(self, replica_id: int, size: int, now_s: float) -> FetchSession | None:
         """Return a new session for `size` partitions, which the caller adds. Return None if the
-        cache has no room or `size` exceeds a limit.
-        """
+        cache has no room or `size` exceeds a limit."""
         replica_id = max(replica_id, CONSUMER)
         is_follower = replica_id != CONSUMER
         if not self._has_room_for(size, is_follower):
@@ -282,8 +277,7 @@ class FetchSessionCache:
     def take(self, session_id: int, epoch: int, replica_id: int, now_s: float) -> FetchSession:
         """Return the session of an incremental request, and increment its epoch. Raise BrokerError
         FETCH_SESSION_ID_NOT_FOUND if this replica id has no session of that id,
-        INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one.
-        """
+        INVALID_FETCH_SESSION_EPOCH if `epoch` is not the expected one."""
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != max(replica_id, CONSUMER):
             raise _not_found(
@@ -304,8 +298,7 @@ class FetchSessionCache:
     def resized(self, session: FetchSession) -> None:
         """Count the partitions of a changed session again. A session without partitions ends. Raise
         BrokerError FETCH_SESSION_ID_NOT_FOUND if the session, or all consumers' sessions together,
-        have too many partitions.
-        """
+        have too many partitions."""
         size = len(session.partitions)
         if self._sessions.get(session.id) is not session:
             return
@@ -343,8 +336,7 @@ class FetchSessionCache:
 
     def _evict(self, is_follower: bool, size: int, now_s: float) -> bool:
         """Evict a session for a new one of `size` partitions. Return False if no session may be
-        evicted.
-        """
+        evicted."""
         longest_unused = next(iter(self._sessions.values()), None)
         if longest_unused is None:
             return False
@@ -360,8 +352,7 @@ class FetchSessionCache:
 
     def _least(self, is_follower: bool, size: int, now_s: float) -> FetchSession | None:
         """Return the session that a new session of `size` partitions may evict, or None. A
-        consumer's session goes before a follower's, a small one before a large one.
-        """
+        consumer's session goes before a follower's, a small one before a large one."""
         search_again_s, least_worth = self._refusals.get(is_follower, (now_s, None))
         if now_s < search_again_s and (least_worth is None or (is_follower, size) <= least_worth):
             return None
@@ -384,8 +375,7 @@ class FetchSessionCache:
 
 def next_epoch(epoch: int) -> int:
     """Return the session epoch after `epoch`: 1 after the largest 32-bit number, as 0 asks for a
-    new session.
-    """
+    new session."""
     return epoch + 1 if epoch < _INT_MAX else 1
 
 

@@ -21,8 +21,7 @@ _FOR_BROKERS: Final = frozenset(map(int, BETWEEN_BROKERS))
 
 class Gate:
     """Passes requests on to `answering`. Brokers' requests wait for `let_brokers_in`, clients'
-    requests for `open`.
-    """
+    requests for `open`."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -42,8 +41,7 @@ class Gate:
         self, frame: memoryview, listener: str, peer_host: str
     ) -> Answer | Awaitable[Answer]:
         """Return the response of `answering`, or an awaitable of it if the request has to wait.
-        Errors of `answering` are raised here or by the awaitable.
-        """
+        Errors of `answering` are raised here or by the awaitable."""
         key = int.from_bytes(frame[:2], "big", signed=True)
         awaited = self._registered if key in _FOR_BROKERS else self._opened
         if key == ApiKey.API_VERSIONS or awaited.is_set():

@@ -41,8 +41,7 @@ class NewTopic:
 
 class InternalTopic:
     """Creates the internal topic, and looks up its partitions and leaders. Used on the event loop
-    only.
-    """
+    only."""
 
     def __init__(
         self,
@@ -75,16 +74,14 @@ class InternalTopic:
 
     def partition_of(self, key: str) -> int:
         """Return the partition to which a group id or transactional id maps. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown.
-        """
+        COORDINATOR_NOT_AVAILABLE while the number of partitions is unknown."""
         if not self.is_known:
             raise self._not_available(self._why_not)
         return partition_of(key, self._count)
 
     def leader_of(self, partition: int) -> int:
         """Return the broker id of the partition's leader. Raise BrokerError
-        COORDINATOR_NOT_AVAILABLE if the metadata has no leader.
-        """
+        COORDINATOR_NOT_AVAILABLE if the metadata has no leader."""
         topic = self._metadata.topic(self.name)
         facts = None if topic is None else topic.partitions.get(partition)
         if facts is None or facts.state.leader == NO_LEADER:
@@ -94,8 +91,7 @@ class InternalTopic:
     async def learn(self, topic_id: uuid.UUID) -> None:
         """Read the number of partitions from ZooKeeper, unless it is known for the topic with this
         id. Raise BrokerError COORDINATOR_NOT_AVAILABLE if the topic does not exist or has another
-        id, CoordError or MalformedNode if the node cannot be read.
-        """
+        id, CoordError or MalformedNode if the node cannot be read."""
         if topic_id == self._topic_id:
             return
         found = await self._topics.stored_count(self.name)
@@ -108,8 +104,7 @@ class InternalTopic:
     async def settle(self, wait_s: float) -> None:
         """Create the topic if it is missing, wait for its leaders, and read its number of
         partitions. Raise BrokerError COORDINATOR_NOT_AVAILABLE if that fails or takes longer than
-        `wait_s` seconds.
-        """
+        `wait_s` seconds."""
         async with self._making:
             if self._clock.monotonic() < self._failed_until:
                 raise self._not_available(self._why_not)

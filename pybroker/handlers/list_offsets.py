@@ -118,8 +118,7 @@ async def _lead_now(
     services: Services, message: ListOffsetsRequest, but: Container[TopicPartition]
 ) -> Collection[TopicPartition]:
     """Ask ZooKeeper which partitions this broker still leads, and return them. Only partitions
-    whose end needs this check are looked up, and none in `but`.
-    """
+    whose end needs this check are looked up, and none in `but`."""
     replicas, doubted = services.replicas, []
     for topic in message.topics:
         for wanted in topic.partitions:
@@ -181,8 +180,7 @@ async def _search(
 ) -> _Found | None:
     """Search the log for `timestamp` in a thread, below the end that the client may see (`end_of`).
     None means no such record, which needs the authority `for_the_end`. Raise BrokerError
-    NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the search.
-    """
+    NOT_LEADER_OR_FOLLOWER if the replica is closed or loses the leadership during the search."""
     end = end_of(partition)
 
     def search() -> _Found | None:

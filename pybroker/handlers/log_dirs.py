@@ -32,8 +32,7 @@ def handle_describe_log_dirs(
     services: Services, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Return each log directory with its replicas, or, if it has failed, with an error and no
-    replicas.
-    """
+    replicas."""
     wanted = None
     if message.topics is not None:
         wanted = {

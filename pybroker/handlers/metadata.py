@@ -91,8 +91,7 @@ async def handle_describe_cluster(
 
 def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
     """Return the error response to a DescribeCluster request for controllers, which only KRaft has
-    (KIP-919).
-    """
+    (KIP-919)."""
     if endpoint_type == ENDPOINT_CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -107,8 +106,7 @@ def _wrong_endpoint(endpoint_type: int) -> DescribeClusterResponse:
 
 def _wants_all(request: Request, message: MetadataRequest) -> bool:
     """Whether the request is for all topics: the list is empty in version 0, null in later
-    versions.
-    """
+    versions."""
     if request.version < _FIRST_VERSION_WITH_NULL_FOR_ALL:
         return not message.topics
     return message.topics is None

@@ -24,8 +24,7 @@ class Question(NamedTuple):
 
 class State(NamedTuple):
     """The version of the MetadataView and the controller's id, as the cached responses describe
-    them.
-    """
+    them."""
 
     view_version: int
     controller_id: int
@@ -33,8 +32,7 @@ class State(NamedTuple):
 
 class MetadataCache:
     """Cached Metadata responses by request. Invariant: `_bytes` is the size of all cached requests
-    and responses, at most CACHED_BYTES_MAX.
-    """
+    and responses, at most CACHED_BYTES_MAX."""
 
     def __init__(self) -> None:
         self._state = State(-1, -1)
@@ -46,8 +44,7 @@ class MetadataCache:
 
     def get(self, state: State, question: Question) -> bytes | None:
         """Return the cached response, or None. If `state` differs from that of the last call, empty
-        the cache first.
-        """
+        the cache first."""
         if state != self._state:
             self._state = state
             self._answers.clear()
@@ -57,8 +54,7 @@ class MetadataCache:
 
     def put(self, state: State, question: Question, answer: bytes) -> None:
         """Cache the response to `question`, unless it is too large or `state` is not that of the
-        last `get`.
-        """
+        last `get`."""
         size = len(question.body) + len(answer)
         if (
             state != self._state

@@ -33,8 +33,7 @@ class TopicView:
 
 class MetadataView:
     """The metadata of the cluster as this broker knows it. Used on the event loop only. Every
-    change increments `version`.
-    """
+    change increments `version`."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -86,8 +85,7 @@ class MetadataView:
 
     def apply(self, command: UpdateMetadata) -> None:
         """Apply an UpdateMetadata command. Raise BrokerError STALE_CONTROLLER_EPOCH if a later
-        controller's command was applied before.
-        """
+        controller's command was applied before."""
         if command.controller_epoch < self._controller_epoch:
             raise BrokerError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -121,8 +119,7 @@ class MetadataView:
     ) -> bool:
         """Apply a leader from another broker's Metadata response, if the leader epoch is later than
         the known one and this broker knows `leader`. Return False if this broker does not know the
-        partition, or knows it with another topic id.
-        """
+        partition, or knows it with another topic id."""
         topic = self._topics.get(topic_partition.topic)
         facts = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or facts is None or topic.topic_id != topic_id:
@@ -141,8 +138,7 @@ class MetadataView:
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `condition`, checked after each change of the metadata, is True. Return False
-        if it is still False after `timeout_s`.
-        """
+        if it is still False after `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not condition():

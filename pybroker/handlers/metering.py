@@ -35,8 +35,7 @@ Answering = Callable[[memoryview, str, str], Answer | Awaitable[Answer]]
 
 class Metering:
     """Passes requests on to `answering`, and counts and measures them. A request that gets no
-    response because its connection is closed is not counted.
-    """
+    response because its connection is closed is not counted."""
 
     def __init__(self, answering: Answering, meters: Sequence[RequestMeter], clock: Clock) -> None:
         """`meters` has 256 meters; the index is the low byte of the API key."""
@@ -48,8 +47,7 @@ class Metering:
 
     def answer(self, frame: memoryview, peer: Asking) -> Answer | Awaitable[Answer]:
         """Return the response of `answering`, or an awaitable of it. Errors of `answering` are
-        raised here or by the awaitable.
-        """
+        raised here or by the awaitable."""
         try:
             key = frame[1]
         except IndexError:

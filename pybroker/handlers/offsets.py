@@ -85,8 +85,7 @@ async def checked(
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, ItemT]]:
     """Check (topic, requested partition) pairs before a commit. Return the error code of each
     partition, and the requests without an error. If a partition is requested twice, the last
-    request counts.
-    """
+    request counts."""
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[TopicPartition, ItemT] = {}
     async for name, item in yield_every(items):
@@ -109,8 +108,7 @@ def offset_fault(services: Services, key: TopicPartition, metadata: str | None) 
 
 def require_lease(services: Services) -> None:
     """Raise BrokerError COORDINATOR_NOT_AVAILABLE if this broker's ZooKeeper lease does not allow
-    commits of offsets.
-    """
+    commits of offsets."""
     if services.replicas.lease < NEEDED["OffsetCommit"]:
         raise BrokerError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -182,8 +180,7 @@ def _by_group(
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> dict[str, list[OffsetFetchRequestTopics] | None]:
     """Return the requested topics by group id (None: all topics). Each group occurs once, since
-    repetitions could cause a very large response.
-    """
+    repetitions could cause a very large response."""
     wanted: dict[str, list[OffsetFetchRequestTopics] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -197,8 +194,7 @@ async def _failed_fetch(
     version: int, message: OffsetFetchRequest, code: ErrorCode
 ) -> OffsetFetchResponse:
     """Return the response to an OffsetFetch that failed with `code`: one error, or in old versions
-    an error for each partition.
-    """
+    an error for each partition."""
     if version >= _FIRST_WITH_ERROR_FOR_ALL:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
@@ -246,8 +242,7 @@ async def _fetch(
 ) -> Found:
     """Return the group's offsets for the partitions `wanted` (None: all). With `require_stable`, a
     pending transactional commit is UNSTABLE_OFFSET_COMMIT. Raise BrokerError if this broker is not
-    the coordinator.
-    """
+    the coordinator."""
     shard = services.groups.shard_of(group_id)
     unstable = set(shard.offsets.undecided(group_id)) if require_stable else set()
     found: dict[TopicPartition, CommittedOffset | ErrorCode] = {
@@ -288,8 +283,7 @@ async def _topics(
     wanted: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None, found: Found
 ) -> list[OffsetFetchResponseTopic]:
     """Return the results for the partitions in `wanted` (None: all in `found`). Each partition
-    occurs once, as in Kafka, since repetitions could cause a very large response.
-    """
+    occurs once, as in Kafka, since repetitions could cause a very large response."""
     asked: dict[str, dict[int, None]] = {}
     if wanted is None:
         for key in sorted(found):
@@ -370,8 +364,7 @@ def _deletion_fault(
 async def _topics_in_use(shard: GroupCoordinator, group_id: str) -> Callable[[str], bool]:
     """Return a function that says whether a member of the group is subscribed to a topic. Raise
     BrokerError GROUP_ID_NOT_FOUND if the group does not exist, NON_EMPTY_GROUP if its members are
-    not consumers.
-    """
+    not consumers."""
     facts: GroupFacts | None = shard.facts(group_id)
     if facts is None:
         if not await shard.has_offsets(group_id):

@@ -63,8 +63,7 @@ async def _wait_for_leaders(
     services: Services, expanded: list[tuple[CreatePartitionsTopicResult, int]], deadline: float
 ) -> None:
     """Wait until all partitions of each topic have leaders. A topic that misses `deadline`
-    (monotonic s) gets REQUEST_TIMED_OUT.
-    """
+    (monotonic s) gets REQUEST_TIMED_OUT."""
     view = services.metadata
 
     def is_open(name: str, count: int) -> bool:

@@ -61,8 +61,7 @@ class _Progress:
         self, key: TopicPartition, data: memoryview, result: PartitionProduceResponse
     ) -> None:
         """Leave a batch of the partition `key` to a thread. `result` is the batch's part of the
-        response.
-        """
+        response."""
         self.unchecked.append((key, data, result))
         self.held_up.add(key)
 
@@ -71,8 +70,7 @@ def handle_produce(
     services: Services, request: Request, message: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append the batches of the request. Return the response (None for acks=0), or an awaitable of
-    it if the response has to wait for a thread, a transaction coordinator or an acknowledgement.
-    """
+    it if the response has to wait for a thread, a transaction coordinator or an acknowledgement."""
     guards = begin_guards(services, message)
     if guards.unconfirmed or _new_epochs(services, message):
         return _prepare_and_append(services, request, message, guards)
@@ -83,8 +81,7 @@ async def _prepare_and_append(
     services: Services, request: Request, message: ProduceRequest, guards: Guards
 ) -> ProduceResponse | None:
     """Let the transaction coordinators confirm the transactions, let threads write the leader epoch
-    files, then append the batches.
-    """
+    files, then append the batches."""
     if guards.unconfirmed:
         await confirm_guards(services, message, guards)
     await persist_epochs(services.blocking, _new_epochs(services, message))
@@ -137,8 +134,7 @@ def _take(
     progress: _Progress,
 ) -> None:
     """Check and append the batch of one partition, or leave it to a thread. Raise BrokerError or
-    StorageError if it cannot be appended.
-    """
+    StorageError if it cannot be appended."""
     if progress.guards.refusal is not None:
         raise progress.guards.refusal
     if acks not in (-1, 0, 1):
@@ -182,8 +178,7 @@ def _append(
     progress: _Progress,
 ) -> None:
     """Append a checked batch and fill in `result`. If the batch is not acknowledged yet, add it to
-    `progress.waiting`.
-    """
+    `progress.waiting`."""
     guard = progress.guards.of(partition.topic_partition) if header.is_transactional else EXEMPT
     appended = partition.append(data, header, acks=acks, now_ms=now_ms, guard=guard)
     _tell(result, appended)
@@ -199,8 +194,7 @@ def _append(
 
 def _leader(services: Services, key: TopicPartition, acks: int) -> Partition:
     """Return the partition if this broker leads it and the ZooKeeper lease allows an append with
-    `acks`. Otherwise raise the errors of `ReplicaManager.leader`.
-    """
+    `acks`. Otherwise raise the errors of `ReplicaManager.leader`."""
     asked = "Produce with acks=all" if acks == -1 else "Produce with acks 0 or 1"
     return services.replicas.leader(key, needed=NEEDED[asked])
 
@@ -209,8 +203,7 @@ def answer_append(
     services: Services, partition: Partition, appended: AppendResult, acks: int, timeout_ms: int
 ) -> Awaitable[ProduceResponse]:
     """Return an awaitable of the response to a request whose only batch is appended but not
-    acknowledged yet.
-    """
+    acknowledged yet."""
     key = partition.topic_partition
     result = PartitionProduceResponse(index=key.partition)
     _tell(result, appended)
@@ -249,8 +242,7 @@ async def _check_and_finish(
     progress: _Progress,
 ) -> ProduceResponse | None:
     """Check the unchecked batches in a thread and append them. Return the response, or None for
-    acks=0.
-    """
+    acks=0."""
     for key, data, result in progress.unchecked:
         try:
             partition = services.replicas.leader(key)
@@ -274,8 +266,7 @@ def _finish(
     services: Services, message: ProduceRequest, response: ProduceResponse, progress: _Progress
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """Return the response (None for acks=0), or an awaitable of it while batches are not
-    acknowledged. Raise CloseConnection for acks=0 and a failed batch.
-    """
+    acknowledged. Raise CloseConnection for acks=0 and a failed batch."""
     if message.acks == 0:
         if any(
             part.error_code for topic in response.responses for part in topic.partition_responses

@@ -46,8 +46,7 @@ class Guards:
 
     def of(self, key: TopicPartition) -> Verification | None:
         """Return the guard of a partition's batch. Raise BrokerError if the batch must not be
-        appended.
-        """
+        appended."""
         error = self.errors.get(key)
         if error is not None:
             raise error
@@ -60,8 +59,7 @@ NO_GUARDS: Final = Guards()
 
 def begin_guards(services: Services, message: ProduceRequest) -> Guards:
     """Return the guards of the request's transactional batches. As in Kafka, the whole request is
-    refused if it has such batches but no transactional id, or such batches of two producers.
-    """
+    refused if it has such batches but no transactional id, or such batches of two producers."""
     headers = _transactional_headers(message)
     if not headers:
         return NO_GUARDS
@@ -105,8 +103,7 @@ def _as_produce_errors(
     found: Mapping[TopicPartition, ErrorCode],
 ) -> Mapping[TopicPartition, BrokerError]:
     """Return the error of each batch. Each retriable code becomes NOT_ENOUGH_REPLICAS, after which
-    old producers retry, too.
-    """
+    old producers retry, too."""
     errors = {}
     for key, code in found.items():
         detail = f"{key}: the coordinator did not confirm the transaction: {code.name}"

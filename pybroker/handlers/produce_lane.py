@@ -54,8 +54,7 @@ _FIRST_WITH_MESSAGE: Final = 8
 
 class Parsed(NamedTuple):
     """The fields of a Produce frame with one batch. `name` is the topic name with its length
-    prefix; `start` and `end` are the batch's positions in the frame.
-    """
+    prefix; `start` and `end` are the batch's positions in the frame."""
 
     version: int
     correlation_id: int
@@ -71,8 +70,7 @@ class Parsed(NamedTuple):
 
 def parse(frame: memoryview) -> Parsed | None:
     """Return the fields of a request frame (without its size), or None if the fast lane cannot
-    handle the request.
-    """
+    handle the request."""
     try:
         key, version, correlation_id, client_length = _HEADER.unpack_from(frame)
         at = 10 + client_length
@@ -179,8 +177,7 @@ class ProduceLane:
     ) -> list[Buffer] | tuple[Request, Awaitable[ProduceResponse] | ProduceResponse] | None:
         """Append the batch and return the response frame. If the response has to wait or has an
         error, return the request and the response, or an awaitable of it, for the caller to encode.
-        None means that the fast lane cannot handle the request, and nothing is appended.
-        """
+        None means that the fast lane cannot handle the request, and nothing is appended."""
         parsed = parse(frame)
         if parsed is None:
             return None

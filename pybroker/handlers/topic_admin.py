@@ -42,8 +42,7 @@ class _Changed:
 
 class ZooKeeperTopicAdmin:
     """Creates, expands and deletes topics by writing to ZooKeeper. It creates topics one after
-    another.
-    """
+    another."""
 
     def __init__(
         self,
@@ -71,8 +70,7 @@ class ZooKeeperTopicAdmin:
         validate_only: bool,
     ) -> CreatedTopic:
         """Write a new topic to ZooKeeper. Raise BrokerError if the topic is invalid, CoordError if
-        ZooKeeper does not answer.
-        """
+        ZooKeeper does not answer."""
         layers = self._layers()
         try:
             TopicConfig.parse(layers.current, configs)
@@ -92,8 +90,7 @@ class ZooKeeperTopicAdmin:
     async def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
         """Write to ZooKeeper that the topic is to be deleted. Raise BrokerError
         UNKNOWN_TOPIC_OR_PARTITION if it does not exist, UNKNOWN_TOPIC_ID if its id is not
-        `topic_id`, CoordError if ZooKeeper does not answer.
-        """
+        `topic_id`, CoordError if ZooKeeper does not answer."""
         if topic_id is None:
             await request_deletion(self._coord, name)
         else:
@@ -109,8 +106,7 @@ class ZooKeeperTopicAdmin:
     ) -> None:
         """Write to ZooKeeper that the topic has `count` partitions. `assignments` are the replicas
         of the new partitions (None: chosen here). Raise BrokerError if the request is invalid,
-        CoordError if ZooKeeper does not answer.
-        """
+        CoordError if ZooKeeper does not answer."""
         await expand_topic(
             self._coord,
             name,
@@ -123,8 +119,7 @@ class ZooKeeperTopicAdmin:
 
     async def wait_until_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until the topic's node is removed from ZooKeeper. Return False if it still exists
-        after `timeout_s`. Raise CoordError if ZooKeeper does not answer.
-        """
+        after `timeout_s`. Raise CoordError if ZooKeeper does not answer."""
         path = paths.topic(name)
         try:
             async with asyncio.timeout(timeout_s):
@@ -139,8 +134,7 @@ class ZooKeeperTopicAdmin:
     async def stored_count(self, name: str) -> tuple[uuid.UUID | None, int] | None:
         """Return (topic id or None, number of partitions) from the topic's node in ZooKeeper, or
         None if there is no node. Raise CoordError if ZooKeeper does not answer, MalformedNode if
-        the node is malformed.
-        """
+        the node is malformed."""
         path = paths.topic(name)
         try:
             data, _ = await self._coord.get(path)

@@ -112,8 +112,7 @@ async def _wait_for_leaders(
     services: Services, results: list[CreatableTopicResult], deadline: float
 ) -> None:
     """Wait until all partitions of each created topic have leaders. A topic that misses `deadline`
-    (monotonic s) gets REQUEST_TIMED_OUT.
-    """
+    (monotonic s) gets REQUEST_TIMED_OUT."""
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     view = services.metadata
     await view.wait_until(
@@ -227,8 +226,7 @@ def require_controller(services: Services) -> None:
 
 def as_broker_error(error: BrokerError | CoordError | MalformedNode) -> BrokerError:
     """Return the error for the client: REQUEST_TIMED_OUT, which is retriable, if ZooKeeper did not
-    answer.
-    """
+    answer."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, MalformedNode):

@@ -67,8 +67,7 @@ async def _codes(
     services: Services, request: Request, transaction: AddPartitionsToTxnTransaction
 ) -> Codes:
     """Add the partitions to the transaction, or only verify that they are in it. Return the error
-    code of each. If one partition cannot be added, none is added, as in Kafka.
-    """
+    code of each. If one partition cannot be added, none is added, as in Kafka."""
     keys = [
         TopicPartition(topic.name, number)
         for topic in transaction.topics
@@ -122,8 +121,7 @@ async def handle_add_offsets_to_txn(
     services: Services, request: Request, message: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """Add the group's partition of `__consumer_offsets` to the transaction. Create this topic if it
-    is missing.
-    """
+    is missing."""
     producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
     topic = services.group_topic
     try:
@@ -153,8 +151,7 @@ async def handle_end_txn(
 
 def _understood(code: ErrorCode, version: int) -> ErrorCode:
     """Return the code for a response in this version: before version 2, INVALID_PRODUCER_EPOCH
-    replaces PRODUCER_FENCED.
-    """
+    replaces PRODUCER_FENCED."""
     if code is ErrorCode.PRODUCER_FENCED and version < _FIRST_WITH_PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

@@ -78,8 +78,7 @@ def _new_epochs(services: Services, keys: Collection[TopicPartition]) -> list[Lo
 
 def _require_authorized(services: Services, request: Request, marker: WritableTxnMarker) -> None:
     """Raise BrokerError CLUSTER_AUTHORIZATION_FAILED for a commit marker that did not arrive on the
-    inter-broker listener. Admin clients may only abort.
-    """
+    inter-broker listener. Admin clients may only abort."""
     if marker.transaction_result and request.listener != services.config.inter_broker_listener:
         raise BrokerError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -97,8 +96,7 @@ def _append(
     waiting: list[_Waiting],
 ) -> None:
     """Append the marker to the partition. If it is not acknowledged yet, add it to `waiting`. Raise
-    BrokerError or StorageError.
-    """
+    BrokerError or StorageError."""
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,

@@ -60,8 +60,7 @@ def _alter_client_quotas(request: quotas.AlterClientQuotasRequest) -> Message:
 
 def _describe_scram(request: scram.DescribeUserScramCredentialsRequest) -> Message:
     """Return an error for each user, since this broker has no credentials. An error of the whole
-    response would abort a client of librdkafka 2.15.
-    """
+    response would abort a client of librdkafka 2.15."""
     asked = Counter(user.name for user in request.users or [])
     return scram.DescribeUserScramCredentialsResponse(
         results=[_no_credentials(user, times) for user, times in asked.items()]
