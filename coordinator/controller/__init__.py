@@ -1,8 +1,6 @@
 """The controller: one broker of the cluster that elects the leader of each partition.
 
-`controller.py` is the entry: it stands for election. `term.py` does the work of an elected
-controller. Decisions are pure (`partitions.py`, `leaders.py`, `replicas.py`, `placement.py`).
-`reading.py`, `writes.py` and `partition_state_machine.py` read and write ZooKeeper. `channel.py`
-sends requests to the brokers.
-Every broker uses `topics.py`: creating a topic needs no controller.
+`controller.py` stands for election; `term.py` does the work of an elected controller. Decisions are
+pure (`partitions.py`, `leaders.py`, `replicas.py`, `placement.py`). `channel.py` sends requests to
+the brokers. Every broker uses `topics.py`: creating a topic needs no controller.
 """

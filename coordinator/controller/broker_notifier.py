@@ -1,9 +1,6 @@
-"""The controller's requests to the brokers. During a round, which is the handling of one event, the
-notifier collects the changes. At the end of the round it sends each broker at most one request of
-each kind.
-
-The notifier owns a sender for every live broker. It decides nothing about partitions.
-"""
+"""The controller's requests to the brokers. While the controller handles one event (a round), the
+notifier collects the changes. At the end of the round it queues them for a sender of each live
+broker."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ ChannelFactory = Callable[[Broker], BrokerChannel]
 class BrokerNotifier:
     """The notifier of one controller's term. Owns the senders, from `open` to `close`.
 
-    `changed` has each partition whose state was stored in this round (the handling of one event).
-    The value says whether that write created the state node.
+    `changed` maps each partition whose state was stored in this round to whether that write created
+    the state node.
     """
 
     def __init__(
@@ -50,7 +47,7 @@ class BrokerNotifier:
     # ---- senders
 
     def open(self, broker_ids: Iterable[int]) -> None:
-        """Start a sender for each of these live brokers, and send all brokers the list of live
+        """Start a sender for each of these live brokers, and queue the list of live brokers for all
         brokers."""
         brokers = tuple(self._context.brokers[key] for key in sorted(self._context.brokers))
         for broker_id in broker_ids:
@@ -65,8 +62,8 @@ class BrokerNotifier:
             sender.work.set_brokers(brokers)
 
     async def move(self, broker_ids: Iterable[int]) -> None:
-        """Connect to these live brokers at their new endpoints. The next call of `open` sends the
-        new endpoints to all brokers."""
+        """Connect to these live brokers at their new endpoints. The next `open` sends the endpoints
+        to all brokers."""
         for broker_id in broker_ids:
             broker = self._context.brokers[broker_id]
             await self._senders[broker_id].move(broker, self._channels(broker))
@@ -80,9 +77,9 @@ class BrokerNotifier:
     # ---- news
 
     def changed_state(self, key: TopicPartition, *, created: bool = False) -> None:
-        """Record that the partition's state was stored. `created`: this write created the state
-        node. The next `send_round` sends the state to the live replicas (LeaderAndIsr) and the
-        partition's metadata to all brokers (UpdateMetadata)."""
+        """Let the next `send_round` send the partition's stored state to its live replicas
+        (LeaderAndIsr), and its metadata to all brokers (UpdateMetadata). `created`: the write
+        created the state node."""
         self.changed[key] = self.changed.get(key, False) or created
 
     def describe(self, keys: Iterable[TopicPartition]) -> None:
@@ -91,8 +88,7 @@ class BrokerNotifier:
 
     def describe_replicas_of(self, broker_ids: Collection[int]) -> None:
         """Let the next `send_round` send all brokers the metadata of every partition with a replica
-        on one of these brokers. Such a partition's offline replicas have changed, because the
-        brokers have started or ended."""
+        on one of these brokers, because their offline replicas have changed."""
         if broker_ids:
             self._to_describe.update(
                 partition.topic_partition
@@ -101,19 +97,18 @@ class BrokerNotifier:
             )
 
     def describe_now(self, partitions: Iterable[Partition]) -> None:
-        """Queue the present metadata of these partitions for all brokers."""
+        """Queue the metadata of these partitions for all brokers."""
         for partition in partitions:
             facts = self._context.facts(partition)
             for sender in self._senders.values():
                 sender.work.describe(facts)
 
     async def queue_current_state(self, broker_ids: Collection[int]) -> None:
-        """Queue all metadata and all roles (leader or follower) for these brokers. They have not
-        received anything from this controller yet.
+        """Queue all metadata and all roles (leader or follower) for these brokers, which have
+        received nothing from this controller yet.
 
         A partition that is not online is sent without a leader, so that a restarted broker does not
-        take the lead again. The partition's metadata is sent once more at the end of the round,
-        after the election.
+        lead it before the election.
         """
         if not broker_ids:
             return
@@ -129,8 +124,7 @@ class BrokerNotifier:
                     work.lead_or_follow(facts)
 
     def queue_roles_again(self, broker_id: int) -> None:
-        """Queue the broker's roles (leader or follower) in all partitions, even if it got them
-        before."""
+        """Queue the broker's roles (leader or follower) in all partitions."""
         if broker_id not in self._senders:
             return  # a broker without a sender gets all roles when its sender is opened
         for partition in self._context.kept_partitions():
@@ -138,8 +132,8 @@ class BrokerNotifier:
                 self._senders[broker_id].work.lead_or_follow(self._context.facts(partition))
 
     def queue_roles(self, broker_id: int, keys: Iterable[TopicPartition]) -> None:
-        """Queue the broker's roles (leader or follower) in these partitions. Unlike `send_round`,
-        do this also for a broker in controlled shutdown."""
+        """Queue the broker's roles (leader or follower) in these partitions, even during its
+        controlled shutdown."""
         for key in keys:
             facts = self._context.facts(self._context.partitions[key])
             self._senders[broker_id].work.lead_or_follow(facts)
@@ -149,8 +143,8 @@ class BrokerNotifier:
             self._senders[broker_id].work.stop(each)
 
     async def send_round(self) -> None:
-        """Queue the changes that were noted since the last call, and wake every sender. A broker in
-        controlled shutdown gets no roles."""
+        """Queue the changes since the last call, and wake every sender. A broker in controlled
+        shutdown gets no roles."""
         changed, self.changed = self.changed, {}
         described, self._to_describe = self._to_describe | changed.keys(), set()
         async for key in yield_every(sorted(described)):
@@ -168,14 +162,12 @@ class BrokerNotifier:
             sender.wake()
 
     def _complete(self, sender: BrokerSender) -> None:
-        """Let the sender send the first roles and the first metadata. The roles are marked as
-        complete (Extent.ALL) if they name every replica of the broker. The metadata is marked as
-        complete if it names every partition of the cluster.
+        """Let the sender send the first roles and the first metadata, with Extent.ALL if they are
+        complete.
 
-        When the roles are marked as complete, the broker removes each replica that they do not
-        name: it assumes that the replica's topic was deleted. So neither the roles nor the metadata
-        are marked if the controller could not read all topics. The roles are also not marked while
-        a partition of the broker has no stored state.
+        A broker removes each replica that roles with Extent.ALL do not name. So nothing is marked
+        if the controller could not read all topics, and no roles while a partition of the broker
+        has no stored state.
         """
         whole = not self._context.damaged
         lacks_state = any(

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerChanges:
-    """The handler of broker changes in one controller's term. It keeps the context's brokers up to
+    """Handles broker changes in one controller's term, and keeps the context's brokers up to
     date."""
 
     def __init__(
@@ -38,11 +38,9 @@ class BrokerChanges:
         return self._services.context
 
     async def look(self) -> None:
-        """Read the registered brokers, and handle each change since the last read.
-
-        A broker with a new registration counts as lost and started (KIP-380). A broker that only
-        changed its endpoints counts as neither. Raises ControllerMoved, or CoordError.
-        """
+        """Read the registered brokers, and handle each change since the last read. A broker with a
+        new registration counts as lost and started (KIP-380), one with new endpoints only as
+        neither. Raises ControllerMoved, CoordError."""
         services, notifier = self._services, self._services.notifier
         current = await read_brokers(services.coord, self._watch)
         before = self._context.brokers
@@ -95,8 +93,8 @@ class BrokerChanges:
         await self._deletions.finish()
 
     def _outside_isr(self, lost: set[int]) -> dict[TopicPartition, int]:
-        """Return each partition in which one of these brokers has a replica that is not in the ISR,
-        with the version of the partition's state node in the controller's context."""
+        """Return partition -> version of its state node, for each partition with a replica on one
+        of these brokers that is not in the ISR."""
         return {
             partition.topic_partition: partition.version
             for partition in self._context.kept_partitions()
@@ -105,9 +103,8 @@ class BrokerChanges:
         }
 
     def _lose(self, lost: set[int]) -> set[TopicPartition]:
-        """Record that these brokers have ended. Return the partitions that have one of them in the
-        ISR. `lost` includes restarted brokers, because they were not in sync while they were
-        down."""
+        """Record that these brokers have ended or restarted. Return the partitions with one of them
+        in the ISR."""
         context = self._context
         context.leaving -= lost
         self._log_dirs.forget(lost)

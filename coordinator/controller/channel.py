@@ -1,8 +1,8 @@
 """The controller's requests to one broker: the pending work, and the task that sends the requests.
 
-`PendingWork` does no I/O: newer facts replace older unsent facts, and the commands are returned in
-an order that brokers can apply. `BrokerSender` owns the task, which retries until the broker's
-registration ends. `broker_notifier.py` decides what a broker is sent.
+`PendingWork` does no I/O: newer facts replace older unsent facts, and commands come in an order
+that brokers can apply. `BrokerSender` owns the task, which retries until the broker's registration
+ends.
 """
 
 from __future__ import annotations
@@ -57,38 +57,33 @@ loop, in which the task could not run, then uses up only one part, however long 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between attempts: `initial_s`, then twice as long each time, at most `max_s`."""
+    """Pauses between attempts: `initial_s`, doubled each time, at most `max_s`."""
 
     initial_s: float = 0.1
     max_s: float = 1.0
 
     def pause_s(self, attempt: int) -> float:
-        """Return the pause (s) after the failure of attempt number `attempt`, which counts from
-        0."""
+        """Return the pause (s) after the failed attempt number `attempt`, counted from 0."""
         return float(min(self.max_s, self.initial_s * 2 ** min(attempt, 20)))
 
 
 def _is_logged(attempt: int) -> bool:
-    """Whether the attempt is logged: number 0, 1, 2, 4, 8 and so on. Attempts may continue for
-    days, so only these are logged."""
+    """Return True for the attempts 0, 1, 2, 4, 8 and so on, because attempts may continue for
+    days."""
     return attempt & (attempt - 1) == 0
 
 
 class PendingWork:
     """The facts and commands that the controller has not yet sent to one broker.
 
-    `take` returns the commands in this order: the list of brokers and the partitions to forget
-    (UpdateMetadata), replicas to stop (StopReplica), partitions to lead or follow (LeaderAndIsr),
-    the metadata of the other partitions (UpdateMetadata). So a broker has the endpoints of a leader
-    before it follows the leader, and it leads a partition before clients see it as the leader.
-    Before `complete` is called, `take` returns only the list of brokers, the partitions to forget
-    and the replicas to stop. After that call, the first LeaderAndIsr and the first UpdateMetadata
-    have Extent.ALL if `complete` allows it.
+    `take` returns: brokers and partitions to forget (UpdateMetadata), StopReplica, LeaderAndIsr,
+    other metadata (UpdateMetadata). So a broker knows a leader's endpoints before it follows, and
+    leads before clients see it as the leader. Until `complete`, `take` returns only the first two
+    kinds.
 
-    With Extent.ALL the broker drops every replica or partition that the request does not name. Such
-    a replica or partition was removed while the broker was not connected to a controller.
-    LeaderAndIsr does not name a replica that was stopped without deletion, and with Extent.ALL the
-    broker would drop that replica. So after such a stop LeaderAndIsr never has Extent.ALL.
+    With Extent.ALL the broker drops every replica or partition that the request does not name. So
+    after a stop without deletion LeaderAndIsr never has Extent.ALL: it does not name the stopped
+    replica.
 
     Invariant: a partition with a pending role has no pending stop, except a stop that deletes an
     earlier replica of the partition.
@@ -111,13 +106,12 @@ class PendingWork:
 
     @property
     def is_complete(self) -> bool:
-        """Whether `complete` has been called."""
         return self._complete
 
     def complete(self, *, full_roles: bool, full_metadata: bool) -> None:
-        """Record that everything that the broker must get first is now queued. `full_roles`: the
-        queued roles are those of all replicas on the broker. `full_metadata`: the queued metadata
-        describes all partitions of the cluster."""
+        """Allow `take` to return roles and metadata. `full_roles`: the queued roles are those of
+        all replicas on the broker. `full_metadata`: the queued metadata describes all partitions of
+        the cluster."""
         self._complete = True
         self._full_roles, self._full_metadata = full_roles, full_metadata
 
@@ -146,8 +140,7 @@ class PendingWork:
         self._keeps_more = self._keeps_more or not stop.delete
 
     def take(self) -> AnyCommand | None:
-        """Return the next command and remove it from the pending work; None if nothing is
-        pending."""
+        """Remove and return the next command; None if nothing is pending."""
         forgotten = tuple(
             facts
             for facts in self._metadata.values()
@@ -178,8 +171,7 @@ class PendingWork:
         return None
 
     def give_back(self, command: AnyCommand) -> None:
-        """Make `command` pending again after it failed as a whole. For a partition with newer
-        pending facts, only the newer facts stay pending."""
+        """Make a failed command pending again, except for partitions with newer pending facts."""
         for item in command.partitions:
             if isinstance(command, UpdateMetadata) and isinstance(item, PartitionFacts):
                 self._metadata.setdefault(item.topic_partition, item)
@@ -192,15 +184,13 @@ class PendingWork:
             self._full_roles |= command.extent is Extent.ALL
 
     def defer(self, item: Item) -> None:
-        """Store the refused `item`: one partition's part of a LeaderAndIsr or StopReplica request.
-        `resume` makes it pending again. A newer command for the partition replaces the stored
-        item."""
+        """Store one partition's refused part of a LeaderAndIsr or StopReplica request, for
+        `resume`. A newer command for the partition replaces it."""
         if not self._is_replaced(item):
             self._deferred[item.topic_partition] = item
 
     def resume(self, topic_partition: TopicPartition) -> None:
-        """Make pending again what `defer` stored for the partition. Do nothing if nothing is
-        stored."""
+        """Make pending again what `defer` stored for the partition, if anything."""
         item = self._deferred.pop(topic_partition, None)
         if item is not None:
             self._put_back(item)
@@ -220,11 +210,10 @@ class PendingWork:
 
 class BrokerSender:
     """Sends the pending work to one broker, during one registration of the broker. Owns the
-    channel to the broker, and a task from `start` to `close`.
+    channel, and a task from `start` to `close`.
 
-    When a command fails as a whole, the sender pauses and retries it before any other, for as long
-    as the broker is registered. When a command fails for a partition, the sender later retries that
-    partition alone.
+    A command that fails as a whole is retried before any other. If it fails for a partition, the
+    sender later retries that partition alone.
     """
 
     def __init__(
@@ -249,12 +238,12 @@ class BrokerSender:
         self._task.start(self._run)
 
     def wake(self) -> None:
-        """Let the task send the pending work. To be called after every change of `work`."""
+        """Let the task send the pending work. Call this after every change of `work`."""
         self._wake.set()
 
     async def move(self, broker: Broker, channel: BrokerChannel) -> None:
-        """Send over `channel` from now on: the broker has new endpoints. A request under way on the
-        previous channel fails, and is sent again."""
+        """Send over `channel` from now on, because the broker has new endpoints. A request under
+        way fails and is sent again."""
         before, self._channel = self._channel, channel
         self.broker = broker
         if before is not channel:
@@ -294,8 +283,8 @@ class BrokerSender:
                 attempt += 1
 
     async def _deliver(self, command: AnyCommand, attempt: int) -> bool:
-        """Send `command`. Return whether the broker answered. If it did not, the command is pending
-        again. Not every failed attempt is logged (`_is_logged`)."""
+        """Send `command`. Return whether the broker answered; if not, the command is pending
+        again."""
         try:
             answers = await self._send(command)
         except BrokerError as error:

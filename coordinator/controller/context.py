@@ -1,8 +1,8 @@
 """The controller's view of the cluster: live brokers, topics, partitions, topic deletions under
 way.
 
-Only the controller's consumer task changes it. Every value that it returns is immutable. The view
-may be out of date, so every write to ZooKeeper is conditional on the version that was read.
+Only the controller's consumer task changes it. Every returned value is immutable. The view may be
+out of date, so every write to ZooKeeper is conditional on the version that was read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pybroker.model import (
 @dataclass(slots=True)
 class ClusterContext:
     """Invariant: `partitions` holds the partitions of `topics`, except those whose state node is
-    damaged; `deletions` names only topics that are in `topics`."""
+    damaged; `deletions` names only topics in `topics`."""
 
     controller_epoch: int
     brokers: dict[int, Broker] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class ClusterContext:
     _by_topic: dict[str, dict[int, Partition]] = field(default_factory=dict)
 
     def put_topic(self, topic: TopicDescription) -> None:
-        """Add or replace the topic. The caller adds its new partitions with `put_partition`."""
+        """Add or replace the topic, without its new partitions (`put_partition`)."""
         self.topics[topic.name] = topic
         self._by_topic.setdefault(topic.name, {})
 
@@ -67,7 +67,7 @@ class ClusterContext:
         )
 
     def drop_topic(self, name: str) -> None:
-        """Forget a topic, its partitions and its deletion. No error for an unknown topic."""
+        """Forget a topic, if known, with its partitions and its deletion."""
         self.topics.pop(name, None)
         self.deletions.pop(name, None)
         self.damaged.discard(name)
@@ -78,7 +78,7 @@ class ClusterContext:
             self.unclean_epochs.pop(partition.topic_partition, None)
 
     def partitions_of(self, topic: str) -> list[Partition]:
-        """Return the topic's partitions in order of their numbers; empty for an unknown topic."""
+        """Return the topic's partitions in order of number; empty for an unknown topic."""
         return [partition for _, partition in sorted(self._by_topic.get(topic, {}).items())]
 
     def kept_partitions(self) -> Iterator[Partition]:
@@ -91,9 +91,9 @@ class ClusterContext:
         )
 
     def facts(self, partition: Partition, *, is_new: bool = False) -> PartitionFacts:
-        """Return the partition's facts as brokers get them. The leader is LEADER_DURING_DELETION if
-        the topic is being deleted, and NO_LEADER if the partition never had a leader. `is_new`:
-        whether the controller has just created the state node."""
+        """Return the partition's facts for brokers. The leader is LEADER_DURING_DELETION if the
+        topic is being deleted, NO_LEADER if the partition never had one. `is_new`: the controller
+        has just created the state node."""
         name = partition.topic_partition.topic
         state = partition.state or PartitionState(NO_LEADER, NO_EPOCH, (), self.controller_epoch)
         if name in self.deletions:
@@ -123,18 +123,16 @@ class ClusterContext:
         return [broker for broker in self.brokers if key not in self.offline.get(broker, ())]
 
     def candidates_of(self, partition: Partition) -> Collection[int]:
-        """Return the brokers that may be elected: `hosts_of` without brokers in controlled
-        shutdown."""
+        """Return `hosts_of` without brokers in controlled shutdown."""
         hosts = self.hosts_of(partition)
         if not self.leaving:
             return hosts
         return [broker for broker in hosts if broker not in self.leaving]
 
     def is_disturbed(self, partition: Partition) -> bool:
-        """Whether a decision about the partition depends on its topic's policy
-        (unclean.leader.election.enable and min.insync.replicas). True if the partition is not
-        online, if a member of the ISR must not be elected or is `stale` (its broker has ended or
-        restarted), or if the partition has eligible replicas outside the ISR."""
+        """Whether a decision about the partition needs its topic's policy: the partition is not
+        online, a member of the ISR must not be elected, its broker has ended or restarted
+        (`stale`), or there are eligible replicas outside the ISR."""
         if partition.state is None:
             return False
         candidates = self.candidates_of(partition)

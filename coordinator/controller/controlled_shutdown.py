@@ -1,6 +1,5 @@
 """ControlledShutdown: before a broker stops, the controller elects other leaders for the partitions
-that the broker leads, and removes the broker from the in-sync replicas. Clients then wait only for
-one metadata refresh. Without this they would wait until the broker's ZooKeeper session ends."""
+that the broker leads, and removes the broker from the in-sync replicas."""
 
 from __future__ import annotations
 
@@ -26,10 +25,9 @@ log = logging.getLogger(__name__)
 def decide_handover(
     partition: Partition, leaving: Collection[int], now: Circumstances
 ) -> StateWrite | None:
-    """Return the partition's next state, in which none of the brokers `leaving` is the leader or in
-    the ISR. `now` has the inputs of the decision. Return None if no other replica may lead: the
-    leader then leads until its broker ends. Return None also if the partition is not online, or if
-    its state needs no change."""
+    """Return the partition's next state, in which none of the `leaving` brokers is the leader or in
+    the ISR. None: no other replica may lead, the partition is not online, or its state needs no
+    change."""
     state = partition.state
     if state is None or partition.status is not PartitionStatus.ONLINE:
         return None
@@ -43,9 +41,8 @@ def decide_handover(
 
 
 class Handovers:
-    """The handler of ControlledShutdown requests in one controller's term. It adds the stopping
-    brokers to the context's `leaving`. `look_at_brokers` brings the context's brokers up to
-    date."""
+    """Handles ControlledShutdown requests in one controller's term, and adds the stopping brokers
+    to the context's `leaving`. `look_at_brokers` brings the context's brokers up to date."""
 
     def __init__(
         self, services: ControllerServices, look_at_brokers: Callable[[], Awaitable[None]]
@@ -54,8 +51,8 @@ class Handovers:
         self._look_at_brokers = look_at_brokers
 
     async def answer(self, event: HandoverAsked) -> None:
-        """Hand over the partitions that the broker leads, and set the reply. A refusal is set as
-        the reply's exception. Raises ControllerMoved, or CoordError."""
+        """Hand over the partitions that the broker leads, and set the reply, or its exception for a
+        refusal. Raises ControllerMoved, CoordError."""
         if event.reply.done():
             return  # the caller was cancelled, or this controller's term has ended
         try:
@@ -70,8 +67,8 @@ class Handovers:
             event.reply.set_result(remaining)
 
     async def _find(self, broker_id: int, broker_epoch: int) -> Broker:
-        """Return the live broker with this id. Raises BrokerError BROKER_NOT_AVAILABLE if it is not
-        live, STALE_BROKER_EPOCH if the request has another broker epoch."""
+        """Return the live broker. Raises BrokerError: BROKER_NOT_AVAILABLE if it is not live,
+        STALE_BROKER_EPOCH if it has another broker epoch."""
         broker = self._services.context.brokers.get(broker_id)
         if broker is None or broker.epoch < broker_epoch:
             await self._look_at_brokers()  # its registration may be newer than the context

@@ -1,9 +1,8 @@
 """The controller part of a broker: one queue of events and one consumer task. The broker stands for
-election, and is the controller once it has won. It steps down when its ZooKeeper session ends or
-another broker is the controller.
+election, and is the controller once it has won, until its ZooKeeper session ends or another broker
+is the controller.
 
-ZooKeeper's watches and the brokers' answers only put events into the queue. `term.py` handles the
-events of an elected controller. This module only decides which broker is the controller, and when.
+`term.py` handles the events of an elected controller.
 """
 
 from __future__ import annotations
@@ -48,12 +47,11 @@ NO_CONTROLLER_EPOCH = -1
 
 
 class Controller:
-    """The controller part of one broker. Every broker has a Controller; at most one in the cluster
-    is active.
+    """The controller part of one broker. At most one Controller in the cluster is active.
 
     The broker calls `start` once it is registered, `session_expired` when its ZooKeeper session is
-    lost, `session_renewed` when it is registered again in a new session, and `stop` before it
-    removes its registration and closes the session.
+    lost, `session_renewed` when it is registered again, and `stop` before it removes its
+    registration.
     """
 
     def __init__(
@@ -97,18 +95,18 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        """The controller epoch of the current term; NO_CONTROLLER_EPOCH if this broker is not the
-        controller."""
+        """The controller epoch; NO_CONTROLLER_EPOCH if this broker is not the controller."""
         return self._term.won.epoch if self._term is not None else NO_CONTROLLER_EPOCH
 
     @property
     def controller_id(self) -> int | None:
-        """The id of the controller, as last read; None if there is none or it is unknown."""
+        """The id of the controller, as last read; None if unknown or none."""
         return self._controller_id
 
     @property
     def unclean_elections(self) -> int:
-        """The number of unclean leader elections by this broker as controller, in all terms."""
+        """The number of unclean leader elections by this broker, in all its terms as the
+        controller."""
         term = self._term
         return self._unclean_before + (0 if term is None else term.context.unclean_elections)
 
@@ -117,11 +115,9 @@ class Controller:
     async def elect_leaders(
         self, election_type: ElectionType, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Election]:
-        """Hold leader elections. Return one result for each partition.
-
-        Raises BrokerError NOT_CONTROLLER. If this broker stops being the controller during the
-        call, any of the elections may or may not have been held.
-        """
+        """Hold leader elections. Return one result for each partition. Raises BrokerError
+        NOT_CONTROLLER; any of the elections may have been held if this broker stops being the
+        controller during the call."""
         reply: asyncio.Future[Mapping[TopicPartition, Election]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(ElectionAsked(election_type, tuple(topic_partitions), reply), reply)
@@ -130,18 +126,15 @@ class Controller:
         self, broker_id: int, broker_epoch: int
     ) -> tuple[TopicPartition, ...]:
         """Elect other leaders for the partitions of a broker that is about to stop. Return the
-        replicated partitions that this broker still leads, because no other replica can lead them.
-
-        Raises BrokerError NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
-        """
+        replicated partitions that it still leads, because no other replica can lead them. Raises
+        BrokerError: NOT_CONTROLLER, STALE_BROKER_EPOCH, BROKER_NOT_AVAILABLE."""
         reply: asyncio.Future[tuple[TopicPartition, ...]]
         reply = asyncio.get_running_loop().create_future()
         return await self._ask(HandoverAsked(broker_id, broker_epoch, reply), reply)
 
     def policies_changed(self, topics: Collection[str] | None) -> None:
-        """Elect leaders again for the partitions of these topics (None: of all topics), because
-        their options have changed: unclean.leader.election.enable or min.insync.replicas may have
-        another value."""
+        """Elect leaders again for the partitions of these topics (None: all), because
+        unclean.leader.election.enable or min.insync.replicas may have changed."""
         if self.is_active:
             self._enqueue(PoliciesChanged(None if topics is None else frozenset(topics)))
 
@@ -165,20 +158,18 @@ class Controller:
             self._enqueue(ControllerChanged())
 
     def session_expired(self) -> None:
-        """Record that the session has ended. This broker is not the controller any more, and its
-        view of the cluster is out of date."""
+        """Record that the session has ended, so that this broker is not the controller any more."""
         self._session_lost = True
         self._controller_id = None
         self._enqueue(ControllerChanged())
 
     def session_renewed(self) -> None:
-        """Stand for election again: the broker is registered in a new session."""
+        """Stand for election again in a new session."""
         self._session_lost = False
         self._enqueue(ControllerChanged())
 
     async def stop(self) -> None:
-        """Resign if this broker is the controller, and end. Resigning takes at most
-        `stop_timeout_s`. Idempotent."""
+        """Resign if this broker is the controller, within `stop_timeout_s`, and end. Idempotent."""
         self._stopping = True
         await self._task.stop()
         won = None if self._is_over() else self._won
@@ -271,8 +262,8 @@ class Controller:
             self.looked.set()
 
     async def _check_controller(self) -> None:
-        """Read /controller again, because a broker refused a command and reported a newer
-        controller. If the node still belongs to this broker, ignore the report."""
+        """Read /controller again, because a broker reported a newer controller. Do nothing if the
+        node still belongs to this broker."""
         if self._term is not None:
             await self._look()
 

@@ -1,8 +1,5 @@
-"""Pure decisions about the next state of a partition, from the controller's view of the cluster.
-
-A decision is a `StateWrite`. The partition gets the new state when the write is stored, not
-earlier. No function here waits, writes or logs.
-"""
+"""Pure decisions about the next state of a partition. A decision is a `StateWrite`; the partition
+gets the new state when the write is stored, not earlier."""
 
 from __future__ import annotations
 
@@ -26,13 +23,10 @@ from pybroker.model import NO_LEADER, PartitionState, isr_changed
 class Circumstances:
     """The inputs of a decision about one partition.
 
-    `hosts` are the live brokers that can use their replica. `candidates` are the hosts that are not
-    in controlled shutdown. `stale` are the members of the ISR whose brokers have ended or restarted
-    since the members were last known to be in sync. They have to leave the ISR, and may return when
-    they have caught up. `required` is the smallest size of the ISR with which the high watermark
-    advances: min.insync.replicas, but at most the number of replicas. `unclean` tells whether the
-    topic allows a leader that possibly lacks committed records. `yielding` are the brokers that
-    refused to lead.
+    `hosts`: the live brokers that can use their replica. `candidates`: the hosts not in controlled
+    shutdown. `stale`: members of the ISR whose brokers have ended or restarted since they were in
+    sync. `required`: min.insync.replicas, at most the number of replicas. `unclean`: the topic
+    allows a leader that may lack committed records. `yielding`: the brokers that refused to lead.
     """
 
     hosts: Collection[int]
@@ -44,8 +38,8 @@ class Circumstances:
     yielding: Collection[int] = ()
 
     def in_order(self, replicas: Sequence[int]) -> Sequence[int]:
-        """Return the replicas in the order in which they are considered as leaders: those that
-        refused to lead (`yielding`) come last."""
+        """Return the replicas in order of preference as leader: those that refused to lead come
+        last."""
         return sorted(replicas, key=lambda replica: replica in self.yielding)
 
     @property
@@ -57,14 +51,12 @@ class Circumstances:
 
 
 def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """Return the best state that the live brokers allow; None if the stored state needs no change.
-    `now` has the live brokers and the other inputs of the decision.
+    """Return the best state that the live brokers allow; None if the state needs no change.
 
-    A new partition gets the first live assigned replica as its leader, and all live replicas as its
-    ISR. A lost leader is replaced in the same write that shrinks the ISR. Lost followers leave the
-    ISR, and the leader epoch is raised so that the leader applies the new ISR. When no replica may
-    lead, the partition gets no leader and keeps its ISR: each member has all committed records, and
-    the last member must stay in the ISR (KAFKA-5083).
+    A new partition gets the first live assigned replica as leader, and all live replicas as ISR. A
+    lost leader is replaced in the write that shrinks the ISR. Lost followers leave the ISR in a new
+    leader epoch. If no replica may lead, the partition gets no leader and keeps its ISR, whose
+    members have all committed records (KAFKA-5083).
     """
     state = partition.state
     if state is None:
@@ -98,9 +90,9 @@ def decide_repair(partition: Partition, now: Circumstances) -> StateWrite | None
 def succeeded(
     partition: Partition, elected: Elected, now: Circumstances, reason: Reason
 ) -> StateWrite:
-    """Return the state with the leader and the ISR of `elected`, in the next leader epoch. If the
-    new ISR is smaller than `now.required`, a replica that leaves the ISR becomes eligible. After an
-    unclean election no replica is eligible: the new leader's log alone is valid from then on."""
+    """Return the state with the leader and ISR of `elected`, in the next leader epoch. If the new
+    ISR is smaller than `now.required`, replicas that leave the ISR become eligible; none is
+    eligible after an unclean election."""
     state = partition.state
     assert state is not None and elected.leader in elected.isr
     changed = isr_changed(state, elected.isr, 0 if elected.unclean else now.required)
@@ -119,7 +111,7 @@ def without(
     partition: Partition, gone: Collection[int], now: Circumstances, reason: Reason
 ) -> StateWrite | None:
     """Return the state with the followers `gone` removed from the ISR; None if none of them is in
-    the ISR. The leader must not be one of `gone`. `now` has the other inputs."""
+    the ISR. The leader must not be one of `gone`."""
     state = partition.state
     assert state is not None and state.leader not in gone
     isr = tuple(replica for replica in state.isr if replica not in gone)

@@ -2,12 +2,11 @@
 removed.
 
 First, UpdateMetadata with leader LEADER_DURING_DELETION makes all brokers forget the topic. Then
-live brokers delete their replicas and confirm. Then the controller removes the nodes: first the
-tree below the topic; last, in one multi, the topic's node, its configuration, its loss receipts,
-its topic id and the deletion request. The request exists until all nodes of the topic are removed,
-so a new controller can start the deletion again. A replica on a dead broker does not delay the
-deletion. Because the multi removes the topic id's node, a late write for the deleted topic cannot
-apply to a recreated topic of the same name (`zookeeper/topic_nodes.py`).
+live brokers delete their replicas and confirm; dead brokers do not delay the deletion. Then the
+controller removes the tree below the topic, and last, in one multi, all other nodes of the topic
+with the deletion request. So a new controller can start the deletion again. The multi also removes
+the topic id's node, so that a late write cannot apply to a recreated topic
+(`zookeeper/topic_nodes.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Deletion:
         cls, topic: str, assignment: Mapping[int, Iterable[int]], live: Collection[int]
     ) -> Deletion:
         """Return the new deletion of a topic. `assignment`: partition -> broker ids. Replicas on
-        the `live` brokers are ONLINE, all others DELETION_INELIGIBLE."""
+        `live` brokers are ONLINE, all others DELETION_INELIGIBLE."""
         found = {}
         for number, replicas in assignment.items():
             for broker_id in replicas:
@@ -59,27 +58,26 @@ class Deletion:
         return ReplicaStatus.DELETION_STARTED not in self.replicas.values()
 
     def expecting(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """Return the deletion after the broker was asked to delete these replicas: the controller
-        now waits for the broker's confirmations. Raises IllegalMove."""
+        """Return the deletion after the broker was asked to delete these replicas. Raises
+        IllegalMove."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         return self._moved(keys, ReplicaStatus.DELETION_STARTED)
 
     def confirmed(self, broker_id: int, topic_partitions: Iterable[TopicPartition]) -> Deletion:
-        """Return the deletion after the broker confirmed that it deleted these replicas. A replica
-        whose confirmation is not awaited is ignored."""
+        """Return the deletion after the broker confirmed the deletion of these replicas.
+        Confirmations that are not awaited are ignored."""
         keys = [(broker_id, topic_partition) for topic_partition in topic_partitions]
         awaited = [key for key in keys if self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_SUCCESSFUL)
 
     def without_broker(self, broker_id: int) -> Deletion:
-        """Return the deletion after the broker has ended. The controller awaits none of its
-        confirmations any more."""
+        """Return the deletion without awaiting confirmations of this broker, which has ended."""
         awaited = [key for key in self.replicas if key[0] == broker_id and self._is_awaited(key)]
         return self._moved(awaited, ReplicaStatus.DELETION_INELIGIBLE)
 
     def finished(self) -> Deletion:
-        """Return the deletion with every replica NON_EXISTENT. Raises IllegalMove while the
-        confirmation of a replica is awaited."""
+        """Return the deletion with every replica NON_EXISTENT. Raises IllegalMove while a
+        confirmation is awaited."""
         return self._moved(self.replicas, ReplicaStatus.NON_EXISTENT)
 
     def _is_awaited(self, key: ReplicaKey) -> bool:
@@ -91,11 +89,9 @@ class Deletion:
 
 
 async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: uuid.UUID) -> bool:
-    """Remove all nodes of the topic, its configuration and the deletion request. Return whether all
-    are removed. If not, the caller has to call again later.
-
-    Raises ControllerMoved, or CoordError when the outcome is unknown.
-    """
+    """Remove all nodes of the topic, its configuration and the deletion request. Return False if
+    some remain: call again later. Raises ControllerMoved; CoordError when the outcome is
+    unknown."""
     roots = [paths.losses(name), paths.suspects(name)]
     last = [*roots, paths.delete_topic(name), paths.topic_id(topic_id)]
     await coord.sync(paths.topic(name))
@@ -129,7 +125,7 @@ async def remove_topic(coord: Coord, writer: FencedWriter, name: str, topic_id: 
 
 
 async def _nodes_below(coord: Coord, root: str) -> list[str]:
-    """Return the paths of all nodes below `root`, parents before their children."""
+    """Return the paths of all nodes below `root`, parents first."""
 
     async def children(path: str) -> list[str] | None:
         try:

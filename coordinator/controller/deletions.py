@@ -1,8 +1,5 @@
 """The controller's topic deletions, from the request under /admin/delete_topics to the removal of
-the last node.
-
-`deletion.py` has the state of one deletion.
-"""
+the last node."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Deletions:
-    """The handler of topic deletions in one controller's term. Changes the context's deletions.
+    """Handles topic deletions in one controller's term, and changes the context's deletions.
     `look_at_topics` brings the context's topics up to date and returns the names of all topics."""
 
     def __init__(
@@ -42,9 +39,9 @@ class Deletions:
         return self._services.context
 
     async def look(self) -> None:
-        """Read the deletion requests, begin the requested deletions, and finish those whose
-        replicas have all confirmed. A request for an unknown topic is removed; with
-        delete.topic.enable=false every request is removed."""
+        """Read the deletion requests, begin new deletions, and finish those whose replicas have all
+        confirmed. Requests for unknown topics are removed; with delete.topic.enable=false all
+        requests are."""
         requested = await read_deletion_requests(self._services.coord, self._watch)
         if not self._services.settings.delete_topic_enable:
             await self._drop_requests(requested)
@@ -74,7 +71,7 @@ class Deletions:
         self._services.retries.repeat_if(failed, DeletionRequested())
 
     def begin(self, names: Iterable[str]) -> None:
-        """Queue the requests by which brokers forget these topics and delete their replicas."""
+        """Queue the requests that make brokers forget these topics and delete their replicas."""
         if not self._services.settings.delete_topic_enable:
             return
         for name in sorted(set(names) - self._context.deletions.keys()):
@@ -86,8 +83,8 @@ class Deletions:
             self._stop_replicas(name, self._context.brokers)
 
     def stop_replicas_of(self, broker_ids: Collection[int]) -> None:
-        """Queue StopReplica requests for these brokers, which started while topics are being
-        deleted."""
+        """Queue StopReplica requests of deletions under way for these brokers, which have
+        started."""
         for name in self._context.deletions:
             self._stop_replicas(name, broker_ids)
 
@@ -113,7 +110,6 @@ class Deletions:
             )
 
     async def confirmed(self, event: ReplicasDeleted) -> None:
-        """Handle a broker's confirmation that it deleted replicas."""
         broker = self._context.brokers.get(event.broker_id)
         if broker is None or broker.epoch != event.broker_epoch:
             return

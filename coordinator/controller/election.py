@@ -1,10 +1,8 @@
 """The election of the controller: standing for election, proving the win, resigning.
 
 A broker wins by one multi, which creates the ephemeral /controller and raises /controller_epoch by
-one at the version that was read (KAFKA-6082). So while a broker owns the node /controller, no other
-broker raises the epoch. Each write of the controller checks that the node /controller_epoch still
-has the version that this controller's election gave it. So ZooKeeper refuses the writes of a
-replaced controller.
+one at the version that was read (KAFKA-6082). Each write of the controller checks that version of
+/controller_epoch. So ZooKeeper refuses the writes of a replaced controller.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """The outcome of an election: this broker is the controller, with controller epoch `epoch`.
-    `epoch_version` is the version of the node /controller_epoch."""
+    """This broker is the controller, with controller epoch `epoch`. `epoch_version` is the version
+    of the node /controller_epoch."""
 
     broker_id: int
     epoch: int
@@ -31,18 +29,15 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The outcome of an election: broker `controller_id` is the controller. `controller_id` is None
-    if the node /controller was deleted or created again during the read."""
+    """Broker `controller_id` is the controller; None if /controller changed during the read."""
 
     controller_id: int | None
 
 
 async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won | Lost:
-    """Read which broker is the controller, and stand for election if there is none.
-
-    `watch` fires at the next change of /controller after this call began. Raises ConnectionLoss or
-    SessionExpired when the outcome is unknown: the caller has to call again.
-    """
+    """Read which broker is the controller, and stand for election if there is none. `watch` fires
+    at the next change of /controller. Raises ConnectionLoss or SessionExpired when the outcome is
+    unknown: call again."""
     await coord.sync(paths.CONTROLLER)
     if await coord.exists(paths.CONTROLLER, watch) is not None:
         return await incumbent(coord, broker_id)
@@ -71,11 +66,7 @@ async def elect(coord: Coord, broker_id: int, clock: Clock, watch: Watch) -> Won
 
 async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
     """Return which broker is the controller now: `Won` only if the current session owns
-    /controller. A node from an earlier session of this broker does not count, because ZooKeeper is
-    about to delete it.
-
-    The epoch is read between two reads of the same node, so it is the epoch of that node's owner.
-    """
+    /controller, not an earlier session of this broker."""
     try:
         data, stat = await coord.get(paths.CONTROLLER)
         controller_id = schemas.decode_controller(paths.CONTROLLER, data)
@@ -93,7 +84,7 @@ async def incumbent(coord: Coord, broker_id: int) -> Won | Lost:
 
 async def resign(coord: Coord, won: Won) -> None:
     """Remove this broker's /controller node, never that of the next controller. If the connection
-    to ZooKeeper is lost, the end of the session removes the node."""
+    is lost, the end of the session removes the node."""
     try:
         await coord.multi(
             [CheckOp(paths.CONTROLLER_EPOCH, won.epoch_version), DeleteOp(paths.CONTROLLER)]
@@ -108,7 +99,7 @@ async def resign(coord: Coord, won: Won) -> None:
 
 
 async def _read_epoch(coord: Coord) -> tuple[int, int]:
-    """Return (epoch, version) of /controller_epoch, which is created with 0 if it is missing."""
+    """Return (epoch, version) of /controller_epoch. A missing node is created with epoch 0."""
     try:
         data, stat = await coord.get(paths.CONTROLLER_EPOCH)
     except NoNode:

@@ -1,8 +1,5 @@
 """The controller's events. An event has no data that could become stale: its handler reads the
-present data.
-
-Equal events in the queue are one event, therefore all are frozen and hashable.
-"""
+present data. Equal events in the queue are one event, so all are frozen and hashable."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from pybroker.model import NO_LEADER, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ControllerChanged:
-    """/controller was, or may have been, created, changed or deleted. The handler reads
-    /controller, and stands for election if the node does not exist."""
+    """/controller may have been created, changed or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanged:
-    """The node of one topic changed (for example, partitions were added) or was removed."""
+    """The node of one topic changed or was removed."""
 
     topic: str
 
@@ -45,8 +41,7 @@ class DeletionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker with the broker epoch `broker_epoch` has confirmed that it deleted these
-    replicas."""
+    """A broker with this broker epoch has confirmed that it deleted these replicas."""
 
     broker_id: int
     broker_epoch: int
@@ -65,8 +60,8 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasRefused:
-    """A broker with the broker epoch `broker_epoch` answered KAFKA_STORAGE_ERROR to its roles in
-    these partitions."""
+    """A broker with this broker epoch answered KAFKA_STORAGE_ERROR to its roles in these
+    partitions."""
 
     broker_id: int
     broker_epoch: int
@@ -75,7 +70,7 @@ class ReplicasRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasAccepted:
-    """A broker has accepted its roles in these partitions after it had refused them."""
+    """A broker has accepted its roles in these partitions after a refusal."""
 
     broker_id: int
     broker_epoch: int
@@ -106,8 +101,7 @@ class ElectionType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The result of an election. If it succeeded, `code` is NONE and `leader` is the leader. If it
-    failed, `code` and `message` are the error."""
+    """The result of an election: NONE and the leader, or an error code and message."""
 
     code: ErrorCode
     message: str | None = None
@@ -116,7 +110,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElectionAsked:
-    """A caller asks for leader elections and waits for `reply`."""
+    """A caller asks for leader elections and awaits `reply`."""
 
     election_type: ElectionType
     topic_partitions: tuple[TopicPartition, ...]
@@ -125,9 +119,8 @@ class ElectionAsked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandoverAsked:
-    """A broker with the broker epoch `broker_epoch` (-1 if the request has none) is about to stop
-    and waits for `reply`. The result of `reply` is the replicated partitions that the broker still
-    leads."""
+    """A broker with this broker epoch (-1: not in the request) is about to stop, and awaits
+    `reply`: the replicated partitions that the broker still leads."""
 
     broker_id: int
     broker_epoch: int
@@ -136,8 +129,8 @@ class HandoverAsked:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesChanged:
-    """unclean.leader.election.enable or min.insync.replicas has changed for these topics (None:
-    possibly for every topic)."""
+    """unclean.leader.election.enable or min.insync.replicas has changed for these topics (None: any
+    topic)."""
 
     topics: frozenset[str] | None
 
@@ -149,7 +142,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """A broker refused a command because the broker has received commands of a newer controller."""
+    """A broker refused a command, because it has received commands of a newer controller."""
 
 
 Event = (

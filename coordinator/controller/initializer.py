@@ -1,5 +1,5 @@
-"""A new controller's first step: read the whole cluster from ZooKeeper. Each read of a list of
-nodes also sets a watch, so the controller notices every later change."""
+"""A new controller's first step: read the whole cluster from ZooKeeper, and set watches for later
+changes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ class Watches:
 
 
 class ControllerInitializer:
-    """Reads brokers, topics and partition states into one context. Only the controller's consumer
-    task uses it."""
+    """Reads brokers, topics and partition states into one context."""
 
     def __init__(
         self,
@@ -58,8 +57,8 @@ class ControllerInitializer:
         self._rng = rng
 
     async def load(self) -> tuple[set[str], set[str]]:
-        """Read the whole cluster. Return two sets of topics: those whose deletion is requested, and
-        those to read again because their topic id could not be stored."""
+        """Read the whole cluster. Return (topics whose deletion is requested, topics to read again
+        because their topic id could not be stored)."""
         await self._coord.sync()
         self._context.brokers = await read_brokers(self._coord, self._watches.brokers)
         names = await read_topic_names(self._coord, self._watches.topics)
@@ -75,9 +74,8 @@ class ControllerInitializer:
         return deletions, left_out
 
     async def add_topics(self, names: Iterable[str]) -> set[str]:
-        """Read topics that are new to the context. Return the topics whose topic id could not be
-        stored: the caller reads them again. A topic with a damaged node is read again when the node
-        changes."""
+        """Read topics that are new to the context. Return those to read again, because their topic
+        id could not be stored."""
         nodes, damaged = await read_topics(self._coord, names, self._watches.topic)
         identified = await self.identify(nodes.values())
         left_out = nodes.keys() - identified.keys()
@@ -102,10 +100,9 @@ class ControllerInitializer:
         await self._put_partitions(keys, states, unreadable)
 
     async def identify(self, nodes: Iterable[TopicNode]) -> dict[str, TopicDescription]:
-        """Return the topics by name, after making sure that each has a topic id and a node for that
-        id. Kafka's older tools write topic nodes without an id: such a node gets the id that the
-        topic has in the context, or a new id; the rest of the node is kept. The result excludes a
-        topic whose id could not be stored."""
+        """Return name -> topic, each with a stored topic id; a topic whose id could not be stored
+        is missing. A node without an id, written by older tools of Kafka, gets the id in the
+        context, or a new one."""
         identified: dict[str, TopicDescription] = {}
         writes: dict[str, Write] = {}
         stored = {*await self._coord.children(paths.TOPIC_IDS)}

@@ -1,6 +1,5 @@
-"""Leaders report ISR changes under /isr_change_notification. The leader has already written the
-partition's state. The controller reads the state again and sends the new metadata to all brokers.
-"""
+"""ISR changes that leaders report under /isr_change_notification. The leader has already written
+the partition's state; the controller reads it and sends the new metadata to all brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class IsrNotices:
-    """The handler of ISR change notices in one controller's term."""
+    """Handles ISR change notices in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch, suspects: Suspects) -> None:
         self._services = services
@@ -36,10 +35,8 @@ class IsrNotices:
         return [f"{paths.ISR_CHANGES}/{name}" for name in names]
 
     async def take(self) -> None:
-        """Read the states of the partitions that the notices name, and remove the notices.
-
-        Raises ControllerMoved, or CoordError: the notices are then kept and read again.
-        """
+        """Read the states of the partitions that the notices name, and remove the notices. Raises
+        ControllerMoved, or CoordError: the notices then remain."""
         nodes = await self.find()
         if not nodes:
             return
@@ -52,8 +49,7 @@ class IsrNotices:
         await self.remove(nodes)
 
     async def remove(self, nodes: list[str]) -> None:
-        """Remove the nodes of the ISR change notices. A node that cannot be removed now is removed
-        later. Raises ControllerMoved, or SessionExpired."""
+        """Remove these nodes, now or later. Raises ControllerMoved, SessionExpired."""
         outcomes = await self._services.writer.write_all(
             [Write((DeleteOp(node),)) for node in nodes]
         )

@@ -1,8 +1,8 @@
 """The decision journal: each decision of the controller, its reason, and the event that caused it.
 
-Entries are plain JSON objects. This module makes the entries. The function `note` stores
-them; it never waits and never fails. Every entry has `time` (UTC), `controller` and
-`controller_epoch`, `event` (the event that the controller is handling, see `events.py`) and `what`:
+Entries are plain JSON objects, stored by the function `note`, which never waits and never fails.
+Every entry has `time` (UTC), `controller` and `controller_epoch`, `event` (the event that the
+controller is handling, see `events.py`) and `what`:
 
 - `state`: the state of `partition` was stored, for the `reason` that `partitions.Reason` names;
   `from` and `to` are states with `version`, the version of the state node, and `from` is null for a
@@ -10,7 +10,7 @@ them; it never waits and never fails. Every entry has `time` (UTC), `controller`
 - `elected`, `steps-down`: a term began or ended;
 - `brokers`: the brokers that were `lost` and `started`;
 - `deletion`: the deletion of `topic` has begun, or with `done` has ended;
-- `election-failed`: a preferred election of `partition`, which a tool requested by the node
+- `election-failed`: a preferred election of `partition`, requested by the node
   /admin/preferred_replica_election, failed; `reason` is the name of Kafka's error code;
 - `election-ignored`: the node /admin/preferred_replica_election cannot be parsed; `reason` has the
   parser's message.
@@ -36,8 +36,8 @@ Note = Callable[[Entry], None]
 
 
 class Journal:
-    """The journal of one controller's term. The controller sets `event` to the event that it is
-    handling."""
+    """The journal of one controller's term. The controller sets `event` to the event being
+    handled."""
 
     def __init__(self, note: Note, won: Won, clock: Clock) -> None:
         self._note = note

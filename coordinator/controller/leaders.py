@@ -1,8 +1,4 @@
-"""The choice of a partition's leader: one pure function for each strategy.
-
-A strategy uses the assignment, the stored state and the live brokers, but no epochs. It writes
-nothing. `decisions.py` makes a new state from its result.
-"""
+"""The choice of a partition's leader: one pure function for each strategy, without epochs."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ from pybroker.model import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """A leader and its ISR. Invariant: `leader` is in `isr`. `unclean`: the leader may lack
-    acknowledged records."""
+    """A leader and its ISR, which contains the leader. `unclean`: the leader may lack acknowledged
+    records."""
 
     leader: int
     isr: tuple[int, ...]
@@ -32,13 +28,11 @@ def offline(
 ) -> Elected | None:
     """Return a new leader for a partition whose leader is lost; None if no replica may lead.
 
-    Return the first of the following replicas. Within each kind, the order of the assignment
-    counts:
+    The choice is the first of these, and among equals the first in the assignment:
 
     - a live member of the ISR whose broker has not restarted since it was last in sync;
-    - a live member of the ISR whose broker has restarted since then (`stale`): the new ISR has only
-      this leader, and other replicas return when they have caught up with it;
-    - a live eligible replica, since it still has all committed records (KIP-966);
+    - a live member of the ISR whose broker has (`stale`): the new ISR has only this leader;
+    - a live eligible replica, which still has all committed records (KIP-966);
     - with `unclean`, any live replica.
     """
     in_sync = tuple(broker for broker in state.isr if broker in live and broker not in stale)
@@ -59,8 +53,8 @@ def offline(
 def preferred(
     replicas: Sequence[int], state: PartitionState, live: Collection[int]
 ) -> Elected | None:
-    """Return the preferred replica, which is the first assigned replica, with an unchanged ISR.
-    Return None unless that replica is live and in sync."""
+    """Return the preferred replica (the first assigned one), with an unchanged ISR; None unless
+    that replica is live and in sync."""
     if replicas and replicas[0] in live and replicas[0] in state.isr:
         return Elected(replicas[0], state.isr)
     return None
@@ -69,9 +63,9 @@ def preferred(
 def handover(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], leaving: Collection[int]
 ) -> Elected | None:
-    """Return a new leader for a partition whose leader is about to stop: the first assigned replica
-    that is in sync and in `live`, the live brokers that are not stopping. The returned ISR excludes
-    the `leaving` brokers. Return None if there is no such replica."""
+    """Return a new leader for a partition whose leader is about to stop: the first assigned
+    replica that is in sync and `live`; None if there is none. The new ISR excludes the `leaving`
+    brokers."""
     isr = tuple(broker for broker in state.isr if broker not in leaving)
     for candidate in replicas:
         if candidate in isr and candidate in live:

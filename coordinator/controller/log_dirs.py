@@ -1,9 +1,8 @@
 """Failed log directories of live brokers (`/log_dir_event_notification`, KIP-112).
 
 A notification names only the broker. The controller sends the broker all its roles again, and the
-broker answers KAFKA_STORAGE_ERROR for each replica in the failed directory. A broker also writes
-this notification without a failed directory: to refuse leadership of a partition, or to report that
-it removed its replica from the ISR.
+broker answers KAFKA_STORAGE_ERROR for each failed replica. A broker also writes this notification
+to refuse leadership of a partition, or to report that it has left an ISR.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LogDirFailures:
-    """The handler of log directory notifications in one controller's term. Changes the context's
+    """Handles log directory notifications in one controller's term, and changes the context's
     failed directories and offline replicas."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
@@ -55,9 +54,8 @@ class LogDirFailures:
             await self._services.writer.write_all([Write((DeleteOp(node),)) for node in nodes])
 
     async def _look_at(self, broker_id: int) -> None:
-        """Read the states of all partitions with a replica on the broker, because the broker may
-        have changed them. If the broker has left an ISR, send the state to the replicas: the leader
-        may not know the new ISR. Elect leaders for partitions without a leader."""
+        """Read the states of all partitions with a replica on the broker. If the broker has left an
+        ISR, send the state to the replicas. Elect leaders for partitions without one."""
         services = self._services
         keys = [
             partition.topic_partition
@@ -81,8 +79,8 @@ class LogDirFailures:
         return state is None or state.leader != NO_LEADER
 
     async def _read(self, node: str) -> tuple[int, LogDirEvent]:
-        """Return (broker id, reason) of a notification; the id is -1 if the node does not exist or
-        cannot be parsed."""
+        """Return (broker id, reason) of a notification; the id is -1 if the node is missing or
+        malformed."""
         try:
             return schemas.decode_log_dir_event(node, (await self._services.coord.get(node))[0])
         except NoNode:
@@ -95,10 +93,8 @@ class LogDirFailures:
         """Record the replicas that a broker refused to open or lead, or accepted after a refusal.
         Return the partitions whose record changed.
 
-        If no directory of the broker failed, the broker refuses because its replica has to be
-        copied from a leader first, has a gap in its log, or is on a full disk. Such a refusal is
-        recorded only if another replica can lead instead; else the controller keeps asking this
-        replica.
+        Without a failed directory, a refusal counts only if another replica can lead instead; else
+        the controller keeps asking this one.
         """
         context, broker_id = self._context, event.broker_id
         broker = context.brokers.get(broker_id)
@@ -123,9 +119,8 @@ class LogDirFailures:
         return sorted(changed)
 
     def _has_another(self, key: TopicPartition, leader: int) -> bool:
-        """Whether broker `leader` leads the partition, and at least one other replica may lead and
-        has not refused to lead. If refusals did not count, leadership would move forever between
-        replicas that all refuse."""
+        """Whether broker `leader` leads the partition, and another replica may lead and has not
+        refused. Otherwise leadership would move forever between replicas that all refuse."""
         partition = self._context.partitions[key]
         state = partition.state
         if state is None or state.leader != leader:

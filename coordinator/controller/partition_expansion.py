@@ -1,8 +1,7 @@
 """Partition expansion: any broker may add partitions to a topic by writing the topic's node.
 
-No controller epoch is checked, as in `topics.py`. The write is conditional on the version of the
-topic's node: if two brokers expand a topic at the same time, the second reads the result of the
-first and plans again. The controller elects leaders for the new partitions when the node changes.
+The write is conditional on the version of the node: if two brokers expand a topic at the same time,
+the second plans again. The controller elects leaders for the new partitions when the node changes.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def plan_expansion(
     rng: Rng,
 ) -> Replicas:
     """Return the replicas of each partition that has to be added to give the topic `count`
-    partitions. `brokers` are the live brokers in order of their ids. `chosen`: the caller's own
-    replicas, one entry for each new partition; None: this function places the replicas.
+    partitions. `brokers` are the live brokers in order of id. `chosen`: the caller's replicas for
+    each new partition; None: they are placed here.
 
     Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR,
     REASSIGNMENT_IN_PROGRESS, with the messages of Apache Kafka.
@@ -89,12 +88,11 @@ async def expand_topic(
     *,
     validate_only: bool,
 ) -> int:
-    """Add partitions until the topic has `count` partitions, and return `count`. With
-    `validate_only` nothing is written. The other arguments are those of `plan_expansion`.
+    """Add partitions until the topic has `count`, and return `count`. With `validate_only` nothing
+    is written. The other arguments are those of `plan_expansion`.
 
     Raises the errors of `plan_expansion`; BrokerError UNKNOWN_TOPIC_OR_PARTITION, or
-    INVALID_TOPIC_EXCEPTION for a topic that is being deleted; CoordError if ZooKeeper cannot be
-    reached.
+    INVALID_TOPIC_EXCEPTION for a topic that is being deleted; CoordError.
     """
     wanted: TopicAssignment | None = None
     for attempt in range(ATTEMPTS_MAX):
@@ -131,7 +129,7 @@ async def expand_topic(
 
 
 async def _find(coord: Coord, name: str) -> tuple[TopicAssignment, int]:
-    """Return (content of the topic's node, version of the node)."""
+    """Return (content, version) of the topic's node."""
     if topic_name_fault(name) is not None:
         raise _unknown(name)
     if await coord.exists(paths.delete_topic(name)) is not None:

@@ -1,8 +1,5 @@
 """The partition state machine: it writes decisions to ZooKeeper, reads back writes with an unknown
-outcome, and decides again if another client changed the state first.
-
-The caller passes the decision as a pure function.
-"""
+outcome, and decides again if another client changed the state first."""
 
 from __future__ import annotations
 
@@ -49,8 +46,8 @@ Decide = Callable[[Partition], StateWrite | None]
 
 
 class PartitionStateMachine:
-    """Moves the partitions of one context to new states. The `notifier` gets each partition whose
-    state was stored, `retries` gets each partition whose state could not be stored."""
+    """Moves the partitions of one context to new states. Each partition whose state was stored goes
+    to `notifier`, each whose state could not be stored to `retries`."""
 
     def __init__(
         self,
@@ -74,10 +71,7 @@ class PartitionStateMachine:
 
     async def move(self, topic_partitions: Iterable[TopicPartition], decide: Decide) -> None:
         """Call `decide` for each of the partitions, in order of their names, and store the states
-        that it returns. `decide` returns None for a partition whose state must not change.
-
-        Raises ControllerMoved, or CoordError.
-        """
+        that it returns (None: no change). Raises ControllerMoved, CoordError."""
         waiting = sorted(topic_partitions)
         for _ in range(ATTEMPTS_MAX):
             found = (self._context.partitions.get(key) for key in waiting)
@@ -115,11 +109,8 @@ class PartitionStateMachine:
         self._retries.partitions.update(waiting)
 
     async def refresh(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions' states and adopt those that are newer than the context's: leaders
-        change the ISR without the controller.
-
-        Raises ControllerMoved, or CoordError.
-        """
+        """Read these partitions' states, and adopt those that are newer than the context's, such as
+        ISR changes by leaders. Raises ControllerMoved, CoordError."""
         nodes, _ = await read_states(self._coord, topic_partitions)
         for key, node in nodes.items():
             known = self._context.partitions.get(key)
@@ -127,7 +118,7 @@ class PartitionStateMachine:
                 self._adopt(key, node)
 
     async def _store(self, writes: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Store the states. Return the partitions for which a new decision is necessary."""
+        """Store the states. Return the partitions that need a new decision."""
         await self._create_parents(writes)
         texts = [
             schemas.encode_state(write.state, self._context.partitions[write.topic_partition].data)
@@ -166,8 +157,8 @@ class PartitionStateMachine:
                 log.warning("parent node not created node=%s reason=%r", parent, outcome)
 
     async def _read_back(self, refused: Sequence[StateWrite]) -> list[TopicPartition]:
-        """Compare the stored states with the refused writes: after a lost reply, this controller's
-        own write may be stored. Return the partitions for which a new decision is necessary."""
+        """Compare the stored states with the refused writes, because after a lost reply a write may
+        be stored. Return the partitions that need a new decision."""
         keys = [write.topic_partition for write in refused]
         try:
             nodes, damaged = await read_states(self._coord, keys)
@@ -215,19 +206,15 @@ class PartitionStateMachine:
         )
 
     def _keep_stale(self, write: StateWrite) -> None:
-        """Update the partition's stale replicas (ISR members whose broker has ended or restarted)
-        after the write. Stale replicas that are still in the written ISR, as after a requested
-        election, stay stale: a later write removes them from the ISR. A stale replica that was
-        elected leader is not stale any more."""
+        """Update the partition's stale replicas (ISR members whose broker has ended or restarted).
+        Those still in the written ISR stay stale; an elected leader does not."""
         known = self._context.stale.pop(write.topic_partition, frozenset())
         stale = known.intersection(write.state.isr) - {write.state.leader}
         if stale and write.state.leader != NO_LEADER:
             self._context.stale[write.topic_partition] = stale
 
     def _adopt(self, key: TopicPartition, node: StateNode) -> None:
-        """Adopt a stored state that this controller did not write: a leader changed the ISR, a
-        broker removed itself from the ISR (`health/power_loss.py`), or an earlier controller wrote
-        the state."""
+        """Adopt a stored state that this controller did not write."""
         if node.state.controller_epoch > self._context.controller_epoch:
             raise ControllerMoved(f"the state of {key} was written by a newer controller")
         context, before = self._context, self._context.partitions[key]
@@ -265,6 +252,6 @@ def _state_write(write: StateWrite, text: bytes, receipt: CoordOp | None) -> Wri
 
 
 def _version(outcome: WriteOutcome) -> int:
-    """Return the version of the state node after its write: a created node has version 0."""
+    """Return the version of the state node after its write; 0 for a created node."""
     result = outcome[0] if isinstance(outcome, list) else None
     return result.version if isinstance(result, NodeStat) else 0

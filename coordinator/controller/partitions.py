@@ -1,9 +1,5 @@
-"""The status of a partition in the controller: four statuses, a table of the allowed transitions,
-and the writes of the partition's state.
-
-A decision (`decisions.py`) is a `StateWrite`. After the write is stored, `stored` returns the new
-`Partition`. No function here waits, writes or logs.
-"""
+"""The status of a partition in the controller: four statuses, the allowed transitions, and the
+writes of the partition's state. No function here waits, writes or logs."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ LEGAL_MOVES: Final[Mapping[PartitionStatus, frozenset[PartitionStatus]]] = Mappi
 @dataclass(frozen=True, slots=True)
 class StateNode:
     """The content of a state node. `data` is the node's text, so that a rewrite keeps unknown keys.
-    `written` is the node's mzxid, which orders its last write among all writes to ZooKeeper."""
+    `written` is the node's mzxid."""
 
     state: PartitionState
     version: int
@@ -61,9 +57,9 @@ class StateNode:
 class Partition:
     """One partition in the controller's context.
 
-    `version` is the version of the state node (the partition epoch), NO_VERSION while there is no
-    node. `data` is the node's text. Invariant: `state` is None in the statuses NonExistent and New,
-    and in no other.
+    `version` is the version of the state node (the partition epoch), NO_VERSION without a node.
+    `data` is the node's text. Invariant: `state` is None in the statuses NonExistent and New, and
+    in no other.
     """
 
     topic_partition: TopicPartition
@@ -74,7 +70,7 @@ class Partition:
     data: bytes = field(default=b"", repr=False, compare=False)
 
     def moved(self, target: PartitionStatus) -> Partition:
-        """Return the same partition in status `target`. Raises IllegalMove."""
+        """Return the partition in status `target`. Raises IllegalMove."""
         if self.status not in LEGAL_MOVES[target]:
             raise IllegalMove(
                 f"partition={self.topic_partition} cannot go from {self.status.value}"
@@ -84,7 +80,7 @@ class Partition:
 
 
 class Reason(enum.Enum):
-    """The reason for which a state is written; the journal uses the values."""
+    """Why a state is written; the journal uses the values."""
 
     NEW_PARTITION = "new-partition"
     LEADER_LOST = "leader-lost"
@@ -99,9 +95,9 @@ class Reason(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StateWrite:
     """A write of `state` to the partition's state node: set it at `expected_version`, or create it
-    if that is NO_VERSION. `unclean`: the write may lose committed records. `incarnations`: pairs
-    (broker id, version of its incarnation node); the write is refused if one of these brokers has
-    begun a new incarnation."""
+    if that is NO_VERSION. `unclean`: the write may lose committed records. `incarnations`: (broker
+    id, version of its incarnation node) pairs; ZooKeeper refuses the write if one of these versions
+    has changed."""
 
     topic_partition: TopicPartition
     state: PartitionState
@@ -123,9 +119,8 @@ def found(
 ) -> Partition:
     """Return the partition for a new controller's context; `node` is None if it has no state node.
 
-    If the leader's broker registered after the state was last written, the broker has restarted
-    since its election. The partition is then Offline, so that the restarted leader gets a new
-    leader epoch (KIP-380, applied across a controller failover).
+    If the leader's broker registered after the last write of the state, the partition is Offline,
+    so that the restarted leader gets a new leader epoch (KIP-380).
     """
     partition = Partition(topic_partition, replicas).moved(PartitionStatus.NEW)
     if node is None:
@@ -142,7 +137,7 @@ def found(
 
 def registered_since(node: StateNode, brokers: Mapping[int, Broker]) -> frozenset[int]:
     """Return the members of the ISR in `node` whose brokers registered after this state was
-    written. They have restarted since they were last in sync."""
+    written."""
     return frozenset(
         replica
         for replica in node.state.isr

@@ -1,9 +1,4 @@
-"""The placement of new replicas. It follows Kafka's own rule, so Kafka's tools predict it
-correctly.
-
-The functions only compute an assignment from brokers and random numbers. `topics.py` checks whether
-a request is valid, for example the replication factor against the number of brokers.
-"""
+"""The placement of new replicas by Kafka's own rule, so that Kafka's tools predict it correctly."""
 
 from __future__ import annotations
 
@@ -25,12 +20,10 @@ def assign_replicas(
     """Return partition -> replicas, preferred replica first, for `partitions` partitions from
     `first_partition` on.
 
-    First replicas are assigned round-robin, beginning at a random broker. Followers are shifted by
-    a random number of brokers. The shift grows by one each time that the first replicas have gone
-    through all brokers, so that the followers of one broker's partitions are on different brokers.
-    `start` replaces both random numbers, so that new partitions of a topic continue its pattern.
-    When every broker names a rack, no rack gets a second replica before each rack has one (KIP-36);
-    otherwise racks are ignored.
+    First replicas are assigned round-robin from a random broker. Followers are shifted by a random
+    number of brokers, and by one more each time that the first replicas have gone through all
+    brokers. `start` replaces both random numbers. When every broker names a rack, no rack gets a
+    second replica before each rack has one (KIP-36).
 
     Raises ValueError unless 1 <= replication_factor <= len(brokers) and partitions >= 1.
     """
@@ -65,8 +58,8 @@ def assign_replicas(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """Return broker ids in an order in which neighbours are in different racks as far as possible:
-    the first of each rack, the second of each rack, and so on; racks and ids ascending."""
+    """Return broker ids so that neighbours are in different racks as far as possible: the first of
+    each rack, the second of each rack, and so on; racks and ids ascending."""
     by_rack: dict[str, list[int]] = defaultdict(list)
     for broker_id in sorted(racks):
         by_rack[racks[broker_id]].append(broker_id)
@@ -76,9 +69,8 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _follower_index(first: int, shift: int, number: int, brokers: int) -> int:
-    """Return the index of the broker that gets follower `number` (from 0), among `brokers` brokers.
-    `first` is the index of the first replica's broker. The result is 1 to `brokers` - 1 places
-    after `first`, as `shift` and `number` determine, so it never equals `first`."""
+    """Return the index of the broker that gets follower `number` (from 0), among `brokers` brokers:
+    1 to `brokers` - 1 places after `first`, the index of the first replica's broker."""
     return (first + 1 + (shift + number) % (brokers - 1)) % brokers
 
 

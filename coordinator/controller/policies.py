@@ -1,5 +1,5 @@
-"""The topic options on which elections depend. They are read from ZooKeeper before each decision
-that needs them, so that the newest values apply."""
+"""The topic options on which elections depend, read from ZooKeeper before each decision that needs
+them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ PolicyOf = Callable[[Mapping[str, str]], Policy]
 
 
 def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
-    """Return the policy of a topic. `overrides` has the options that are set for the topic;
-    `broker` has the values of all others. An override with an invalid value is ignored, as it is
-    when the topic's logs are opened. An invalid unclean.leader.election.enable forbids unclean
-    elections, because the operator may have wanted to forbid them."""
+    """Return the policy of a topic. `overrides` has the topic's own options; `broker` has the
+    others. An invalid override is ignored, but an invalid unclean.leader.election.enable forbids
+    unclean elections."""
     own = {name: overrides[name] for name in (_MIN_ISR, _UNCLEAN) if name in overrides}
     if not own:
         return Policy(broker.min_insync_replicas, broker.unclean_leader_election_enable)
@@ -47,8 +46,7 @@ def policy_of(broker: BrokerConfig, overrides: Mapping[str, str]) -> Policy:
 
 
 class Policies:
-    """The topics' policies (min.insync.replicas and unclean.leader.election.enable) in one
-    controller's term."""
+    """The topics' policies in one controller's term."""
 
     def __init__(self, coord: Coord, policy_of: PolicyOf) -> None:
         self._coord = coord
@@ -60,8 +58,7 @@ class Policies:
         self._policies = await read_each(self._read, topics)
 
     def of(self, topic: str) -> Policy:
-        """Return the policy as last loaded. A policy that was not loaded allows no unclean
-        election; each decision that depends on a policy loads it first."""
+        """Return the policy as last loaded. Without one, unclean elections are not allowed."""
         return self._policies.get(topic, _CAUTIOUS)
 
     async def _read(self, topic: str) -> Policy:

@@ -1,8 +1,8 @@
 """Requested elections: by the node /admin/preferred_replica_election (preferred elections only), or
 by the ElectLeaders API (KIP-460; preferred or unclean elections).
 
-The controller removes the node after it has held the requested elections, even if some of them
-failed: Kafka's tools refuse to start while the node exists.
+The controller removes the node even if elections failed: Kafka's tools refuse to start while it
+exists.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _UNKNOWN: Final = Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition 
 
 
 def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | None:
-    """Return the state with the preferred replica as the leader; None if the preferred replica
-    leads already or must not lead. `now` has the live brokers and the other inputs."""
+    """Return the state with the preferred replica as the leader; None if it leads already or must
+    not lead."""
     state = partition.state
     first = partition.replicas[0]
     if state is None or state.leader == first or first in now.yielding:
@@ -64,9 +64,9 @@ def decide_preferred(partition: Partition, now: Circumstances) -> StateWrite | N
 
 
 def is_needed(partition: Partition, election_type: ElectionType, hosts: Collection[int]) -> bool:
-    """Whether the partition needs this election. It needs a preferred election if its leader is not
-    the preferred replica. It needs an unclean election if its leader is not one of `hosts`, the
-    live brokers that can use their replica."""
+    """Whether the partition needs this election. Preferred: the leader is not the preferred
+    replica. Unclean: the leader is not one of `hosts`, the live brokers that can use their
+    replica."""
     leader = NO_LEADER if partition.state is None else partition.state.leader
     if election_type is ElectionType.PREFERRED:
         return leader != partition.replicas[0]
@@ -77,15 +77,15 @@ def is_needed(partition: Partition, election_type: ElectionType, hosts: Collecti
 
 
 class RequestedElections:
-    """The handler of requested elections in one controller's term."""
+    """Handles requested elections in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
         self._services = services
         self._watch = watch
 
     async def look(self) -> None:
-        """Read the node /admin/preferred_replica_election. If it exists, hold the requested
-        elections and remove the node."""
+        """Read the node /admin/preferred_replica_election. If it exists, hold the elections and
+        remove the node."""
         found = await read_request(self._services, paths.PREFERRED_ELECTION, self._watch)
         if found is None:
             return
@@ -102,8 +102,7 @@ class RequestedElections:
         )
 
     async def answer(self, event: ElectionAsked) -> None:
-        """Hold the elections of an ElectLeaders request and set the reply, even if the caller has
-        stopped waiting."""
+        """Hold the elections of an ElectLeaders request and set the reply."""
         held = await self.hold(event.election_type, event.topic_partitions)
         if not event.reply.done():
             event.reply.set_result(held)
@@ -111,11 +110,8 @@ class RequestedElections:
     async def hold(
         self, election_type: ElectionType, topic_partitions: Iterable[TopicPartition]
     ) -> Elections:
-        """Hold an election of this type for each of the partitions. Return partition -> result, in
-        the order of `topic_partitions`.
-
-        Raises ControllerMoved, or CoordError.
-        """
+        """Hold an election for each of the partitions. Return partition -> result, in the given
+        order. Raises ControllerMoved, CoordError."""
         context, machine = self._services.context, self._services.machine
         held: Elections = {}
         needed: list[Partition] = []
@@ -168,8 +164,7 @@ class RequestedElections:
         return Election(ErrorCode.NONE, leader=leader)
 
     def _note(self, held: Elections) -> None:
-        """Write failed elections to the log and the journal, because a request by the node gets no
-        response."""
+        """Write failed elections to the log and the journal."""
         elected = sum(election.code is ErrorCode.NONE for election in held.values())
         log.info("preferred election partitions=%d elected=%d", len(held), elected)
         failed = [

@@ -1,8 +1,5 @@
 """Reads brokers, topics and partition states from ZooKeeper, with many requests under way at once.
-
-A node that cannot be parsed is logged and excluded: one bad node must not stop the controller of a
-whole cluster. This module decides nothing.
-"""
+A node that cannot be parsed is logged and excluded, so that it does not stop the controller."""
 
 from __future__ import annotations
 
@@ -35,17 +32,15 @@ class TopicNode:
 
 
 async def read_each(read: Callable[[K], Awaitable[V | None]], keys: Iterable[K]) -> dict[K, V]:
-    """Return key -> `read(key)`, without the keys whose read returns None. `bounded_gather` limits
-    the number of reads under way."""
+    """Return key -> `read(key)`, without the keys whose read returns None."""
     wanted = list(keys)
     values = await bounded_gather(read, wanted)
     return {key: each for key, each in zip(wanted, values, strict=True) if each is not None}
 
 
 async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Broker]:
-    """Return the registered brokers by id. `watch` fires when a broker registers, loses its
-    registration, or changes its endpoints. A broker's epoch is the czxid of its registration
-    (KIP-380)."""
+    """Return the registered brokers by id. `watch` fires when a broker registers, ends, or changes
+    its endpoints. A broker's epoch is the czxid of its registration (KIP-380)."""
 
     async def one(name: str) -> Broker | None:
         path = f"{paths.BROKER_IDS}/{name}"
@@ -69,8 +64,7 @@ async def read_brokers(coord: Coord, watch: Watch | None = None) -> dict[int, Br
 
 
 async def read_topic_names(coord: Coord, watch: Watch | None = None) -> set[str]:
-    """Return the names of the topics that have a node. A node whose name is not a legal topic name
-    is ignored."""
+    """Return the names of the topics that have a node. Illegal topic names are ignored."""
     faults = {
         name: topic_name_fault(name)
         for name in await _names(coord, paths.TOPICS, paths.parse_topic, watch)
@@ -89,7 +83,7 @@ async def read_topics(
     coord: Coord, names: Iterable[str], watch: Watch | None = None
 ) -> tuple[dict[str, TopicNode], set[str]]:
     """Return (name -> topic node, names of the topics whose node cannot be parsed). `watch` fires
-    when the node of one of `names` changes."""
+    when one of these nodes changes."""
     damaged: set[str] = set()
 
     async def one(name: str) -> TopicNode | None:
@@ -111,7 +105,7 @@ async def read_states(
     coord: Coord, topic_partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, StateNode], set[TopicPartition]]:
     """Return (partition -> state node, partitions whose state node cannot be parsed). The caller
-    must not change the partitions of the second set: their stored state is unknown."""
+    must not change the partitions of the second set."""
     damaged: set[TopicPartition] = set()
 
     async def one(topic_partition: TopicPartition) -> StateNode | None:

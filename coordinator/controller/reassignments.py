@@ -1,7 +1,6 @@
 """The node /admin/reassign_partitions of Kafka's older tools. This version of pybroker does not
-move replicas. The controller logs a warning and removes the request, and the tool's --verify then
-reports a failure. (Kafka's controller also drops partitions that it cannot reassign.) If the
-request stayed, a later version of pybroker that supports reassignment would start it."""
+move replicas: the controller logs a warning and removes the request, and the tool's --verify
+reports a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _HOW_TO_GO_ON: Final = (
 
 
 class Reassignments:
-    """The handler of reassignment requests in one controller's term."""
+    """Handles reassignment requests in one controller's term."""
 
     def __init__(self, services: ControllerServices, watch: Watch) -> None:
         self._services = services
@@ -39,7 +38,7 @@ class Reassignments:
 
     async def look(self) -> None:
         """Read the node /admin/reassign_partitions. If it exists, log a warning and remove the
-        node. Raises ControllerMoved, or CoordError."""
+        node. Raises ControllerMoved, CoordError."""
         path = paths.REASSIGNMENTS
         found = await read_request(self._services, path, self._watch)
         if found is None:
@@ -52,8 +51,7 @@ class Reassignments:
         await remove_request(self._services, path, stat, ReassignmentRequested())
 
     def _refuse(self, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Log a warning that names the partitions whose replicas differ from the requested
-        replicas."""
+        """Log a warning that names the partitions whose replicas differ from the requested ones."""
         partitions = self._services.context.partitions
         refused = [
             f"{key}:[{shortened(','.join(map(str, replicas)))}]"

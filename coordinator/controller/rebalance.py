@@ -1,8 +1,8 @@
 """Automatic preferred leader elections (auto.leader.rebalance.enable): the controller regularly
 looks for brokers that lead too few of the partitions of which they are the preferred replica, and
-moves the leadership of these partitions back to them.
+moves the leadership back to them.
 
-A check elects in rounds, so that the controller of a large cluster handles other events in between.
+A check elects in rounds, so that the controller handles other events in between.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ BETWEEN_ROUNDS_S: Final = 1.0
 
 
 def imbalanced(partitions: Iterable[Partition], percentage: int) -> dict[int, list[TopicPartition]]:
-    """Return broker -> the partitions that the broker does not lead although it is their preferred
-    replica. A broker is in the result only if these partitions are more than `percentage` percent
-    of all partitions of which the broker is the preferred replica."""
+    """Return broker -> the partitions that it does not lead although it is their preferred replica,
+    for brokers with more than `percentage` percent of such partitions."""
     totals: dict[int, int] = {}
     led_by_others: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -51,17 +50,13 @@ class Rebalance:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Schedule the first check, unless auto.leader.rebalance.enable is off. Each check
-        schedules the next check."""
+        """Schedule the first check, unless auto.leader.rebalance.enable is off."""
         if self._settings is not None:
             self._schedule(self._settings.first_check_s)
 
     async def check(self) -> None:
-        """Hold one round of the preferred leader elections that are due, and schedule the next
-        check.
-
-        Raises ControllerMoved, or CoordError.
-        """
+        """Hold one round of preferred leader elections, and schedule the next check. Raises
+        ControllerMoved, CoordError."""
         if self._settings is None:
             return
         self._schedule(self._settings.interval_s)
@@ -75,9 +70,8 @@ class Rebalance:
             self._timer = None
 
     async def _round(self, percentage: int) -> bool:
-        """Hold preferred leader elections for at most ELECTIONS_PER_ROUND_MAX partitions of the
-        brokers that `imbalanced` returns for this percentage. Return whether another round is due
-        at once, for the remaining partitions."""
+        """Hold at most ELECTIONS_PER_ROUND_MAX preferred leader elections for the brokers that
+        `imbalanced` returns. Return whether more remain."""
         context = self._services.context
         due = imbalanced(context.kept_partitions(), percentage)
         keys = [key for keys in due.values() for key in keys]
@@ -93,9 +87,8 @@ class Rebalance:
         versions = {partition.topic_partition: partition.version for partition in chosen}
 
         def decide(partition: Partition) -> StateWrite | None:
-            """Return the state with the preferred replica as the leader. Return None if the
-            preferred replica leads already or must not lead. Return None also if the leader has
-            just changed the ISR: a later check then holds the election."""
+            """Return the state with the preferred replica as the leader. None: it leads already,
+            must not lead, or the leader has just changed the ISR."""
             changed = partition.version != versions[partition.topic_partition]
             return None if changed else self._decide(partition)
 

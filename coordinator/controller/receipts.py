@@ -1,5 +1,5 @@
-"""The loss receipts of unclean elections. A loss receipt is a node in ZooKeeper that tells which
-records an election may have lost. One multi writes the partition's state and the receipt."""
+"""The loss receipts of unclean elections: nodes in ZooKeeper that tell which records an election
+may have lost. One multi writes the partition's state and the receipt."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReceiptBook:
 
     async def prepare(self, writes: Sequence[StateWrite]) -> dict[TopicPartition, CoordOp]:
         """Return partition -> the write of its loss receipt, for each unclean election in `writes`.
-        The caller adds this write to the multi that stores the election. Raises CoordError."""
+        The caller adds it to the multi that stores the election. Raises CoordError."""
         if not writes:
             return {}
         parents = dict.fromkeys(paths.losses(write.topic_partition.topic) for write in writes)

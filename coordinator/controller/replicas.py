@@ -1,9 +1,5 @@
-"""The status of a replica while its topic is being deleted: statuses, and a table of the allowed
-transitions.
-
-While its topic is not being deleted, a replica has no status of its own: it is online if its broker
-is live. No function here waits, writes or logs.
-"""
+"""The status of a replica while its topic is being deleted, with the allowed transitions. At other
+times a replica has no status: it is online if its broker is live."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ ReplicaKey = tuple[int, TopicPartition]
 
 
 def moved(key: ReplicaKey, status: ReplicaStatus, target: ReplicaStatus) -> ReplicaStatus:
-    """Return `target` if the replica may move there from `status`. Raises IllegalMove."""
+    """Return `target`. Raises IllegalMove if the replica may not move there from `status`."""
     if status not in LEGAL_MOVES[target]:
         raise IllegalMove(
             f"replica={key[1]} broker={key[0]} cannot go from {status.value} to {target.value}"

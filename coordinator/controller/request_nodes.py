@@ -1,5 +1,5 @@
 """Nodes by which Kafka's older tools send a request to the controller. A tool refuses to start
-while its node exists, so the controller removes the node when it has handled the request."""
+while its node exists."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 async def read_request(
     services: ControllerServices, path: str, watch: Watch
 ) -> tuple[bytes, NodeStat] | None:
-    """Return the content of the node and its stat; None if the node does not exist. `watch` fires
-    at the next change of the node. Raises CoordError."""
+    """Return (content, stat) of the node; None if it does not exist. `watch` fires at the next
+    change of the node. Raises CoordError."""
     if await services.coord.exists(path, watch) is None:
         return None
     try:
@@ -30,9 +30,8 @@ async def read_request(
 async def remove_request(
     services: ControllerServices, path: str, stat: NodeStat, again: Event
 ) -> None:
-    """Remove the node, unless it has changed since `stat`. If the removal fails, the controller
-    later handles the event `again`, which reads the node again. Raises ControllerMoved, or
-    CoordError."""
+    """Remove the node, unless it has changed since `stat`. After a failure the controller handles
+    the event `again` later. Raises ControllerMoved, CoordError."""
     (outcome,) = await services.writer.write_all([Write((DeleteOp(path, stat.version),))])
     if isinstance(outcome, CoordError) and not isinstance(outcome, NoNode | BadVersion):
         log.warning("request not removed path=%s reason=%r", path, outcome)

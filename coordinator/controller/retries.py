@@ -1,4 +1,4 @@
-"""The controller's retries: failed work waits for the next attempt. One timer serves all work."""
+"""The controller's retries of failed work, with one timer for all work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pybroker.model import TopicPartition
 class Retries:
     """The retries of one controller's term. Owns a timer, until `close`.
 
-    `partitions` are the partitions whose state could not be stored. `removals`: whether nodes of a
-    deleted topic could not be removed.
+    `partitions`: those whose state could not be stored. `removals`: nodes of a deleted topic could
+    not be removed.
     """
 
     def __init__(self, enqueue: Callable[[Event], None], backoff: Backoff) -> None:
@@ -27,8 +27,8 @@ class Retries:
         self.removals = False
 
     def repeat_if(self, reasons: Collection[object], event: Event) -> None:
-        """Handle `event` again at the next attempt if `reasons`, the items whose handling failed,
-        is not empty."""
+        """Handle `event` again at the next attempt, unless `reasons`, the failed items, is
+        empty."""
         if reasons:
             self._events[event] = None
 
@@ -44,7 +44,7 @@ class Retries:
         return keys
 
     def schedule(self) -> None:
-        """Start the timer if any failed work waits. To be called after each handled event."""
+        """Start the timer if any failed work waits. Call this after each handled event."""
         if not (self.partitions or self._events or self.removals):
             self._attempts = 0
         elif self._timer is None:

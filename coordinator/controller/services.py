@@ -1,6 +1,5 @@
 """The objects that all parts of a controller's term share: the context, the fenced writer, the
-state machine, the broker notifier and the retries. Each part (`brokers.py`, `topic_changes.py`,
-`deletions.py` ...) uses these objects to handle one kind of event."""
+state machine, the broker notifier and the retries."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ from pybroker.ports import Clock, Coord, Rng
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
-    """Kafka's leader.imbalance.* options: the share of a broker's partitions, in percent, that
-    other brokers may lead, and the interval of the checks. The first check is `first_check_s` after
-    the controller's election."""
+    """Kafka's leader.imbalance.* options: the percentage of a broker's partitions that other
+    brokers may lead, and the interval of the checks. The first check is `first_check_s` after the
+    controller's election."""
 
     imbalance_percentage: int
     interval_s: float
@@ -39,7 +38,7 @@ class RebalanceSettings:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self | None:
-        """Return the settings; None if the option auto.leader.rebalance.enable is off."""
+        """Return the settings; None if auto.leader.rebalance.enable is off."""
         if not config.auto_leader_rebalance_enable:
             return None
         return cls(
@@ -52,11 +51,9 @@ class RebalanceSettings:
 class ControllerSettings:
     """The controller's settings.
 
-    `delete_topic_enable` is Kafka's delete.topic.enable. `backoff` is for all retries.
-    `stop_timeout_s` limits the time for resigning. `rebalance` None means no automatic preferred
-    elections. `journal` gets the decisions. `elections` measures the time to handle a change of the
-    live brokers, elections included. `policy_of` returns a topic's policy from the cluster's
-    options and the topic's own.
+    `backoff` is for all retries. `stop_timeout_s` limits the time for resigning. `rebalance` None:
+    no automatic preferred elections. `elections` measures the time to handle a change of the live
+    brokers. `policy_of` returns a topic's policy from the topic's own options.
     """
 
     delete_topic_enable: bool = True
@@ -69,7 +66,7 @@ class ControllerSettings:
 
 
 class ControllerServices:
-    """The shared objects of one controller's term; used only by the controller's consumer task."""
+    """The shared objects of one controller's term; only its consumer task uses them."""
 
     def __init__(
         self,
@@ -105,10 +102,8 @@ class ControllerServices:
         )
 
     async def repair(self, keys: Iterable[TopicPartition]) -> None:
-        """Move the partitions to the best state that the live brokers allow (`decide_repair`).
-
-        Raises ControllerMoved, or CoordError.
-        """
+        """Move the partitions to the best state that the live brokers allow. Raises
+        ControllerMoved, CoordError."""
         kept = [key for key in keys if key.topic not in self.context.deletions]
         await self.machine.move(
             kept, lambda partition: decide_repair(partition, self.circumstances(partition))
@@ -116,8 +111,7 @@ class ControllerServices:
 
     def circumstances(self, partition: Partition) -> Circumstances:
         """Return the present inputs of a decision about the partition. The topic's policy must be
-        loaded before the call; `machine.move` loads it for each partition whose decision depends on
-        it."""
+        loaded before, as `machine.move` does."""
         context = self.context
         policy = self.policies.of(partition.topic_partition.topic)
         return Circumstances(

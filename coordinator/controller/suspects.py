@@ -2,9 +2,9 @@
 replicas, so no replica is known to have all committed records.
 
 The controller waits until all assigned replicas are live and have reported their log ends. Then it
-elects the longest log and writes a loss receipt. An unclean election may give the partition a
-leader before that. A log end report is valid only in the incarnation in which the broker wrote it:
-the election's multi checks that no member of the new ISR has begun a new incarnation.
+elects the longest log and writes a loss receipt. An unclean election may come before that. A log
+end report is valid only in the broker's incarnation that wrote it: the election's multi checks the
+incarnation nodes of the new ISR.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ log = logging.getLogger(__name__)
 def longest(
     partition: Partition, reports: Mapping[int, LogEndReport], hosts: Collection[int]
 ) -> Sequence[int]:
-    """Return the replicas with the longest log, in the order of the assignment. Of two logs, the
-    one with the later last leader epoch is longer; within one epoch, the one with the larger end
-    offset. The returned replicas have the same records. Return an empty sequence while any assigned
-    replica has not reported its log end for this state, or is not on one of `hosts`, the live
-    brokers that can use their replica.
+    """Return the replicas with the longest log, in the order of the assignment: the latest last
+    leader epoch, and within it the largest end offset. Empty while an assigned replica is not on
+    one of `hosts` or has not reported its log end for this state.
 
-    A log whose last epoch is later than the partition's leader epoch is damaged and does not count:
-    no checksum covers the epochs of batches.
+    A log whose last epoch is later than the partition's leader epoch is damaged and does not count.
     """
     state = partition.state
     assert state is not None
@@ -53,9 +50,9 @@ def longest(
 def decide_longest(
     partition: Partition, reports: Mapping[int, LogEndReport], now: Circumstances
 ) -> StateWrite | None:
-    """Return the state in which a replica with the longest log leads, and all replicas with an
-    equally long log are the ISR. `reports` has the log end reports by replica, `now` the inputs of
-    the decision. Return None if the partition is not orphaned, or if a report is missing."""
+    """Return the state in which a replica with the longest log leads, and all equally long logs are
+    the ISR. `reports` has the log end reports by replica. None: the partition is not orphaned, or a
+    report is missing."""
     if partition.state is None or not is_orphaned(partition.state):
         return None
     isr = tuple(longest(partition, reports, now.candidates))
@@ -67,19 +64,18 @@ def decide_longest(
 
 
 class Suspects:
-    """The elections of orphaned partitions in one controller's term."""
+    """Elects leaders for orphaned partitions in one controller's term."""
 
     def __init__(self, services: ControllerServices) -> None:
         self._services = services
 
     async def look_at_all(self) -> None:
-        """Call `look` for all partitions, because brokers have registered: a starting broker stores
-        its log end reports before it registers."""
+        """Call `look` for all partitions."""
         await self.look([each.topic_partition for each in self._services.context.kept_partitions()])
 
     async def look(self, keys: Iterable[TopicPartition]) -> None:
         """Elect leaders for the orphaned partitions among `keys` whose replicas have all reported.
-        Raises ControllerMoved, or CoordError."""
+        Raises ControllerMoved, CoordError."""
         services = self._services
         incarnations: dict[int, int] = {}
         for key in keys:
@@ -95,9 +91,8 @@ class Suspects:
     async def _read(
         self, partition: Partition, incarnations: dict[int, int]
     ) -> dict[int, LogEndReport]:
-        """Return the valid reports by replica. A report is valid if its broker has not begun a new
-        incarnation since it wrote the report. `incarnations` has the incarnations that were read
-        already; this function adds those that it reads."""
+        """Return replica -> report, for brokers that have not begun a new incarnation since the
+        report. Adds the incarnations that it reads to `incarnations`."""
         key, coord = partition.topic_partition, self._services.coord
 
         async def read(replica: int) -> LogEndReport | None:

@@ -1,9 +1,8 @@
 """A controller's term, from the won election to the end: one handler for each event.
 
-Each handler reads the present state, calls the pure decision functions, stores the decisions, and
-queues the changes for the brokers. Handlers run one after the other, in the controller's consumer
-task, and only they change the context. A handler that fails half-way may run again: stored
-decisions remain stored, and the next run sends the changes that were not sent to the brokers.
+Handlers run one after the other in the controller's consumer task, and only they change the
+context. A handler that fails half-way may run again: stored decisions remain, and the next run
+sends what was not sent to the brokers.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from pybroker.ports import Clock, Coord, Rng, WatchEvent
 
 
 class ControllerTerm:
-    """One term of a controller. Owns the senders and a retry timer, from `begin` to `close`."""
+    """One term of a controller. Owns the senders and timers, from `begin` to `close`."""
 
     def __init__(
         self,
@@ -95,11 +94,8 @@ class ControllerTerm:
 
     async def begin(self) -> None:
         """Read the cluster, elect leaders where necessary, and send every broker its roles (leader
-        or follower) and all metadata. The list of live brokers is sent first.
-
-        Raises ControllerMoved, or CoordError. The caller then closes this term and stands for
-        election again.
-        """
+        or follower) and all metadata. Raises ControllerMoved or CoordError: close this term and
+        stand for election again."""
         services = self._services
         services.journal.elected()
         notices = await self._isr_notices.find()
@@ -120,8 +116,8 @@ class ControllerTerm:
         await self._end_round()
 
     async def handle(self, event: Event) -> None:
-        """Handle one event. Raises ControllerMoved, or CoordError; after ConnectionLoss the caller
-        can pass the event again."""
+        """Handle one event. Raises ControllerMoved, CoordError; after ConnectionLoss, the event can
+        be handled again."""
         self._services.journal.event = type(event).__name__
         match event:
             case BrokersChanged():
@@ -177,8 +173,7 @@ class ControllerTerm:
         await self._deletions.finish()
 
     async def _policies_changed(self, topics: frozenset[str] | None) -> None:
-        """Elect leaders for the partitions of these topics (None: of all topics) that have no live
-        leader: with the new options another replica may be allowed to lead."""
+        """Elect leaders for the partitions of these topics (None: all) that have no live leader."""
         await self._services.repair(
             partition.topic_partition
             for partition in list(self.context.kept_partitions())

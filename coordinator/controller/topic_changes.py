@@ -1,5 +1,5 @@
-"""New topics, new partitions and removed topics: the controller follows the topic nodes, which
-brokers and Kafka's tools write."""
+"""New topics, new partitions and removed topics, from the topic nodes that brokers and Kafka's
+tools write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicChanges:
-    """The handler of topic changes in one controller's term. Changes the context's topics."""
+    """Handles topic changes in one controller's term, and changes the context's topics."""
 
     def __init__(
         self, services: ControllerServices, loader: ControllerInitializer, watches: Watches
@@ -44,7 +44,7 @@ class TopicChanges:
         return names
 
     async def _open(self, names: Iterable[str]) -> None:
-        """Elect leaders for the partitions of topics that are new to the context."""
+        """Elect leaders for the partitions of new topics."""
         keys = [
             partition.topic_partition
             for name in names
@@ -91,8 +91,7 @@ class TopicChanges:
         await self._services.repair(added)
 
     def _forget(self, name: str) -> None:
-        """Remove from the context a topic whose node no longer exists, and queue the topic's
-        removal for the brokers."""
+        """Remove a topic without a node from the context, and queue its removal for the brokers."""
         log.info("topic gone topic=%s", name)
         self._context.deletions[name] = Deletion(name)
         self._services.notifier.describe_now(self._context.partitions_of(name))

@@ -1,8 +1,7 @@
 """Requests about topics that any broker handles: create a topic, read it, request its deletion.
 
-The functions write the same nodes as Kafka's own tools: the topic's node and its configuration, or
-a deletion request. The controller's watches fire on these nodes, and the controller does the rest.
-The writes check no controller epoch, because any broker makes them.
+The functions write the same nodes as Kafka's own tools, without a check of the controller epoch.
+The controller's watches fire on these nodes, and the controller does the rest.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ Assignment = Mapping[int, Sequence[int]]
 
 
 def random_topic_id(rng: Rng) -> uuid.UUID:
-    """Return a random topic id whose text does not begin with a dash, so that tools accept it as an
-    argument. Kafka generates topic ids in the same way."""
+    """Return a random topic id whose text does not begin with a dash, as in Kafka."""
     while True:
         topic_id = uuid.UUID(bytes=rng.randbytes(16), version=4)
         if not encode_uuid(topic_id).startswith("-"):
@@ -57,10 +55,8 @@ def random_topic_id(rng: Rng) -> uuid.UUID:
 def plan_assignment(
     brokers: Sequence[Broker], partitions: int, replication_factor: int, rng: Rng
 ) -> dict[int, tuple[int, ...]]:
-    """Return partition -> replicas for a new topic on the live brokers.
-
-    Raises BrokerError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR.
-    """
+    """Return partition -> replicas for a new topic on the live brokers. Raises BrokerError:
+    INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR."""
     if partitions < 1:
         raise BrokerError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0."
@@ -95,11 +91,8 @@ def check_partition_count(partitions: int) -> None:
 
 
 def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Check an assignment that a client chose. It may name only `live` brokers. Return it in order
-    of the partitions, to be stored.
-
-    Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS.
-    """
+    """Check an assignment that a client chose, on `live` brokers only. Return it in order of the
+    partitions. Raises BrokerError: INVALID_REPLICA_ASSIGNMENT, INVALID_PARTITIONS."""
     fault = _assignment_fault(assignment, live)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
@@ -108,8 +101,8 @@ def check_assignment(assignment: Assignment, live: Collection[int]) -> dict[int,
 
 
 def check_new_name(name: str, existing: Collection[str]) -> None:
-    """Check the name of a new topic. Raises BrokerError: INVALID_TOPIC_EXCEPTION (invalid name, or
-    a name that differs from an existing one only in '.' and '_'), TOPIC_ALREADY_EXISTS."""
+    """Raises BrokerError: INVALID_TOPIC_EXCEPTION (invalid name, or a name that differs from an
+    existing one only in '.' and '_'), TOPIC_ALREADY_EXISTS."""
     fault = topic_name_fault(name)
     if fault is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
@@ -125,8 +118,8 @@ def check_new_name(name: str, existing: Collection[str]) -> None:
 
 
 async def check_new_topic(coord: Coord, name: str) -> None:
-    """Check the name of a new topic against the existing topics, as CreateTopics with
-    `validate_only` does. Raises the errors of `check_new_name`, and CoordError."""
+    """Check the name of a new topic against the existing topics. Raises the errors of
+    `check_new_name`, and CoordError."""
     check_new_name(name, await topic_names(coord))
 
 
@@ -138,11 +131,10 @@ async def create_topic(
     topic_id: uuid.UUID,
 ) -> None:
     """Store a new topic and its configuration, both or none. The caller has checked `assignment`
-    (`plan_assignment` or `check_assignment`) and `configs`. A configuration node without a topic,
-    as older tools leave behind, is replaced.
+    and `configs`. A configuration node without a topic is replaced.
 
-    Raises BrokerError (INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS when the
-    assignment is too large for a node), or CoordError when ZooKeeper cannot be reached.
+    Raises BrokerError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS (the
+    assignment is too large for a node); CoordError when ZooKeeper cannot be reached.
     """
     await check_new_topic(coord, name)
     replicas = {partition: tuple(brokers) for partition, brokers in assignment.items()}
@@ -181,11 +173,8 @@ async def create_topic(
 
 
 async def request_deletion(coord: Coord, name: str) -> None:
-    """Ask the controller to delete the topic. A topic that is being deleted already is no error.
-
-    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, or CoordError when ZooKeeper cannot be reached.
-    The caller checks whether deletion is enabled (delete.topic.enable).
-    """
+    """Ask the controller to delete the topic; no error if it is being deleted. The caller checks
+    delete.topic.enable. Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION; CoordError."""
     if topic_name_fault(name) is not None or await coord.exists(paths.topic(name)) is None:
         raise BrokerError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
@@ -203,11 +192,8 @@ async def topic_names(coord: Coord) -> set[str]:
 
 
 async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> None:
-    """Ask the controller to delete the topic, but only if it still has this topic id: a recreated
-    topic of the same name is kept.
-
-    Raises BrokerError UNKNOWN_TOPIC_ID, or CoordError.
-    """
+    """Ask the controller to delete the topic if it still has this topic id. Raises BrokerError
+    UNKNOWN_TOPIC_ID; CoordError."""
     try:
         await topic_nodes.apply(coord, (name, topic_id), CreateOp(paths.delete_topic(name)))
     except NoNode as error:
@@ -219,10 +205,8 @@ async def request_deletion_of(coord: Coord, name: str, topic_id: uuid.UUID) -> N
 
 
 async def read_topic(coord: Coord, name: str) -> TopicDescription:
-    """Return the topic from its node, with NO_TOPIC_ID if the node has no topic id.
-
-    Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION, MalformedNode, or CoordError.
-    """
+    """Return the topic, with NO_TOPIC_ID if the node has no topic id. Raises BrokerError
+    UNKNOWN_TOPIC_OR_PARTITION, MalformedNode, CoordError."""
     path = paths.topic(name)
     try:
         data, _ = await coord.get(path)
@@ -235,10 +219,8 @@ async def read_topic(coord: Coord, name: str) -> TopicDescription:
 
 
 async def topic_configs(coord: Coord, name: str) -> dict[str, str]:
-    """Return the topic's own configuration values; empty if it has no configuration node.
-
-    Raises MalformedNode, or CoordError.
-    """
+    """Return the topic's own configuration; empty without a configuration node. Raises
+    MalformedNode, CoordError."""
     path = paths.topic_config(name)
     try:
         data, _ = await coord.get(path)

@@ -1,9 +1,5 @@
 """The controller's fenced writes: each is in a multi with a check of /controller_epoch. So
-ZooKeeper refuses all writes of a deposed controller.
-
-Several writes share a multi, since a round trip costs far more than an operation. This module does
-not check the content of the writes.
-"""
+ZooKeeper refuses all writes of a deposed controller. Several writes share a multi."""
 
 from __future__ import annotations
 
@@ -33,7 +29,8 @@ multi wait."""
 
 
 class ControllerMoved(PybrokerError):
-    """This broker is no longer the controller: another broker has raised the controller epoch."""
+    """Another broker has raised the controller epoch, so this broker is no longer the
+    controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ caller has to read the nodes: a first attempt may have been applied and its repl
 
 
 class FencedWriter:
-    """Writes to ZooKeeper as long as the node /controller_epoch has the version `epoch_version`."""
+    """Writes to ZooKeeper while the node /controller_epoch has the version `epoch_version`."""
 
     def __init__(self, coord: Coord, epoch_version: int) -> None:
         self._coord = coord
@@ -59,10 +56,8 @@ class FencedWriter:
 
     async def write_all(self, writes: Sequence[Write]) -> list[WriteOutcome]:
         """Send the writes and return the outcome of each, in order. A refused write does not stop
-        the other writes.
-
-        Raises ControllerMoved or SessionExpired; any of the writes may then have been applied.
-        """
+        the others. Raises ControllerMoved or SessionExpired: any of the writes may have been
+        applied."""
         return await bounded_gather(self._write, writes, _AT_ONCE_MAX)
 
     async def _write(self, write: Write) -> WriteOutcome:
@@ -77,8 +72,7 @@ class FencedWriter:
 
     async def multi(self, ops: Sequence[CoordOp]) -> list[OpResult]:
         """Send one multi that also checks /controller_epoch; after a lost reply send it once more.
-        Return the results of `ops`. The index of MultiFailed counts the operations of `ops` from
-        0."""
+        Return the results of `ops`. The index of MultiFailed counts `ops` from 0."""
         try:
             return await self._attempt(ops)
         except ConnectionLoss:
