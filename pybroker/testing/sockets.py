@@ -20,8 +20,8 @@ _LOCAL, _INODE = 1, 9
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 on which no process listens. The ports are below
-    the range for outgoing connections, so that the port of a stopped server stays free."""
+    """Return `count` different ports of 127.0.0.1 on which no process listens, below the range for
+    outgoing connections."""
     found: list[int] = []
     for port in _candidates():
         if len(found) == count:
@@ -50,8 +50,8 @@ def free_row(count: int, host: str = "127.0.0.1") -> int:
 
 
 def _candidates() -> list[int]:
-    """Return random ports. Each worker of pytest-xdist has ports of its own. Without this, two
-    workers could choose the same port, because a port stays free until a test's server binds it."""
+    """Return random ports. Each pytest-xdist worker has ports of its own, because a port stays free
+    until a test's server binds it."""
     highest = 32_767
     with suppress(OSError, ValueError):
         highest = max(int(_SYSTEMS_RANGE.read_text().split()[0]) - 1, _LOWEST_PORT + 1000)
@@ -64,8 +64,7 @@ def _candidates() -> list[int]:
 
 
 def owner_of_port(port: int, pids: Iterable[int]) -> int | None:
-    """Return the process of `pids` that has a TCP connection from this local port; None if no
-    process of `pids` has one."""
+    """Return the process of `pids` that has a TCP connection from this local port, else None."""
     inodes = {
         columns[_INODE]
         for columns in map(str.split, _CONNECTIONS.read_text().splitlines()[1:])

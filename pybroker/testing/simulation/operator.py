@@ -42,8 +42,8 @@ def _was_full_at_its_start(broker: SimBroker) -> bool:
 
 def _replaced_directories(broker: SimBroker) -> set[str]:
     """Return the paths of the broker's log directories whose disk was replaced by an empty one. If
-    there is such a directory, the result also has the paths of the broker's lost log directories:
-    it recreates their replicas elsewhere only after the operator has accepted the loss."""
+    there is one, add the lost log directories: the broker recreates their replicas only after the
+    operator has accepted the loss."""
     if not broker.serves or broker.rooms is None:
         return set()
     logs = broker.rooms.logs
@@ -52,10 +52,8 @@ def _replaced_directories(broker: SimBroker) -> set[str]:
 
 
 def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
-    """Return, by broker id, the names of the losses that the operator must accept: log directories
-    and partitions. A loss must be accepted if all in-sync and eligible replicas of a partition have
-    lost data: then no replica can lead, or the leader has a corrupt range and its followers cannot
-    copy it."""
+    """Return, by broker id, the log directories and partitions whose loss the operator must accept:
+    all in-sync and eligible replicas of a partition have lost data."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for key, state in stored_states(cluster).items():
         lost = {
@@ -70,11 +68,10 @@ def _irrecoverable(cluster: SimCluster) -> defaultdict[int, set[str]]:
 
 
 def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
-    """Return the lines that the operator writes into the file `pybroker.accept-loss` of the broker
-    because of this partition: the paths of the broker's lost log directories, or the partition. The
-    result is empty if the broker has the replica, or if it does not serve now and may have it
-    later. A replica that is still being copied counts as lost. A leader with a corrupt range does
-    not."""
+    """Return what the operator writes into the broker's file `pybroker.accept-loss` for this
+    partition: the lost log directories, or the partition. Empty: the broker has the replica, or may
+    have it later. A replica that is still being copied counts as lost; a leader with a corrupt
+    range does not."""
     rooms, app = broker.rooms, broker.app
     if not broker.serves or rooms is None or app is None:
         return set()
@@ -89,8 +86,8 @@ def _names_of_loss(broker: SimBroker, key: TopicPartition) -> set[str]:
 
 
 def _accept_loss(broker: SimBroker, names: Iterable[str]) -> None:
-    """Kill the broker, and accept its losses: write their names into the file that
-    docs/operations.rst describes. The broker reads the file at its next start."""
+    """Kill the broker and accept its losses: write the names into the file that docs/operations.rst
+    describes, which the broker reads at its start."""
     assert broker.rooms is not None
     path = f"{broker.rooms.logs.usable_directories[0]}/{ACCEPTED_LOSS}"
     broker.machine.kill()

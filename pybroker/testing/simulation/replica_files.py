@@ -1,6 +1,5 @@
-"""The contents of a partition's files on a broker, for the comparison of replicas at the end of a
-run. They are read through the port `Disk` and the parsers of records.
-"""
+"""The content of a partition's files on a simulated broker, to compare the replicas at the end of a
+run."""
 
 from __future__ import annotations
 
@@ -37,11 +36,9 @@ def replica_files(
     start: int = 0,
     producers: Iterable[ProducerEntry] | None = None,
 ) -> ReplicaFiles:
-    """Return the content of a replica's files up to the high watermark. `start` is the log start
-    offset; a value below the base offset of the first segment has no effect. `producers` is the
-    producer state in the broker's memory, None if the broker does not run. Producer state of
-    records below `start` is ignored, because a replica that was copied later does not have this
-    state. Raises DamagedFile."""
+    """Return the content of a replica's files. `start` is the log start offset. `producers` is the
+    producer state in the broker's memory (None: the broker does not run); state of records below
+    `start` is left out. Raises DamagedFile."""
     batches = tuple(
         Batch(
             header.base_offset,
@@ -70,7 +67,7 @@ def final_read(
     disk: Disk, log_dir: str, broker: int, partition: TopicPartition, end: int, *, start: int = 0
 ) -> FinalRead:
     """Return the records from `start` up to, not including, `end` in the replica's files, without
-    transaction markers, in the form of a consumer's read. Raises DamagedFile."""
+    transaction markers. Raises DamagedFile."""
     begin = max(start, _first(disk, log_dir, partition))
     records = tuple(
         Record(
@@ -97,8 +94,7 @@ def keyed_read(
     at: int,
 ) -> KeyedRead:
     """Return all committed records from `start` up to, not including, `end` in the files of a
-    compacted partition, without those of aborted and open transactions. `at` is the present time in
-    ns. Raises DamagedFile."""
+    compacted partition. `at` is the present time in ns. Raises DamagedFile."""
     found: list[KeyedRecord] = []
     of_transactions: dict[int, list[KeyedRecord]] = {}
     for header, data in _batches(disk, log_dir, partition):

@@ -1,4 +1,4 @@
-"""The result of a run, and its report."""
+"""The result of a simulation run, and its report."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SHOWN_PER_RULE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run: the violations and the counts. `digest` is the checksum of all events,
-    `seconds` the processor time. `trace` is empty unless the caller asked for it."""
+    """The violations and counts of a run. `digest` is the checksum of all events, `seconds` the
+    processor time. `trace` is empty unless the caller asked for it."""
 
     schedule: Schedule
     digest: str

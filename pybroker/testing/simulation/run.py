@@ -1,10 +1,7 @@
-"""One run of the simulation: a cluster and its clients under a schedule of faults, from the start
-to the check of the history.
+"""One run of the simulation: a cluster and its clients under a schedule of faults.
 
-The run begins without faults, then applies the faults of the schedule, then heals all faults. The
-cluster must then recover within a known time, or the run has failed. At the end everything is read
-again, from the leaders and from the disks, and the history is checked.
-"""
+After the faults all are healed, and the cluster must recover within a known time. Then everything
+is read again, from the leaders and from the disks, and the history is checked."""
 
 from __future__ import annotations
 
@@ -69,18 +66,16 @@ _PROGRESS: Final = 3
 
 
 class ConditionFailed(Exception):
-    """The cluster did not reach a state in time, so the rest of the run would show nothing."""
+    """The simulated cluster did not reach a state in time."""
 
 
 class _ViolationFound(Exception):
-    """An invariant is violated, and the caller asked to end the run at the first violation
-    (`stop_early`)."""
+    """An invariant is violated in a run with `stop_early`."""
 
 
 @contextmanager
 def nothing_planted(bug: str) -> Iterator[None]:
-    """Return a context manager that changes nothing: this package has no bugs to plant. Raises
-    ScheduleError for any name but ""."""
+    """Return a context manager that plants no bug. Raises ScheduleError for any name but ""."""
     if bug:
         raise ScheduleError(f"unknown mutant {bug}: this package has no bugs to plant")
     yield
@@ -94,11 +89,11 @@ def simulate(
     planted: Callable[[str], AbstractContextManager[None]] = nothing_planted,
 ) -> Result:
     """Run the schedule in this process, and return the result. The same schedule always gives the
-    same result. During the run, this process has other settings for logging and garbage collection.
-    `planted` returns a context manager that puts the schedule's bug into the broker's code.
+    same result. `planted` returns a context manager that puts the schedule's bug into the broker's
+    code.
 
-    With `stop_early` the run ends at the first violated invariant, and the history is not checked.
-    """
+    With `stop_early` the run ends at the first violated invariant, without a check of the history.
+    Logging and garbage collection of this process are changed during the run."""
     begun = time.process_time()
     environment = Environment(schedule.seed, keep_lines=keep_trace)
     log = BrokerLog(environment)
@@ -249,8 +244,8 @@ class _Run:
             )
 
     def _accepts_records(self) -> Callable[[], bool]:
-        """Return a condition. It returns True as soon as every partition has acknowledged
-        `_PROGRESS` new values since this call."""
+        """Return a condition: every partition has acknowledged `_PROGRESS` more values since this
+        call."""
         workload = self.workload
         before = workload.acked.copy()
         return lambda: all(
@@ -260,8 +255,7 @@ class _Run:
         )
 
     def _commits_transactions(self) -> Callable[[], bool]:
-        """Return a condition. It returns True as soon as a transaction of each transactional id has
-        been committed since this call."""
+        """Return a condition: each transactional id has committed a transaction since this call."""
         before = self.workload.transacted.copy()
         ids = self.workload.transactional_ids
         return lambda: all(self.workload.transacted[each] > before[each] for each in ids)
@@ -297,10 +291,9 @@ class _Run:
         self.violations += self.nemesis.moves.judge(self._log.errors, disks_were_harmed=harmed)
 
     def _groups_are_done(self) -> bool:
-        """Return whether each group has processed all records below the high watermarks of its
-        partitions. In a run with transactions, the last offset below a high watermark may be a
-        marker, which no group processes. So the groups then only need to have processed the last
-        acknowledged record."""
+        """Return whether each group has processed all records of its partitions: up to the high
+        watermark, or with transactions up to the last acknowledged record, because markers are not
+        processed."""
         states, positions = stored_states(self.cluster), self.workload.positions
         ends = self.workload.ends if self.workload.transactional_ids else None
         return all(
@@ -329,8 +322,8 @@ class _Run:
             raise _ViolationFound
 
     def _until(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
-        """Run until `condition()` is true. It is called at intervals only, because it is slow.
-        Raises ConditionFailed with the text `failure` after `seconds`."""
+        """Run until `condition()` is true. Raises ConditionFailed with the text `failure` after
+        `seconds`."""
         deadline = self.environment.now + seconds
         while not condition():
             if self.environment.now >= deadline:
@@ -371,7 +364,7 @@ class _Run:
 
     @property
     def failures(self) -> list[str]:
-        """Return the exceptions that no code of any process caught, as text."""
+        """Return the uncaught exceptions of all processes, as text."""
         of_brokers = [
             f"{loop.name}: {failure}"
             for broker in self.cluster.brokers.values()
@@ -403,7 +396,8 @@ class _Run:
 
 
 def _compacted_away(history: History) -> int:
-    """Return how many acknowledged keyed records the final read does not find any more."""
+    """Return the number of acknowledged keyed records that the read at the end of the run does not
+    find."""
     finals = [read for read in history.keyed.reads if read.is_final]
     present = {each.offset for read in finals for each in read.records}
     sends = history.keyed.sends if finals else ()

@@ -1,5 +1,4 @@
-"""Turns the options of a schedule into the configuration of the brokers and the options of the
-workload."""
+"""Turns the options of a simulation schedule into the options of brokers and clients."""
 
 from __future__ import annotations
 

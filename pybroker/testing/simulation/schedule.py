@@ -1,10 +1,8 @@
-"""The schedule of one run: its options and faults, as plain data with a text form.
+"""The schedule of a simulation run: the options of the cluster and the times of the faults. A
+schedule can be printed, edited and parsed again.
 
-A schedule has everything that a seed decides in advance: the options of the cluster and the times
-of the faults. A schedule can be printed, edited and parsed again. All other random choices (delays,
-the order in which processes run, the pending disk writes that survive a power loss) depend on the
-seed only. So a schedule with fewer events runs with the same random streams.
-"""
+All other random choices, such as delays, depend on the seed only: a schedule with fewer faults runs
+with the same random streams."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ TITLE: Final = "# a schedule of pybroker's simulation, form 1"
 
 
 class ScheduleError(PybrokerError):
-    """The error for a text that is not a schedule. The message names the line and the reason."""
+    """The text is not a schedule. The message names the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the cluster and its load. Times are in virtual seconds."""
+    """The options of a simulated cluster and its load. Times are in virtual seconds."""
 
     brokers: int = 3
     zookeepers: int = 3
@@ -99,10 +97,9 @@ class Options:
 
 
 def fits(kind: Kind, options: Options) -> bool:
-    """Return whether a run with these options may have faults of this kind. Some kinds need groups
-    or several log directories. A fault must not destroy records that the options promise to keep:
-    if all machines lose power at once, only synced data survives, so `options.flush` must be 1.
-    `nemesis.py` limits the losses of single machines during the run."""
+    """Return whether a run with these options may have this kind of fault. Some kinds need groups
+    or several log directories. A power loss of all machines needs `options.flush` 1, because only
+    synced records survive it."""
     if kind.needs_groups and not (options.groups or options.loops):
         return False
     if kind.needs_directories and options.log_dirs == 1:
@@ -113,9 +110,7 @@ def fits(kind: Kind, options: Options) -> bool:
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
     """One fault: `kind` affects `target` from `at` to `until`, in seconds since the faults began.
-
-    For instantaneous faults `until` equals `at`. See `kinds.py` for kinds, targets and parameters.
-    """
+    For instantaneous faults `until` equals `at`. See `kinds.py`."""
 
     at: float
     kind: str
@@ -124,8 +119,8 @@ class FaultEvent:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def parameter(self, name: str) -> float:
-        """Return the value of a parameter: the value in the schedule, or else the usual value for
-        the kind of fault."""
+        """Return the value of a parameter in the schedule, else the usual value for the kind of
+        fault."""
         return dict(self.parameters).get(name, BY_NAME[self.kind].usual(name))
 
     def __str__(self) -> str:
@@ -138,7 +133,7 @@ class FaultEvent:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The options and faults of one run. `events` are ordered by time."""
+    """The options and faults of one simulation run. `events` are ordered by time."""
 
     seed: str
     options: Options = field(default_factory=Options)
@@ -153,8 +148,8 @@ class Schedule:
         return dataclasses.replace(self, options=options)
 
     def __str__(self) -> str:
-        """Return the schedule as text, which `parse` reads. Options with their default values are
-        omitted."""
+        """Return the schedule as text for `parse`, without options that have their default
+        values."""
         lines = [TITLE, f"seed {self.seed}"]
         usual = Options()
         for each in dataclasses.fields(Options):

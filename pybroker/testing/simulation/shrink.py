@@ -1,9 +1,5 @@
-"""Reduces a failing schedule to a small one that fails in the same way.
-
-The random streams of a run depend on the seed and on names, not on the schedule. So most of the run
-stays the same when a part of the schedule is removed. A trial run shows whether the smaller
-schedule still fails.
-"""
+"""Reduces a failing simulation schedule to a small one that fails in the same way. Random streams
+depend on the seed, so most of a run stays the same when faults are removed."""
 
 from __future__ import annotations
 
@@ -31,19 +27,18 @@ any more."""
 
 @dataclass(slots=True)
 class Shrunk:
-    """The result of a search for a smaller schedule. `runs` is the number of schedules that were
-    run."""
+    """The smallest failing schedule found, and the number of schedules that were run."""
 
     schedule: Schedule
     runs: int
 
 
 class _Spent(Exception):
-    """The search must end, because it has run the maximum number of schedules."""
+    """The search has run the maximum number of schedules."""
 
 
 class _Search:
-    """A search for a smaller schedule that fails. `best` is the smallest such schedule so far."""
+    """A search for a smaller schedule that fails. `best` is the smallest one so far."""
 
     def __init__(self, schedule: Schedule, fails: Fails, runs_max: int) -> None:
         self.best = schedule
@@ -53,9 +48,9 @@ class _Search:
         self._tried = {str(schedule)}
 
     def is_better(self, schedule: Schedule) -> bool:
-        """Run the schedule, and store it as `best` if it fails. Return whether it fails. A schedule
-        that was run before, or that may lose data without a bug, is not run: the result is
-        False."""
+        """Run the schedule, store it as `best` if it fails, and return whether it fails. Return
+        False, without a run, for a schedule that was tried before or that may lose data without a
+        bug."""
         text = str(schedule)
         if text in self._tried or not _is_fair(schedule):
             return False
@@ -74,9 +69,9 @@ def _is_fair(schedule: Schedule) -> bool:
 
 
 def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
-    """Return a smaller schedule that still fails. `fails` runs a schedule and returns whether it
-    fails in the same way as `schedule`, for which it must return True. At most `runs_max` schedules
-    are run."""
+    """Return a smaller schedule that still fails, after at most `runs_max` runs. `fails` runs a
+    schedule and returns whether it fails in the same way as `schedule`; for `schedule` itself it
+    must return True."""
     search = _Search(schedule, fails, runs_max)
     steps = (_fewer_events, _plainer_options, _plainer_events, _smaller_load)
     try:
@@ -91,8 +86,8 @@ def shrink(schedule: Schedule, fails: Fails, *, runs_max: int = 400) -> Shrunk:
 
 
 def _fewer_events(search: _Search) -> None:
-    """Remove groups of events from the best schedule as long as it still fails without them. The
-    groups become smaller, down to single events (delta debugging)."""
+    """Remove groups of events, smaller and smaller, as long as the schedule still fails (delta
+    debugging)."""
     parts = 2
     while search.best.events:
         events = search.best.events
@@ -147,9 +142,8 @@ def _shorter(event: FaultEvent) -> FaultEvent | None:
 
 
 def _replace(search: _Search, index: int, event: FaultEvent) -> bool:
-    """Try the best schedule with `event` in place of the event at `index`. Return whether it still
-    fails. If the events would then no longer be in the order of time, the schedule is not tried,
-    because `index` would refer to another event."""
+    """Run the best schedule with `event` at `index`, and return whether it still fails. Return
+    False, without a run, if the events would be out of order."""
     changed: Sequence[FaultEvent] = [
         event if number == index else each for number, each in enumerate(search.best.events)
     ]

@@ -8,9 +8,7 @@
 
 Brokers, clients and the application's coroutines are real; ZooKeeper, time, network and disks are
 simulated, so that minutes pass in milliseconds and a failing seed fails again. Applications must
-use asyncio and `pybroker.client`: threads, other libraries' sockets and the machine's clock are
-outside of the simulation.
-"""
+use asyncio and `pybroker.client`, and no threads, other sockets or real clock."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ class SimulationError(PybrokerError):
 
 
 class Application(Generic[T]):
-    """A coroutine of the test that runs as a process on its own machine."""
+    """A coroutine of the test that runs as a process on its own simulated machine."""
 
     def __init__(
         self, machine: Machine, main: Callable[[], Coroutine[Any, Any, T]], simulation: Simulation
@@ -53,7 +51,7 @@ class Application(Generic[T]):
 
     @property
     def name(self) -> str:
-        """Return the name of the application's machine, which `Simulation.cut` takes."""
+        """Return the name of the application's machine, as `Simulation.cut` takes it."""
         return self._machine.name
 
     @property
@@ -62,7 +60,7 @@ class Application(Generic[T]):
 
     @property
     def result(self) -> T:
-        """Return the value that the coroutine has returned. Raises the exception that ended it, or
+        """Return the result of the coroutine. Raises the exception that ended it, or
         SimulationError while it runs."""
         if self.error is not None:
             raise self.error
@@ -99,11 +97,10 @@ class Application(Generic[T]):
 
 
 class Simulation:
-    """A simulated cluster of brokers with the ids 1 to `brokers`. A `with` statement starts it.
+    """A simulated cluster of brokers with the ids 1 to `brokers`, started by a `with` statement.
 
-    `config` are options of all brokers. The same seed, code and calls give the same run; equal
-    values of `digest` mean equal runs.
-    """
+    `config` holds options of all brokers. The same seed, code and calls give the same run; equal
+    values of `digest` mean equal runs."""
 
     def __init__(
         self,
@@ -113,8 +110,7 @@ class Simulation:
         config: Mapping[str, object] | None = None,
         keep_trace: bool = False,
     ) -> None:
-        """Create a simulation. With `keep_trace` all events are kept as lines of text, which
-        `trace` returns."""
+        """Create a simulation. `keep_trace` keeps all events as lines of text for `trace`."""
         self.environment = Environment(str(seed), keep_lines=keep_trace)
         self.cluster = SimCluster(self.environment, brokers, config=config)
         self._applications: list[Application[Any]] = []
@@ -145,7 +141,7 @@ class Simulation:
 
     @property
     def bootstrap(self) -> str:
-        """Return HOST:PORT of each broker, joined by commas, for clients inside the simulation."""
+        """Return the bootstrap.servers for clients inside the simulation."""
         return self.cluster.bootstrap
 
     @property
@@ -164,7 +160,7 @@ class Simulation:
         return list(self.environment.lines or ())
 
     def leader(self, topic: str, partition: int) -> int:
-        """Run until a running broker leads the partition. Return its id."""
+        """Run until a running broker leads the partition. Return the id of this broker."""
         key = TopicPartition(topic, partition)
         found: list[int] = []
 
@@ -187,7 +183,7 @@ class Simulation:
         *args: Any,
         name: str | None = None,
     ) -> Application[T]:
-        """Start `main(*args)` as a process on a machine of its own, named `name`."""
+        """Start `main(*args)` as a process on its own machine, named `name`."""
         machine = self.cluster.machine(name or f"application-{len(self._applications) + 1}")
         application = Application(machine, lambda: main(*args), self)
         self._applications.append(application)
@@ -196,15 +192,15 @@ class Simulation:
     def run(
         self, main: Callable[..., Coroutine[Any, Any, T]], *args: Any, seconds: float = 60.0
     ) -> T:
-        """Start `main(*args)` like `start`, and run until it has ended. Return its result. Raises
-        its exception, or SimulationError after `seconds` of virtual time."""
+        """Start `main(*args)`, run until it has ended, and return its result. Raises its exception,
+        or SimulationError after `seconds` of virtual time."""
         application = self.start(main, *args)
         self.wait(lambda: not application.is_running, seconds=seconds)
         return application.result
 
     def wait(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-        """Run until `condition()` is true. Raises SimulationError after `seconds` of virtual time;
-        if an application has failed, its exception is the cause of the error."""
+        """Run until `condition()` is true. Raises SimulationError after `seconds` of virtual time,
+        caused by the exception of an application, if one failed."""
         if self.environment.run(self.environment.now + seconds, condition):
             return
         words = [
@@ -222,11 +218,12 @@ class Simulation:
     # faults
 
     def kill(self, broker: int) -> None:
-        """Send SIGKILL to a broker: its process ends at once, and unsynced data is not lost."""
+        """Send SIGKILL to a broker. Unsynced data is not lost."""
         self._broker(broker).machine.kill()
 
     def stop(self, broker: int) -> None:
-        """Send SIGTERM to a broker. Return when it has handed over its partitions and ended."""
+        """Send SIGTERM to a broker. Return when the broker has handed over its partitions and
+        ended."""
         chosen = self._broker(broker)
         chosen.terminate()
         self.wait(lambda: not chosen.is_running)
@@ -240,14 +237,13 @@ class Simulation:
         self._broker(broker).machine.lose_power()
 
     def pause(self, broker: int) -> None:
-        """Stop a broker for a while, like SIGSTOP: its connections stay open, but it sends
-        nothing."""
+        """Send SIGSTOP to a broker: its connections stay open, but it sends nothing."""
         loop = self._broker(broker).machine.loop
         if loop is not None:
             loop.pause()
 
     def resume(self, broker: int) -> None:
-        """Let a paused broker continue, like SIGCONT."""
+        """Send SIGCONT to a broker: it continues after `pause`."""
         loop = self._broker(broker).machine.loop
         if loop is not None:
             loop.resume()
@@ -255,9 +251,9 @@ class Simulation:
     def cut(
         self, one: int | str, others: Iterable[int | str] | None = None, *, both: bool = True
     ) -> None:
-        """Silently drop all packets from the machine `one` to the machines `others`. With `both`,
-        drop those in the other direction as well. Brokers are named by their id, applications by
-        their name, ZooKeeper by `ZOOKEEPER`. `others` None means all other machines."""
+        """Silently drop all packets from the machine `one` to the machines `others` (None: all),
+        and with `both` also from `others` to `one`. Brokers are named by their id, applications by
+        their name, ZooKeeper by `ZOOKEEPER`."""
         source = self._names(one)
         targets = (
             [*self.cluster.machines, *self.cluster.zookeeper.members]
@@ -271,12 +267,12 @@ class Simulation:
                 self.cluster.links.cut(target, source)
 
     def heal(self) -> None:
-        """End all cuts, and deliver the packets that they have held back."""
+        """End all cuts, and deliver the held packets."""
         self.cluster.links.heal_all()
 
     def mend(self, *, seconds: float = _READY_S) -> None:
-        """End all cuts, and resume and start all machines and processes. Return when all brokers
-        serve. Raises SimulationError after `seconds` of virtual time."""
+        """End all cuts, and resume and start everything. Return when all brokers serve. Raises
+        SimulationError after `seconds` of virtual time."""
         self.heal()
         for broker in self._brokers:
             self.resume(broker.id)
@@ -302,7 +298,7 @@ class Simulation:
         return list(self.cluster.zookeeper.members) if side == ZOOKEEPER else [side]
 
     def _machine_here(self) -> Machine:
-        """Return the machine on which the code that calls this runs."""
+        """Return the machine of the running process."""
         loop = asyncio.get_running_loop()
         return next(each for each in self.cluster.machines.values() if each.loop is loop)
 

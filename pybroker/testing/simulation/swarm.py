@@ -1,9 +1,8 @@
-"""Generates the schedule of a seed: options, and random faults.
+"""Generates the schedule of a simulation seed: options, and random faults.
 
-Each seed picks a few kinds of faults and their rates (swarm testing). Some bugs show only under a
-subset of the kinds: with all kinds together, one fault undoes what another needs. Some seeds have a
-fault sequence as well (`fault_sequences.py`).
-"""
+Each seed picks only a few kinds of faults (swarm testing), because with all kinds one fault may
+undo what another needs. Some seeds have a sequence of related faults, too
+(`fault_sequences.py`)."""
 
 from __future__ import annotations
 
@@ -128,8 +127,8 @@ def _options(seed: str) -> Options:
 
 
 def _picked(seed: str, kinds: list[Kind]) -> Iterator[Kind]:
-    """Yield a few random kinds of faults from `kinds`. In addition, always yield the kind that
-    moves replicas, if `kinds` contains it."""
+    """Yield a few random kinds of faults from `kinds`, and always the kind that moves replicas
+    between log directories, if `kinds` has it."""
     rng = random.Random(f"{seed}/kinds")
     drawn = [kind for kind in kinds if kind.name != _MOVES]
     count = min(rng.randint(1, _KINDS_MOST), len(drawn))
@@ -158,8 +157,8 @@ def _event(kind: Kind, at: float, rng: random.Random, options: Options) -> Fault
 
 
 def _broker(rng: random.Random, options: Options) -> str:
-    """Return a random broker as the target of a fault. Brokers with a special role are more
-    likely."""
+    """Return a random broker as the target of a fault. Leaders, controllers and coordinators are
+    more likely."""
     partition = rng.randrange(options.partitions)
     choice = [
         f"leader/{partition}",

@@ -1,10 +1,7 @@
-"""The kernel's part of the simulated network: sockets, and the packets between the two sockets of a
-connection.
+"""The simulated kernel: sockets, and the packets between the two sockets of a connection.
 
-`Pipe` takes the place of a real kernel's retransmissions: while a direction of the link is cut, it
-holds data and the FIN back, and delivers them when the cut has ended. A reset is sent once, so a
-cut loses it. Data for a closed socket causes further resets.
-"""
+While a direction of the link is cut, data and FIN are held back and delivered later, as by TCP's
+retransmissions. A reset is sent once, so a cut loses it."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ length field or just after it, which may reveal bugs of the receiver."""
 
 
 class Sign(enum.Enum):
-    """The packets that begin and end a connection. All other packets contain data, or the free
-    space of a receiver's buffer."""
+    """The packets that begin and end a connection. Other packets have data, or the free space of a
+    receiver's buffer."""
 
     SYN = "syn"
     SYN_ACK = "syn-ack"
@@ -73,8 +70,7 @@ class Medium(Protocol):
 
 
 class SocketBase:
-    """The base class of listening and connected sockets. Their options can be set but have no
-    effect."""
+    """The base class of simulated sockets. Socket options have no effect."""
 
     def __init__(self, host: Owner, port: int) -> None:
         self.host = host
@@ -95,7 +91,7 @@ class SocketBase:
 
 
 class ListeningSocket(SocketBase):
-    """A bound socket, which accepts connections after `listen`."""
+    """A simulated bound socket, which accepts connections after `listen`."""
 
     def __init__(self, host: Owner, port: int) -> None:
         super().__init__(host, port)
@@ -118,8 +114,8 @@ class ListeningSocket(SocketBase):
         self._backlog = max(1, backlog)
 
     def accept(self) -> tuple[ConnectedSocket, tuple[str, int]]:
-        """Return a connection that waits to be accepted, and the address of its peer. Raises
-        BlockingIOError if no connection waits."""
+        """Return a waiting connection, and the address of its peer. Raises BlockingIOError if no
+        connection waits."""
         if not self._waiting:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         accepted = self._waiting.popleft()
@@ -160,8 +156,8 @@ class ListeningSocket(SocketBase):
 
 
 class ConnectedSocket(SocketBase):
-    """One of the two sockets of a connection. It exists from the first packet on; the application
-    uses it between `open` and `close`."""
+    """One of the two sockets of a simulated connection. It exists from the first packet on; the
+    application uses it between `open` and `close`."""
 
     def __init__(self, network: Medium, host: Owner, port: int, rng: random.Random) -> None:
         super().__init__(host, port)
@@ -215,12 +211,12 @@ class ConnectedSocket(SocketBase):
     # interface for the application
 
     def open(self) -> None:
-        """Give the socket a file descriptor, because the application uses it from now on."""
+        """Give the socket a file descriptor: the application uses it from now on."""
         self._descriptor = self.host.take_descriptor()
 
     def watch(self, reader: Callable[[], object] | None) -> None:
-        """Call `reader` whenever the socket has something to read: data, the end of data, or an
-        error. None ends this."""
+        """Call `reader` whenever the socket has data, the end of data or an error to read. None
+        ends this."""
         self._reader = reader
         self._call_reader()
 
@@ -259,14 +255,14 @@ class ConnectedSocket(SocketBase):
             start = end
 
     def send_end(self) -> None:
-        """Send the end of data: this socket sends nothing after it. Idempotent."""
+        """Send the end of data. Idempotent."""
         if not (self._end_sent or self.is_gone or self.error is not None):
             self._end_sent = True
             self._out.send(Sign.FIN)
 
     def receive_into(self, buffer: memoryview) -> int:
         """Read received data into `buffer`. Return the number of bytes; 0 is the end of data.
-        Raises BlockingIOError without data, and OSError if the connection is lost and all received
+        Raises BlockingIOError without data, or OSError if the connection is lost and all received
         data was read."""
         received = self._received
         if not received:
@@ -305,16 +301,16 @@ class ConnectedSocket(SocketBase):
         return 0
 
     def _take(self, length: int) -> None:
-        """Note that the application has read `length` bytes. Tell the sender about the free space
-        only when it is large, like a real kernel."""
+        """Note that the application has read `length` bytes, and tell the sender about large free
+        space only, like a real kernel."""
         self._taken += length
         if self._taken * 2 >= self._window:
             self._out.send(self._taken)
             self._taken = 0
 
     def close(self, *, reset: bool = False) -> None:
-        """Close this socket. The sent data is delivered, then the end of data. If `reset` is set or
-        received data was not read, a reset is sent instead of the end. Idempotent."""
+        """Close this socket after the delivery of sent data. With `reset`, or with unread received
+        data, the peer gets a reset instead of the end of data. Idempotent."""
         if self.is_gone:
             return
         if self.error is None:
@@ -445,8 +441,7 @@ class ConnectedSocket(SocketBase):
         self._environment.after(delay.draw(self._rng), target.lose)
 
     def _can_exchange(self) -> bool:
-        """Return whether a packet that the peer sends again reaches this machine, and the answer
-        reaches the peer."""
+        """Return whether packets pass between the peer and this machine in both directions."""
         here, there = self.host.machine.name, self.peer.host.machine.name
         links = self._network.links
         return self.host.machine.is_up and links.passes(there, here) and links.passes(here, there)
@@ -454,8 +449,8 @@ class ConnectedSocket(SocketBase):
     # handshake
 
     def _asked(self, wait_s: float = _RETRY_S) -> None:
-        """Answer a connection attempt of the peer. If no answer is possible now, the peer repeats
-        the attempt after `wait_s` seconds."""
+        """Answer a connection attempt of the peer. If no answer is possible now, the peer tries
+        again after `wait_s` seconds."""
         if self.peer.is_gone:
             return
         reaches = self._network.links.passes(self.peer.host.machine.name, self.host.machine.name)

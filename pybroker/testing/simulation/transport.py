@@ -1,4 +1,4 @@
-"""asyncio's transport over a simulated socket. It calls protocols like asyncio's own transport."""
+"""An asyncio transport over a simulated socket. It calls protocols like asyncio's own transport."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Data = bytes | bytearray | memoryview
 
 
 class StreamTransport(asyncio.Transport):
-    """The transport of one simulated connection. The transport closes its socket when it ends."""
+    """The asyncio transport of one simulated connection. It owns the socket."""
 
     def __init__(
         self, loop: ProcessLoop, sock: ConnectedSocket, protocol: asyncio.BaseProtocol
@@ -97,8 +97,7 @@ class StreamTransport(asyncio.Transport):
             self.close()
 
     def _receive_into(self) -> bool:
-        """Receive data into the buffer that the protocol provides. Return True at the end of
-        data."""
+        """Receive data into the buffer of the protocol. Return True at the end of data."""
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
@@ -116,8 +115,7 @@ class StreamTransport(asyncio.Transport):
     # writing
 
     def write(self, data: Data) -> None:
-        """Send the data, and buffer the bytes that the socket does not accept now. The buffered
-        bytes are a copy, so that the caller may reuse `data`."""
+        """Send the data, and buffer a copy of the bytes that the socket does not accept now."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes, bytearray or memoryview, not {type(data)!r}")
         if self._eof:
@@ -228,9 +226,8 @@ class StreamTransport(asyncio.Transport):
             self._loop.call_soon(self._end, None)
 
     def abort(self) -> None:
-        """Close at once, without sending the buffered data. The peer sees the end of data or a
-        reset, at random. (With a real kernel it sees a reset if the socket has received data that
-        was not read.)"""
+        """Close at once, without the buffered data. The peer sees the end of data or a reset, at
+        random."""
         self._resets = True
         self._lose(None)
 

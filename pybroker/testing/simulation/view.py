@@ -1,4 +1,5 @@
-"""Queries for the state of a simulated cluster: roles, and the contents of ZooKeeper."""
+"""Queries for the state of a simulated cluster: leaders, controller, and partition states in
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _STATE: Final = "/state"
 
 
 def stored_states(cluster: SimCluster) -> dict[TopicPartition, PartitionState]:
-    """Return the state of each partition as ZooKeeper stores it."""
+    """Return the state of each partition in ZooKeeper."""
     zookeeper = cluster.zookeeper
     found = {}
     for path in zookeeper.nodes():
@@ -38,7 +39,7 @@ def replica(cluster: SimCluster, broker: int, key: TopicPartition) -> Partition 
 
 def is_healthy(cluster: SimCluster) -> bool:
     """Return whether every partition has a leader that knows its role and all brokers in its ISR,
-    and no broker has a damaged replica that waits for its repair."""
+    and no broker has a damaged replica."""
     apps = [each.app for each in _running(cluster)]
     if any(app is not None and app.unhealthy_replicas.waiting for app in apps):
         return False
@@ -56,8 +57,8 @@ def _running(cluster: SimCluster) -> list[SimBroker]:
 
 
 def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | None:
-    """Return the running broker that acts as the partition's leader, in the latest leader epoch if
-    several do. Return None if no broker does."""
+    """Return the running broker that acts as the partition's leader, None without one. If several
+    do, the latest leader epoch counts."""
     found, epoch = None, NO_EPOCH
     for broker in cluster.brokers.values():
         if broker.app is None:
@@ -69,8 +70,8 @@ def leader_of(cluster: SimCluster, topic: str, partition: int) -> SimBroker | No
 
 
 def controller_of(cluster: SimCluster) -> SimBroker | None:
-    """Return the running broker that acts as the controller, in the latest controller epoch if
-    several do. Return None if no broker does."""
+    """Return the running broker that acts as the controller, None without one. If several do, the
+    latest controller epoch counts."""
     active = [
         broker
         for broker in cluster.brokers.values()

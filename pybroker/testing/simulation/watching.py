@@ -1,4 +1,4 @@
-"""Checks the brokers of a simulated cluster while they run, and their files at the end."""
+"""Checks of the simulated brokers during a run, and of their files at the end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _topic_id = lru_cache(maxsize=256)(encode_uuid)
 
 
 class LiveWatch:
-    """A watch that checks the invariants on all brokers repeatedly after `start`.
+    """A repeated check of the invariants of all replicas, from `start` on.
 
-    Between `__enter__` and `__exit__` it notices every log truncation in this Python process. So
-    only one `Environment` may run at a time.
-    """
+    Between `__enter__` and `__exit__` it notices every log truncation in this Python process, so
+    only one `Environment` may run at a time."""
 
     def __init__(
         self, environment: Environment, brokers: Mapping[int, SimBroker], record: ClusterRecord
@@ -64,9 +63,8 @@ class LiveWatch:
         self._environment.after(_LOOK_S, self.start)
 
     def forget_deleted(self) -> None:
-        """Remove from the final reads the records below the highest log start offset that any
-        leader had. Retention had deleted them. After a power loss or a change of leader such
-        records may exist again, but no client had to read them."""
+        """Remove records that retention had deleted from the reads at the end of the run. They may
+        exist again after a power loss or a change of leader, but no client had to read them."""
         history = self._record.history
         for place, read in enumerate(history.finals if history.expires else ()):
             topic, number = read.partition
@@ -76,8 +74,7 @@ class LiveWatch:
                 history.finals[place] = replace(read, start=begin, records=records)
 
     def look(self) -> None:
-        """Check the invariants now, unless neither a replica nor ZooKeeper has changed since the
-        last check."""
+        """Check the invariants now, unless nothing has changed since the last check."""
         seen = [*self._replicas()]
         if seen != self._last or self._record.changes != self._last_changes:
             self._last, self._last_changes = seen, self._record.changes
@@ -121,9 +118,8 @@ class LiveWatch:
 
 
 def read_files(brokers: Iterable[SimBroker], record: ClusterRecord) -> None:
-    """Add to the history of `record` the content of all replicas' files. Call this when the cluster
-    has recovered and no client writes any more: all replicas must be equal then. Raises
-    DamagedFile."""
+    """Add the content of all replicas' files to the history of `record`. The cluster must have
+    recovered and all clients stopped, so that all replicas are equal. Raises DamagedFile."""
     history: History = record.history
     loaded = {*record.loaded()}
     for key in record.alive():

@@ -1,10 +1,8 @@
-"""A simulated ZooKeeper of several members: elections, sessions, and one order of all changes.
+"""A simulated ZooKeeper ensemble: elections, sessions, and one order of all changes.
 
-The leader appends all changes to one log. Each member applies the log with its own delay
-(`zookeeper_member.py`). Processes connect to members through `zookeeper_session.py`. There is one
-leader at a time: the old leader has stepped down before the next leader is elected. A member may
-answer reads with stale data. It answers them even while it is cut off, until it notices this.
-"""
+The leader appends all changes to one log, which each member applies with its own delay
+(`zookeeper_member.py`). A new leader is elected only after the old one has stepped down. A member
+may answer reads with stale data, and while it is cut off, until it notices this."""
 
 from __future__ import annotations
 
@@ -47,8 +45,8 @@ _JOIN_S_MAX: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the node `path` at the virtual time `at`. If the change deleted the node, `data`
-    is None and `version` is -1."""
+    """A change of the node `path` at the virtual time `at`. For a deletion `data` is None and
+    `version` is -1."""
 
     zxid: int
     path: str
@@ -59,8 +57,8 @@ class Change:
 
 
 class MachineSessionStore:
-    """The `SessionStore` of a machine, which stores the keys of ZooKeeper sessions. It acts like a
-    file that is never synced: a power loss empties it."""
+    """The `SessionStore` of a simulated machine, for the keys of ZooKeeper sessions. A power loss
+    empties it, like a file that is never synced."""
 
     def __init__(self) -> None:
         self._keys: list[SessionKey] = []
@@ -84,8 +82,7 @@ class _Session:
     the last change of leader."""
 
     def ends_at(self) -> float:
-        """Return the virtual time at which the session expires, rounded up to a tick, because the
-        server checks once per tick."""
+        """Return the virtual time at which the session expires, rounded up to a ZooKeeper tick."""
         ends = self.heard_at + self.timeout_ms / 1000
         return (math.floor(ends / _EXPIRY_TICK_S) + 1) * _EXPIRY_TICK_S
 
@@ -101,8 +98,7 @@ class EarlyEnd:
 
 
 class ZooKeeper:
-    """The simulated ZooKeeper service. Its members are machines of `links`, known by their
-    names."""
+    """The simulated ZooKeeper service. Its members are machines of `links`."""
 
     def __init__(
         self,
@@ -115,8 +111,8 @@ class ZooKeeper:
         sync_limit_s: float = 2.0,
     ) -> None:
         """Create the members and elect a leader. Session timeouts are limited to `session_ms_min`
-        and `session_ms_max`. A member that has lost the leader, or a leader that has lost its
-        quorum, notices this after `sync_limit_s` seconds."""
+        and `session_ms_max`. A member notices the loss of the leader, and a leader the loss of its
+        quorum, after `sync_limit_s` seconds."""
         self.environment = environment
         self.links = links
         self.session_ms_min = session_ms_min
@@ -154,9 +150,9 @@ class ZooKeeper:
     def session(
         self, machine: Machine, *, timeout_ms: int = 18_000, purpose: str = ""
     ) -> ZooKeeperSession:
-        """Return a ZooKeeper client for the present process of the machine. The caller must start
-        the client. Its `start` first ends the sessions that earlier processes left open. A client
-        with a `purpose` exists in addition to the main client of the process."""
+        """Return a ZooKeeper client, not yet started, for the present process of the machine. Its
+        `start` first ends the sessions that earlier processes left open. A client with a `purpose`
+        exists in addition to the main client of the process."""
         assert machine.loop is not None, f"no process runs on {machine.name}"
         name = _name_of(machine.name, purpose)
         if name not in self._keys:
@@ -174,15 +170,15 @@ class ZooKeeper:
         return client
 
     def client(self, machine: str, purpose: str = "") -> ZooKeeperSession | None:
-        """Return the ZooKeeper client (main client, or that with this purpose) of the machine's
-        latest process."""
+        """Return the ZooKeeper client of the machine's latest process: the main client, or the one
+        with this purpose."""
         return self._clients.get(_name_of(machine, purpose))
 
     # ---- for checks
 
     @property
     def leader(self) -> str | None:
-        """Return the name of the member that leads, None if no member does."""
+        """Return the name of the ZooKeeper member that leads, None without one."""
         return None if self._leader is None else self._leader.name
 
     @property
@@ -206,8 +202,8 @@ class ZooKeeper:
     # ---- faults
 
     def down(self, name: str, *, silently: bool = False) -> None:
-        """Kill the member with this name. With `silently` its machine loses power, so that its
-        peers get no reset."""
+        """Kill the member with this name. With `silently` its machine loses power: its peers get no
+        reset."""
         member = self.members[name]
         if member.is_up:
             self.environment.note(f"zk {name} down")
@@ -217,7 +213,8 @@ class ZooKeeper:
                 self._depose()
 
     def up(self, name: str) -> None:
-        """Start the member with this name if it is down. It serves once it has found the leader."""
+        """Start the member with this name if it is down. It serves after it has found the
+        leader."""
         member = self.members[name]
         if not member.is_up:
             self.environment.note(f"zk {name} up")
@@ -230,8 +227,8 @@ class ZooKeeper:
         self.members[name].lag_s = seconds
 
     def expire(self, session_id: int) -> bool:
-        """End the session with this id as if it had timed out. Return False if no such session
-        exists, or if the service has no quorum now."""
+        """End the session as if it had timed out. Return False if it does not exist, or if there is
+        no quorum now."""
         if session_id not in self._sessions or not self._has_quorum():
             return False
         self._close(session_id)
@@ -288,9 +285,8 @@ class ZooKeeper:
             self._decide(forwarded)
 
     def _readmit(self, forwarded: Forwarded, session: _Session | None) -> None:
-        """Answer a client that resumes its session on a new connection. `session` is None if the
-        session has expired. The answer does not wait for transactions that the client's member has
-        not applied yet."""
+        """Answer a client that resumes its session on a new connection. `session` None means
+        expired. The answer may overtake transactions that the member has not applied yet."""
         if session is None:
             granted = Granted(0, 0)
         else:
@@ -301,8 +297,7 @@ class ZooKeeper:
         self._after_return(forwarded, forwarded.member.grant, forwarded.wire, granted)
 
     def _after_return(self, forwarded: Forwarded, act: Callable[..., None], *what: object) -> None:
-        """Call `act(*what)` at the member that forwarded the request, after the network delay from
-        the leader to this member."""
+        """Call `act(*what)` at the member that forwarded the request, after the network delay."""
         delay_s = 0.0
         if forwarded.member is not self._leader:
             delay_s = self.links.usual.draw(self._rng)
@@ -448,7 +443,7 @@ class ZooKeeper:
                 self._decide(forwarded)
 
     def _depose(self) -> None:
-        """Remove the leader from its role. No member serves until the next leader is elected."""
+        """Remove the leader from its role. No member serves until the next election."""
         self.environment.note(f"zk leader {self.leader} gone")
         self._leader = None
         for member in self.members.values():
@@ -477,7 +472,7 @@ class ZooKeeper:
                 self._join(member)
 
     def _join(self, member: Member) -> None:
-        """Connect a member to the leader, which it follows from then on."""
+        """Let a member follow the leader."""
         assert self._leader is not None
         member.to_leader = pipe = self._pipe(member, self._leader, self._receive)
         delay_s = self._rng.random() * _JOIN_S_MAX if self._log else 0.0

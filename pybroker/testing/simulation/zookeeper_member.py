@@ -1,10 +1,8 @@
-"""One member of the simulated ZooKeeper ensemble: its own copy of the tree, which may lag, and the
-connections of its clients.
+"""One member of the simulated ZooKeeper ensemble: its own copy of the tree, which may lag, and its
+clients' connections.
 
-As in the real ZooKeeper, a member answers reads from its own copy, and forwards all other requests
-to the leader. Requests of a connection are answered in order: a read after a write waits until this
-member has applied the write.
-"""
+A member answers reads from its own copy, and forwards other requests to the leader. Requests of a
+connection are answered in order: a read waits until the member has applied the write before it."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ _WatchesOf = dict[str, dict[int, None]]
 
 @dataclass(slots=True, eq=False)
 class Forwarded:
-    """A client's request that a member forwards to the leader."""
+    """A client's request that a ZooKeeper member forwards to the leader."""
 
     member: Member
     wire: int
@@ -51,7 +49,8 @@ class Forwarded:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A decision of the leader. Every member applies all transactions in the order of `zxid`."""
+    """A decision of the ZooKeeper leader. Every member applies all transactions in the order of
+    `zxid`."""
 
     zxid: int
     wall_ms: int
@@ -62,8 +61,8 @@ class Transaction:
 
 
 class TransactionClock:
-    """The clock of a member's tree. It shows the time at which the leader decided the transaction
-    that the member applies."""
+    """The clock of a member's tree. It shows the time at which the leader decided the present
+    transaction."""
 
     def __init__(self, wall_ms: int) -> None:
         self.now_ms = wall_ms
@@ -91,8 +90,8 @@ class _Served:
 
 
 class Member:
-    """A member of the simulated ZooKeeper service. `forward` sends a request to the leader. `lag_s`
-    is the maximum delay in seconds before this member applies a transaction."""
+    """A member of the simulated ZooKeeper. `forward` sends a request to the leader. `lag_s` is the
+    maximum delay in seconds before the member applies a transaction."""
 
     def __init__(
         self,
@@ -129,8 +128,7 @@ class Member:
     # ---- start and stop
 
     def serve(self, log: Sequence[Transaction]) -> None:
-        """Apply all transactions of `log` that this member has not applied yet, and start to
-        serve."""
+        """Apply all transactions of `log` that are new to this member, and start to serve."""
         for transaction in log[self.tree.zxid :]:
             self._apply(transaction)
         self.is_serving = True
@@ -169,8 +167,8 @@ class Member:
             self._take(served, message)
 
     def forget(self, wire: Wire) -> None:
-        """Remove a connection whose client has closed it. Requests that the client sent before are
-        still processed."""
+        """Remove a connection that its client has closed. Earlier requests of the client are still
+        processed."""
         served = self._served.pop(wire.number, None)
         if served is not None:
             for watches in (self._data, self._child):
@@ -255,8 +253,8 @@ class Member:
                     tell(WatchEvent(missed, path))
 
     def _missed(self, path: str, kind: WatchKind, zxid: int) -> WatchKind | None:
-        """Return the event that a watch of this kind, set at `zxid`, would have caused since then.
-        Return None if it would have caused none."""
+        """Return the event that a watch of this kind, set at `zxid`, would have caused since then,
+        None without one."""
         try:
             node = self.tree.lookup(path)
         except NoNode:
@@ -280,8 +278,8 @@ class Member:
     # ---- messages from the leader
 
     def learn(self, item: Transaction | tuple[int, Sync]) -> None:
-        """Handle a message from the leader: a transaction to apply, or the answer to a Sync (the
-        number of the client's connection, and the request)."""
+        """Handle a message from the leader: a transaction to apply, or the answer to a Sync as
+        (connection number, request)."""
         if self.lag_s == 0 and not self._inbox:
             self._do(item)
             return
@@ -341,8 +339,7 @@ class Member:
             self.forget(served.wire)
 
     def send_away(self, number: int) -> None:
-        """Close the connection with this number, because its session has moved to another
-        connection."""
+        """Close the connection with this number, because its session has moved to another one."""
         served = self._served.get(number)
         if served is not None:
             self.forget(served.wire)

@@ -1,11 +1,9 @@
-"""The `Coord` of one simulated process: sessions with the simulated ZooKeeper, one after the other.
+"""The ZooKeeper client (`Coord`) of one simulated process, which behaves like the real one over
+kazoo.
 
-It behaves like the real `Coord` over kazoo. Requests fail at once while the connection is lost.
-When the process reaches a member again, it learns whether its session survived, and sets its
-watches again. Syncs show how long the service has been silent. A process sends heartbeats even
-while its event loop is blocked, because kazoo sends them from a thread. A stopped process sends
-none.
-"""
+Requests fail at once while the connection is lost. After a reconnection, the client learns whether
+its session survived, and sets its watches again. It sends heartbeats even while the event loop is
+blocked, because kazoo uses a thread; a stopped process sends none."""
 
 from __future__ import annotations
 
@@ -71,8 +69,8 @@ class _Asked:
 
 
 class ZooKeeperSession:
-    """The ZooKeeper client (port `Coord`) of the process of `loop` on `machine`; call `start`
-    first. `members` are the members to which it connects, by default all."""
+    """The ZooKeeper client (`Coord`) of the process of `loop` on `machine`; call `start` first.
+    `members` are the ZooKeeper members to connect to, by default all."""
 
     def __init__(
         self,
@@ -128,15 +126,15 @@ class ZooKeeperSession:
             ) from None
 
     async def close_previous_session(self) -> None:
-        """End the sessions whose keys are in the session store, because earlier processes have left
-        them open. Their ids stay in `earlier_session_ids`."""
+        """End the sessions that earlier processes have left open, by the keys in the session store.
+        Their ids stay in `earlier_session_ids`."""
         for key in self._store.load():
             if key not in self._earlier:
                 await end_session(self._service, self.loop, self.machine, key.id, self._members)
                 self._earlier.append(key)
 
     async def close(self) -> None:
-        """End the session, so that ZooKeeper deletes its ephemeral nodes. Idempotent."""
+        """End the session: ZooKeeper deletes its ephemeral nodes. Idempotent."""
         wire, key = self._wire, self._key
         told = False
         if not self._is_closed and self._is_connected and wire is not None:
@@ -165,7 +163,7 @@ class ZooKeeperSession:
 
     def break_connection(self, *, arrives: bool | None = None) -> None:
         """Break the connection now; the client connects again by itself. `arrives` tells whether
-        data in transit still reaches the service; None means a random choice."""
+        data in transit still reaches ZooKeeper; None means a random choice."""
         wire = self._wire
         if wire is not None and not self.loop.is_dead:
             self._environment.note(f"zk {self.loop.name} connection breaks")
@@ -174,13 +172,13 @@ class ZooKeeperSession:
             self.loop.call_soon(self._broken, wire)
 
     def lose_reply(self, *, applied: bool = True, expires: bool = False) -> None:
-        """Break the connection right after the next write is sent, so that its result is unknown.
-        Without `applied`, break it right before, so that the write is lost. With `expires` the
-        session expires, too. Each call affects one write."""
+        """Break the connection right after the next write is sent, so that its result is unknown;
+        without `applied` right before, so that the write is lost. With `expires` the session
+        expires, too."""
         self._lost_replies.append((applied, expires))
 
     def expire(self) -> None:
-        """Let the service expire this session, if it has a quorum."""
+        """Let ZooKeeper expire this session, if there is a quorum."""
         self._service.expire(self.session_id)
 
     # ---- state
@@ -195,8 +193,7 @@ class ZooKeeperSession:
 
     @property
     def earlier_session_ids(self) -> frozenset[int]:
-        """Return the ids of all ended sessions of this machine: those of earlier processes, and
-        those of this process."""
+        """Return the ids of all ended sessions of this machine, from this and earlier processes."""
         return frozenset(key.id for key in self._earlier)
 
     @property
@@ -210,8 +207,8 @@ class ZooKeeperSession:
         return None if self._wire is None else self._wire.server.name
 
     def silence(self) -> float:
-        """Return how long ago (s) the client sent the latest write or sync that was answered.
-        Members answer reads without the leader, so reads do not count."""
+        """Return how long ago (s) the client sent the latest write or sync that ZooKeeper
+        answered."""
         return self._environment.now - self._heard_at
 
     def add_listener(self, listener: SessionListener) -> None:
@@ -452,7 +449,7 @@ class ZooKeeperSession:
     # ---- private: heartbeats
 
     def _later(self, name: str, seconds: float, action: Callable[..., None], *args: Any) -> None:
-        """Call `action(*args)` after `seconds`, unless closed; cancel a waiting call with this
+        """Call `action(*args)` after `seconds`, unless closed, in place of a waiting call with this
         name."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
@@ -485,9 +482,8 @@ class ZooKeeperSession:
         self._beat_entry = self._environment.at(next_at, self._beat, wire)
 
     def _probe_later(self, *, is_fresh: bool = False) -> None:
-        """Sync with the leader every sixth of the session timeout, and break a connection on which
-        no answer has come for too long. `is_fresh` is true for a new connection, for which earlier
-        silence does not count."""
+        """Sync with the leader every sixth of the session timeout, and break a connection that is
+        silent for too long. `is_fresh` is True for a new connection."""
         session_s = self._session_timeout_ms / 1000
         wire = self._wire
         if self._is_connected and wire is not None:

@@ -23,8 +23,8 @@ _TIMEOUT_S: Final = 2.0
 async def end_session(
     service: Service, loop: ProcessLoop, machine: str, session_id: int, members: Sequence[str]
 ) -> bool:
-    """Take over the session, and close it, so that its ephemeral nodes are deleted now. Try the
-    members one after another. Return whether any member has answered."""
+    """Take over the session and close it, which deletes its ephemeral nodes. Try the members one
+    after another. Return whether any member has answered."""
     rng = service.environment.rng(f"zookeeper takeover {loop.name} {session_id:x}")
     for name in rng.sample(members, len(members)):
         heard: asyncio.Future[bool] = loop.create_future()
@@ -43,8 +43,8 @@ async def end_session(
 
 
 def _close_when_granted(heard: asyncio.Future[bool], wire: Wire, message: object) -> None:
-    """Handle a message of the member: close the session when the member grants it. The future
-    `heard` gets True when the session has ended, and False if this member does not serve."""
+    """Close the session when the member grants it. The future `heard` gets True when the session
+    has ended, and False if this member does not serve."""
     if isinstance(message, Granted) and message.session_id:
         wire.send(CloseSession())
     elif not heard.done():

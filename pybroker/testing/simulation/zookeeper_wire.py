@@ -1,5 +1,4 @@
-"""The messages between a client of the simulated ZooKeeper and a member, and the connection that
-carries them."""
+"""The messages between a client and a member of the simulated ZooKeeper, and their connection."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _FORGET_S: Final = 0.01
 
 
 class Signal(enum.Enum):
-    """The messages that have no content."""
+    """The ZooKeeper messages without content."""
 
     PING = "ping"
     PONG = "pong"
@@ -35,8 +34,8 @@ class ReadKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """An answer to a request. `zxid` is the number of the last transaction that the member had
-    applied at the time of the answer."""
+    """An answer to a ZooKeeper request. `zxid` is the last transaction that the member had
+    applied."""
 
     zxid: int
     value: Any = None
@@ -52,8 +51,8 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class SetWatches:
-    """A request to set watches that the client had on another connection. A watch on a node that
-    has changed after `zxid` causes its event at once."""
+    """A request to set the watches of an earlier connection again. A watch on a node that has
+    changed after `zxid` causes its event at once."""
 
     zxid: int
     data: Sequence[str]
@@ -63,8 +62,8 @@ class SetWatches:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A request to write. With `alone` it is one operation instead of a multi, and the answer is
-    the operation's own error or result."""
+    """A ZooKeeper write. With `alone` it is one operation instead of a multi, and the answer is the
+    operation's own error or result."""
 
     ops: Sequence[CoordOp]
     alone: bool
@@ -83,9 +82,9 @@ class CloseSession:
 
 @dataclass(slots=True, eq=False)
 class Connect:
-    """The first message of a connection. `session_id` 0 requests a new session. `zxid` is the last
-    transaction that the client has seen: a member that lags behind it refuses the connection.
-    """
+    """The first message of a ZooKeeper connection. `session_id` 0 requests a new session. `zxid` is
+    the last transaction that the client has seen: a member that lags behind it refuses the
+    connection."""
 
     session_id: int
     zxid: int
@@ -94,8 +93,8 @@ class Connect:
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """The answer to a Connect: the session id and the session timeout. `session_id` 0 means that
-    the session has expired."""
+    """The answer to a Connect: the session id (0: the session has expired) and the session
+    timeout."""
 
     session_id: int
     timeout_ms: int
@@ -106,7 +105,7 @@ Request = Read | SetWatches | Forwardable
 
 
 class Server(Protocol):
-    """The client's view of the member at the other end of a connection."""
+    """The client's view of the ZooKeeper member at the other end of a connection."""
 
     name: str
 
@@ -116,7 +115,7 @@ class Server(Protocol):
 
 
 class Service(Protocol):
-    """The client's view of the whole service."""
+    """The client's view of the simulated ZooKeeper."""
 
     environment: Environment
     links: Links
@@ -125,15 +124,14 @@ class Service(Protocol):
 
     @property
     def members(self) -> Mapping[str, Server]:
-        """Return the members of the service, by their names."""
+        """Return the members of the ensemble, by their names."""
 
     def expire(self, session_id: int) -> bool:
-        """Expire the session. Return False if the session does not exist, or if the service has no
-        quorum now."""
+        """Expire the session. Return False if it does not exist, or if there is no quorum now."""
 
 
 class Wire:
-    """One connection, which a client has opened. Both sides know it by its number."""
+    """One connection between a client and a ZooKeeper member. Both sides know it by its number."""
 
     __slots__ = (
         "_links",
@@ -170,8 +168,8 @@ class Wire:
         self.up.send(message)
 
     def close(self, *, lose: bool) -> None:
-        """Close the connection as the client. With `lose` the data in transit is lost. Otherwise it
-        still arrives at the member, but the member's answers are dropped. Idempotent."""
+        """Close the connection as the client. With `lose` the data in transit is lost; otherwise it
+        reaches the member, but the member's answers are dropped. Idempotent."""
         if self.down.closed:
             return
         self.down.close()

@@ -1,10 +1,8 @@
-"""Clients that produce load on a simulated cluster and record its answers.
+"""Clients that produce load on a simulated cluster, and record the answers in a
+`pybroker.testing.history`.
 
-Each client is a process on its own machine that runs the real `pybroker.client`: producers with
-every kind of acks, consumers, clients that request log end offsets, an admin client. The seed
-decides the actions of the clients. Their answers are recorded in one `pybroker.testing.history` in
-memory.
-"""
+Each client is a process on its own machine with the real `pybroker.client`: producers, consumers,
+an admin client, and others. The seed decides their actions."""
 
 from pybroker.testing.simulation.workload.options import ProducerKind, WorkloadOptions
 from pybroker.testing.simulation.workload.workload import Workload

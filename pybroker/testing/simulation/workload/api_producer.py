@@ -1,6 +1,5 @@
 """`pybroker.client.Producer` with the methods of `transaction_requests.TransactionalProducer`, so
-that the clients with transactional ids can use either.
-"""
+that simulated clients can use either."""
 
 from __future__ import annotations
 
@@ -104,7 +103,7 @@ class ApiProducer:
                 return
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write offsets of a group without members as part of the transaction."""
+        """Commit offsets of a group without members in the transaction."""
         await self._producer.send_offsets(offsets, group)
 
     async def produce(

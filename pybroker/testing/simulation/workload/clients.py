@@ -1,4 +1,5 @@
-"""A client as a process on its own machine, which is sometimes killed and started again."""
+"""A simulated client as a process on its own machine, which is sometimes killed and started
+again."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ OpenableT = TypeVar("OpenableT", bound=Openable)
 
 @dataclass(slots=True)
 class Catalog:
-    """The topics that exist, as far as the answers to the workload's admin client show."""
+    """The topics that exist, as far as the admin client knows."""
 
     topics: dict[str, int] = field(default_factory=dict)
     """The partition count of each topic."""
@@ -64,8 +65,8 @@ class Catalog:
 
 @dataclass(slots=True)
 class Shared:
-    """The state that all clients of a workload share: options, topics, the recorder, and whether
-    they must stop."""
+    """The state that all clients of a run share: options, topics, the recorder, and whether they
+    must stop."""
 
     environment: Environment
     machine: Callable[[str], Machine]
@@ -87,8 +88,7 @@ class Shared:
 
 
 class Client:
-    """A client of the workload, as a process. `run` must return soon after `shared.is_stopping`
-    becomes true."""
+    """A simulated client. `run` must return soon after `shared.is_stopping` becomes true."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         self.shared = shared
@@ -118,8 +118,7 @@ class Client:
         return self.shared.is_stopping
 
     def start(self) -> None:
-        """Start the client's next process. Do nothing if a process runs or the workload is
-        stopping."""
+        """Start the client's next process, unless one runs or the clients are stopping."""
         if self.machine.loop is not None:
             return
         if self.is_stopping:
@@ -139,8 +138,8 @@ class Client:
             self._come_back()
 
     def killed(self) -> None:
-        """Note that the client's process was killed: the answers to the requests that were in
-        flight stay unknown."""
+        """Note that the client's process was killed: its requests in flight have an unknown
+        outcome."""
 
     def _come_back(self) -> None:
         self.shared.environment.after(self._fate.random() * _DOWN_S_MAX, self.start)
@@ -166,8 +165,8 @@ class Client:
         raise AssertionError("a subclass of Client must define run()")
 
     async def opened(self, make: Callable[[], OpenableT]) -> OpenableT | None:
-        """Create a Kafka client with `make` and start it. Repeat this with a new client until one
-        has reached the cluster. Return it, or None if the workload stops before that."""
+        """Return a started Kafka client, made by `make` again and again until one reaches the
+        cluster. Return None if the clients stop before that."""
         while not self.is_stopping:
             client = make()
             try:
@@ -180,7 +179,8 @@ class Client:
         return None
 
     async def rest(self, mean_s: float) -> None:
-        """Sleep for about `mean_s` seconds, and sometimes up to the workload's maximum pause."""
+        """Sleep for about `mean_s` seconds, and sometimes up to the maximum pause of the
+        options."""
         options = self.options
         if options.pause_mean_s and self.rng.random() < mean_s / options.pause_mean_s:
             await asyncio.sleep(self.rng.random() * options.pause_s_max)

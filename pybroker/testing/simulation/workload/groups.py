@@ -1,6 +1,5 @@
-"""The group clients of a workload: members that join, process records, commit in every way, pause,
-crash, leave and return, and clients that request committed offsets.
-"""
+"""Simulated consumer groups: members that join, process records, commit, pause, crash, leave and
+return, and clients that request committed offsets."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ _NO_TOPIC_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The parameters of a consumer group, which all its members share."""
+    """The parameters that all members of a consumer group share."""
 
     name: str
     assignors: tuple[str, ...]
@@ -79,8 +78,7 @@ class _GroupClient(Client):
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the groups must stop. This becomes true after they have read all values of
-        the producers."""
+        """Return whether the groups must stop: they have read all records of the producers."""
         return self.shared.groups_are_stopping
 
     def make(self, **more: Any) -> Consumer:
@@ -99,10 +97,9 @@ class _GroupClient(Client):
 
 
 class MemberClient(_GroupClient):
-    """A member of a consumer group. In each incarnation the seed draws how the member commits, and
-    when it leaves, unsubscribes, crashes, or pauses for a while. Once `shared.is_even` or
-    `is_stopping` is set, members stay in the group.
-    """
+    """A member of a consumer group. For each process of the member, the seed draws how it commits,
+    and when it leaves, unsubscribes, crashes or pauses. Once `shared.is_even` or `is_stopping` is
+    set, members stay in the group."""
 
     def __init__(self, shared: Shared, name: str, plan: GroupPlan) -> None:
         super().__init__(shared, name, plan)
@@ -287,8 +284,7 @@ class MemberClient(_GroupClient):
 
 
 class CommittedOffsetClient(_GroupClient):
-    """A client that requests the committed offsets of a group, one request at a time, without being
-    a member."""
+    """A client, outside of the group, that requests the committed offsets of a group one by one."""
 
     async def run(self) -> None:
         consumer = await self.opened(lambda: self.make(enable_auto_commit=False))
@@ -324,8 +320,8 @@ def _identity(consumer: Consumer) -> Identity:
 
 
 def clients_of_groups(shared: Shared, name: str) -> list[Client]:
-    """Return the clients of all groups: the members, and for each group a client that requests its
-    committed offsets."""
+    """Return the members of all groups, and for each group a client that requests its committed
+    offsets."""
     options, found = shared.options, list[Client]()
     for number in range(options.groups):
         group = f"{name}-group-{number}"

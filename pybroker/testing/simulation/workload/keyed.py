@@ -1,9 +1,8 @@
-"""The clients of a workload's compacted topic: producers of keyed records and tombstones, and
+"""The simulated clients of a compacted topic: producers of keyed records and tombstones, and
 readers that read the topic again and again.
 
-Every few seconds the producers take new keys. From then on, the last values of the earlier keys
-must survive each pass of the log cleaner.
-"""
+Every few seconds the producers take new keys, so that the last values of earlier keys must survive
+each pass of the log cleaner."""
 
 from __future__ import annotations
 
@@ -41,9 +40,8 @@ _SCAN_REST_MEAN_S: Final = 1.0
 
 
 class KeyedWriter(Client):
-    """A producer of keyed records. It sends tombstones only if it is idempotent or transactional. A
-    producer without idempotence may store a tombstone twice, the second time after a later value.
-    The loss of this value could then not be detected."""
+    """A producer of keyed records. Only with idempotence or transactions does it send tombstones: a
+    tombstone stored twice, the second time after a later value, would hide a loss of this value."""
 
     is_idempotent = True
     transactional_id: str | None = None
@@ -129,8 +127,8 @@ class PlainKeyedWriter(KeyedWriter):
 
 
 class TransactionalKeyedWriter(KeyedWriter):
-    """A producer that writes keyed records in transactions, and aborts some of them. Its process
-    ends at an error; the next process fences the earlier producer epoch."""
+    """A producer that writes keyed records in transactions, and aborts some of them. An error ends
+    its process; the next one fences the earlier producer epoch."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)
@@ -155,8 +153,8 @@ class TransactionalKeyedWriter(KeyedWriter):
 
 
 class KeyedReader(CommittedReaderClient):
-    """A consumer with isolation.level=read_committed that reads the whole compacted topic, slowly
-    or fast, and then again."""
+    """A read_committed consumer that reads the whole compacted topic, slowly or fast, and then
+    again."""
 
     async def run(self) -> None:
         consumer = await self.opened(self.make)
@@ -195,7 +193,7 @@ class KeyedReader(CommittedReaderClient):
 
 
 class KeyedFinalReader(CommittedFinalReader):
-    """A reader of the whole compacted topic once the cluster has recovered."""
+    """A reader of the whole compacted topic after the cluster has recovered."""
 
     def found(
         self, partition: TopicPartition, start: int, end: int, records: Sequence[ConsumerRecord]

@@ -1,7 +1,5 @@
-"""Commits of a group member that arrive twice, or late. A late commit arrives after the member has
-joined a later generation of the group. It names a valid member id, so the coordinator can refuse it
-only by its generation.
-"""
+"""Commits of a group member that arrive twice, or after the member has joined a later generation.
+The coordinator can refuse a late commit only by its generation, because its member id is valid."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ _REQUEST_S: Final = 2.0
 
 
 class LateCommits:
-    """Sends commits of one member process again. `current` returns the member's present
-    identity."""
+    """Repeats commits of one member. `current` returns the member's present identity."""
 
     def __init__(
         self,
@@ -53,8 +50,8 @@ class LateCommits:
         self._open: list[Commit] = []
 
     def sent(self, offsets: Offsets) -> None:
-        """Record that the member commits these offsets, and perhaps send the commit again. If the
-        member is in a new generation, perhaps send the last commit of the generation before."""
+        """Note that the member commits these offsets, and perhaps send the commit again. In a new
+        generation, perhaps send the last commit of the generation before."""
         identity = self._current()
         if self._last is not None and self._last[0].generation < identity.generation:
             if self._rng.random() < _LATE:

@@ -1,4 +1,4 @@
-"""The options of a workload, and short timeouts for its clients."""
+"""The options of the simulated clients, and short timeouts for them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ KEYED_TOPIC: Final = "keyed-0"
 
 
 class ProducerKind(enum.Enum):
-    """The guarantees of a producer, by acks and idempotence. They decide which rules its values
-    must follow."""
+    """The guarantees of a producer, by acks and idempotence."""
 
     IDEMPOTENT = "idempotent"
     PLAIN = "plain"
@@ -68,16 +67,16 @@ class ProducerKind(enum.Enum):
 
     @property
     def keeps_order(self) -> bool:
-        """Return whether the producer's values are stored in the order in which it sent them.
-        `pybroker.client.Producer` guarantees the order even without idempotence, because it has one
-        batch in flight for each partition."""
+        """Return whether the producer's records are stored in the order of sending. Without
+        idempotence the order holds because `pybroker.client.Producer` has one batch in flight for
+        each partition."""
         return self.acks == -1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """The options of a workload. Times are in virtual seconds. A time with `mean` in its name is
-    the mean of an exponential distribution; 0 means never."""
+    """The options of the simulated clients. Times are in virtual seconds. A time with `mean` in its
+    name is the mean of an exponential distribution; 0 means never."""
 
     topics: int = 1
     partitions: int = 2
@@ -145,6 +144,5 @@ class WorkloadOptions:
         return bool(self.writers or self.loops)
 
     def partition_choice(self, rng: random.Random, partitions: int) -> int:
-        """Return a random partition number below `partitions`. Some numbers are more likely than
-        others."""
+        """Return a random partition number below `partitions`, not evenly distributed."""
         return min(rng.randrange(partitions), rng.randrange(partitions))

@@ -1,6 +1,4 @@
-"""The producers of a workload. They send numbered values, and record each value before sending
-it.
-"""
+"""The simulated producers. They send numbered values, and record each value before sending it."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ partition must get some values soon, even if there are many."""
 
 
 class ProducerClient(Client):
-    """A client that sends values to all topics of the workload. If its process is killed, the
-    outcome of the sends that await a response is unknown."""
+    """A client that sends values to all topics. After a kill, the outcome of its unanswered sends
+    is unknown."""
 
     def __init__(self, shared: Shared, name: str, kind: ProducerKind) -> None:
         super().__init__(shared, name)

@@ -1,6 +1,5 @@
-"""The readers of a workload: consumers of all partitions from offset 0, clients that request log
-end offsets, and a final reader of all records.
-"""
+"""The simulated readers: consumers of all partitions from offset 0, clients that request log end
+offsets, and a reader of all records at the end."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class _Consuming(Client):
 
 
 class ReaderClient(_Consuming):
-    """A consumer that reads all partitions of the workload. Each of its processes begins at offset
-    0."""
+    """A consumer of all partitions. Each of its processes begins at offset 0."""
 
     def __init__(self, shared: Shared, name: str) -> None:
         super().__init__(shared, name)
@@ -68,7 +66,7 @@ class ReaderClient(_Consuming):
                 await consumer.close()
 
     async def _read(self, consumer: Consumer) -> None:
-        """Read with `consumer` until the workload stops. Raises ClientError if this consumer cannot
+        """Read with `consumer` until the clients stop. Raises ClientError if this consumer cannot
         continue."""
         self._version = -1
         while not self.is_stopping:
@@ -110,8 +108,8 @@ class ReaderClient(_Consuming):
         self.recorder.assigned(self.name, partition, offset)
 
     async def _begin_again(self, consumer: Consumer, partition: TopicPartition, error: str) -> None:
-        """Continue to read the partition at its log start offset, because `error` says that the log
-        has no record at the consumer's position."""
+        """Continue at the log start offset of the partition. `error` says that the log no longer
+        has the consumer's position."""
         if self.shared.catalog.version != self._version:
             return  # the topics have changed: the partition may be deleted
         self.recorder.lost(self.name, partition, self._positions[partition], error)
@@ -157,8 +155,8 @@ class StableOffsetClient(LogEndClient):
 
 
 class FinalReader(_Consuming):
-    """A client that reads all records of the given partitions once the cluster has recovered. It
-    tries again until it has all records."""
+    """A client that reads all records of the partitions after the cluster has recovered, and tries
+    again until it has them."""
 
     def __init__(self, shared: Shared, name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(shared, name)
@@ -205,6 +203,6 @@ class FinalReader(_Consuming):
 
 
 class CommittedFinalReader(FinalReader):
-    """A final reader with isolation.level=read_committed."""
+    """A `FinalReader` with isolation.level=read_committed."""
 
     isolation = "read_committed"

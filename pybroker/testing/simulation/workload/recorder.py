@@ -1,4 +1,4 @@
-"""Records the requests and answers of a workload's clients in a history, in virtual time."""
+"""Records the requests and answers of simulated clients in a history, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ from pybroker.testing.simulation.environment import Environment
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return the virtual time `seconds` in ns, as histories need it. The result is never 0, because
-    0 means "never" in a history."""
+    """Return the virtual time `seconds` in ns, at least 1: in a history 0 means "never"."""
     return round(seconds * NANOSECONDS) + 1
 
 
 class Recorder:
-    """The recorder of one run: the history of its operations, and counts that show the progress of
-    its clients."""
+    """The history of one run's requests and answers, and counts of the clients' progress."""
 
     def __init__(self, environment: Environment) -> None:
         self.history = History()
@@ -62,7 +60,7 @@ class Recorder:
         self._environment = environment
 
     def of_committed_reads(self) -> Recorder:
-        """Return the recorder of the clients with isolation.level=read_committed."""
+        """Return the recorder of the read_committed consumers."""
         if self._committed_reads is None:
             self._committed_reads = Recorder(self._environment)
             self.history.transactions.reads = self._committed_reads.history
@@ -145,13 +143,14 @@ class Recorder:
     # groups
 
     def transactional_group(self, name: str, partition: int) -> None:
-        """Record that the offsets of the group `name` are committed in transactions."""
+        """Record that the offsets of the group are committed in transactions. `partition` is its
+        partition of __consumer_offsets."""
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.transactional.add(name)
 
     def group(self, name: str, topics: Sequence[str], partition: int) -> None:
-        """Record that the group `name` reads these topics. The leader of `partition` of
-        __consumer_offsets coordinates the group."""
+        """Record that the group reads these topics. `partition` is its partition of
+        __consumer_offsets."""
         self.history.groups.coordinated_by[name] = partition
         self.history.groups.topics[name] = frozenset(topics)
 

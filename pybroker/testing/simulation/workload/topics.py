@@ -1,4 +1,4 @@
-"""The admin client of a workload. It creates the topics, changes them at intervals, and requests
+"""The simulated admin client. It creates the topics, changes them at intervals, and requests
 elections."""
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _GROWTH_MAX: Final = 3
 
 class AdminClient(Client):
     """The client that creates and deletes all topics. It retries each operation until its outcome
-    is known.
-    """
+    is known."""
 
     async def run(self) -> None:
         admin = await self.opened(self._make)
@@ -119,9 +118,9 @@ class AdminClient(Client):
     async def _decide(
         self, ask: Callable[[], Awaitable[list[TopicResult]]], done_before: ErrorCode
     ) -> bool:
-        """Repeat an admin operation until it has succeeded, and return True. The error code
-        `done_before` counts as success: it means that an earlier attempt, whose answer was lost,
-        has succeeded. While the workload is stopping, return False after `_LAST_TRIES` attempts."""
+        """Repeat an admin operation until it succeeds, and return True. The error code
+        `done_before` means that an earlier attempt has succeeded. While the clients are stopping,
+        return False after `_LAST_TRIES` attempts."""
         last_tries = _LAST_TRIES
         while last_tries:
             last_tries -= self.is_stopping

@@ -1,6 +1,5 @@
-"""A transactional producer that sends each request itself, so that a workload can also send what a
-correct client never sends: requests of a replaced producer, and batches that arrive too late.
-"""
+"""A transactional producer that can also send what a correct client never sends: requests of a
+fenced producer, and batches that arrive too late."""
 
 from __future__ import annotations
 
@@ -74,8 +73,8 @@ cannot continue its transaction."""
 
 class TransactionalProducer:
     """A producer with a transactional id. Every method repeats its request after retriable errors
-    for up to 5 s, and then raises ClientError. A `ResponseError` has the broker's error code. The
-    `definite` of the error is False if a broker may have processed the request."""
+    for up to 5 s, and then raises ClientError; its `definite` is False if a broker may have
+    processed the request. A `ResponseError` has the broker's error code."""
 
     def __init__(
         self,
@@ -88,7 +87,8 @@ class TransactionalProducer:
         rng: random.Random,
         codecs: Sequence[str],
     ) -> None:
-        """`timeout_ms` is the transaction timeout. Each batch has one of `codecs`."""
+        """Create a producer. `timeout_ms` is the transaction timeout. Each batch has one of
+        `codecs`."""
         options = parse_options(
             ClientOptions,
             {"bootstrap_servers": bootstrap, "client_id": client_id, **CLIENT_OPTIONS},
@@ -114,8 +114,9 @@ class TransactionalProducer:
     # the transactional id
 
     async def identify(self, *, keep: bool = False) -> None:
-        """Get the next epoch of the transactional id, which aborts its open transaction. With
-        `keep` the producer names its present producer id and epoch (KIP-360)."""
+        """Get the next epoch of the transactional id, which aborts its open transaction
+        (InitProducerId). With `keep` the request names the present producer id and epoch
+        (KIP-360)."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.timeout_ms,
@@ -191,7 +192,7 @@ class TransactionalProducer:
     # records and offsets
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write offsets of a group without members as part of the transaction (TxnOffsetCommit)."""
+        """Commit offsets of a group without members in the transaction (TxnOffsetCommit)."""
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for (topic, number), offset in offsets.items():
             rows = topics.setdefault(topic, TxnOffsetCommitRequestTopic(name=topic)).partitions

@@ -1,7 +1,5 @@
-"""The clients of a workload that write in transactions. Two clients share each transactional id.
-Whenever one of them starts, it fences the other one, which may have an open transaction, or be
-paused in the middle of one.
-"""
+"""The simulated clients that write in transactions. Two clients share each transactional id: each
+start of one fences the other, which may have an open transaction."""
 
 from __future__ import annotations
 
@@ -50,9 +48,8 @@ _FACTS: Final = ProducerFacts(acks=-1, idempotent=True, keeps_order=True)
 
 
 class _TransactionalClient(Client):
-    """A producer with a transactional id. One of the two clients with the same id is the spare
-    client, which stops once `shared.is_even` is set. From then on the other client leaves no
-    transaction open."""
+    """A producer with a transactional id. One of the two clients with the same id stops once
+    `shared.is_even` is set; from then on the other one leaves no transaction open."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name)
@@ -133,8 +130,8 @@ class _TransactionalClient(Client):
     async def _complete(
         self, producer: AnyProducer, transaction: Transaction, filled: Awaitable[None]
     ) -> None:
-        """Wait for `filled`, which writes the records of the transaction, and end the transaction.
-        If an error permits only an abort, abort it."""
+        """Wait for `filled`, which writes the records, and end the transaction. After an error that
+        permits only an abort, abort it."""
         try:
             await filled
             await self._finish(producer, transaction)
@@ -200,10 +197,9 @@ class _TransactionalClient(Client):
             await asyncio.sleep(self.rng.expovariate(1 / _THINK_MEAN_S))
 
     async def _finish(self, producer: AnyProducer, transaction: Transaction) -> None:
-        """End the transaction in one of the ways in `_ENDS`. `commit`: commit it. `leave`: leave it
-        open and end the process. `late` and `keep`: abort it; a producer that sends each request
-        itself then sends one more batch of it (`late`), or keeps its producer id and takes the next
-        epoch (`keep`). `abort`: only abort it."""
+        """End the transaction in one of the ways in `_ENDS`: `commit`, `abort`, or `leave` (leave
+        it open and end the process). After an abort, a producer that sends each request itself may
+        send one more batch (`late`), or take the next epoch with its producer id (`keep`)."""
         end = "commit" if self._is_calm else self.rng.choice(_ENDS)
         if end == "commit":
             await self._commit(producer, transaction)
@@ -234,9 +230,9 @@ class _TransactionalClient(Client):
         self.recorder.transaction_ended(transaction, outcome)
 
     async def _send_late(self, producer: TransactionalProducer, transaction: Transaction) -> None:
-        """Send a batch of the transaction after the transaction has ended. Raises ClientError if
-        the batch is refused or the answer is lost. This error ends the process, so that the batch
-        cannot arrive in a later transaction of the same epoch."""
+        """Send a batch after its transaction has ended. Raises ClientError if the batch is refused
+        or the answer is lost: the process must end, or the batch could arrive in a later
+        transaction of the same epoch."""
         partition = self.rng.choice(self.shared.catalog.partitions())
         await asyncio.sleep(self.rng.expovariate(1 / _LATE_S))
         values, settled = self._noted(transaction, partition, 1)
@@ -289,12 +285,12 @@ class _TransactionalClient(Client):
 
 
 class WriterClient(_TransactionalClient):
-    """A client that writes transactions to all topics of the workload."""
+    """A client that writes transactions to all topics."""
 
 
 class LoopClient(_TransactionalClient):
-    """A client that reads the first topic with read_committed, and writes a record for each one
-    that it reads. Its offsets are committed in the same transaction."""
+    """A client that reads the first topic with read_committed, writes one record for each record
+    read, and commits the offsets in the same transaction."""
 
     def __init__(self, shared: Shared, name: str, transactional_id: str, *, is_spare: bool) -> None:
         super().__init__(shared, name, transactional_id, is_spare=is_spare)
@@ -323,8 +319,8 @@ class LoopClient(_TransactionalClient):
         self._hold(producer)
 
     def _hold(self, producer: AnyProducer) -> None:
-        """Record that the client owns its group, with the producer's epoch as the generation: it is
-        the only member."""
+        """Record this client as the only member of its group, with the producer's epoch as the
+        generation."""
         self.recorder.holds(self.group, self.who, self.who, producer.epoch, [])
 
     async def _seek_to_committed(self, consumer: Consumer) -> None:
@@ -397,7 +393,7 @@ class LoopClient(_TransactionalClient):
 
 
 class CommittedOffsetOfLoopClient(CommittedOffsetClient):
-    """A client that requests the committed offsets of a loop, without those of open
+    """A client that requests the committed offsets of a `LoopClient`, without those of open
     transactions."""
 
     def make(self, **more: Any) -> Consumer:
@@ -405,8 +401,8 @@ class CommittedOffsetOfLoopClient(CommittedOffsetClient):
 
 
 class FinalOffsetsClient(Client):
-    """A client that requests the committed offsets of all loops once the cluster has recovered. It
-    tries again until it has them."""
+    """A client that requests the committed offsets of all `LoopClient`s after the cluster has
+    recovered, until it has them."""
 
     def __init__(self, shared: Shared, name: str, groups: Sequence[str]) -> None:
         super().__init__(shared, name)
@@ -462,12 +458,13 @@ def _committed_consumer(client: Client, group: str, **more: Any) -> Consumer:
 
 
 def loop_groups(options: WorkloadOptions, name: str) -> list[str]:
-    """Return the transactional id of each `LoopClient`. Its consumer group has the same name."""
+    """Return the transactional id of each `LoopClient`, which is also the name of its consumer
+    group."""
     return [f"{name}-loop-{number}" for number in range(options.loops)]
 
 
 def transactional_ids(options: WorkloadOptions, name: str) -> list[str]:
-    """Return all transactional ids of the workload."""
+    """Return all transactional ids of the run."""
     writers = [f"{name}-writer-{number}" for number in range(options.writers)]
     return [*writers, *loop_groups(options, name)]
 
@@ -485,7 +482,7 @@ def transactional_clients(shared: Shared, name: str) -> list[Client]:
 
 
 def clients_of_loops(shared: Shared, name: str) -> list[Client]:
-    """Return for each loop a client that requests its committed offsets."""
+    """Return, for each `LoopClient`, a client that requests its committed offsets."""
     found = list[Client]()
     for group in loop_groups(shared.options, name):
         partition = partition_of(group, shared.options.offsets_partitions)

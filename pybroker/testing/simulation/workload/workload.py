@@ -1,4 +1,4 @@
-"""All clients of a run, which start and stop together, and the final reads."""
+"""All simulated clients of a run, which start and stop together, and the reads at the end."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ class Workload:
         *,
         name: str = "client",
     ) -> None:
-        """Create the clients. `machine` returns the machine with a given name; the names of all
-        machines of the workload begin with `name`. `sockets` returns the network operations of a
-        machine."""
+        """Create the clients. `machine` returns the machine with a given name; all names begin with
+        `name`. `sockets` returns the network operations of a machine."""
         options = options or WorkloadOptions()
         recorder = Recorder(environment)
         shared = Shared(environment, machine, sockets, bootstrap, options, recorder)
@@ -99,13 +98,12 @@ class Workload:
 
     @property
     def catalog(self) -> Catalog:
-        """Return the topics that exist, as far as the answers to the workload's admin client
-        show."""
+        """Return the topics that exist, as far as the admin client knows."""
         return self._shared.catalog
 
     @property
     def acked(self) -> Counter[TopicPartition]:
-        """Return the number of values that all in-sync replicas have acknowledged, by partition."""
+        """Return the number of values acknowledged with acks=all, by partition."""
         return self._shared.recorder.acked
 
     @property
@@ -121,8 +119,7 @@ class Workload:
 
     @property
     def ends(self) -> Counter[TopicPartition]:
-        """Return the offset after the last value that all in-sync replicas have acknowledged, by
-        partition."""
+        """Return the offset after the last value acknowledged with acks=all, by partition."""
         return self._shared.recorder.ends
 
     @property
@@ -146,9 +143,7 @@ class Workload:
 
     @property
     def failures(self) -> list[str]:
-        """Return the unexpected errors that clients got. Each one shows a bug of the client or of
-        the workload.
-        """
+        """Return the unexpected errors that clients got. Each shows a bug of a client."""
         return self._shared.failures
 
     @property
@@ -157,15 +152,15 @@ class Workload:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the topics of the workload exist."""
+        """Return whether the topics of the clients exist."""
         options = self._shared.options
         has_keyed = self._shared.has_keyed_topic or not options.keyed_writers
         return has_keyed and self.catalog.topics.keys() >= {*options.topic_names}
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether, after `stop`, all clients but the members of groups have ended. Every
-        send then has an outcome."""
+        """Return whether, after `stop`, all clients but group members have ended, so that every
+        send has an outcome."""
         return all(client.has_ended for client in self._clients)
 
     @property
@@ -194,8 +189,8 @@ class Workload:
         self._shared.is_even = True
 
     def stop(self) -> None:
-        """Let producers and consumers end. The sends that await a response get an outcome within 15
-        s. Groups continue to read."""
+        """Let producers and consumers end: their sends get an outcome within 15 s. Groups continue
+        to read."""
         self._shared.is_stopping = True
 
     def stop_groups(self) -> None:
@@ -203,8 +198,8 @@ class Workload:
         self._shared.groups_are_stopping = True
 
     def read_all(self, partitions: Sequence[TopicPartition] | None = None) -> None:
-        """Read all records of these partitions (None: of all topics) from their beginning, with new
-        clients. Call it after the cluster has recovered; otherwise the reads may never complete."""
+        """Read all records of these partitions (None: of all topics) with new clients. Call it
+        after the cluster has recovered; otherwise the reads may never complete."""
         chosen = self.catalog.partitions() if partitions is None else [*partitions]
         begun = len(self._final)
         fresh: list[FinalReader | FinalOffsetsClient] = [
