@@ -1,10 +1,7 @@
 """The acceptor of a listener: accepts its connections, and pauses while a limit is reached.
 
-As in Kafka, a connection above a limit is not refused. It waits in the system's queue until another
-connection closes (max.connections), until the rate allows it (max.connection.creation.rate), or
-until a file descriptor is free. The acceptor's owner determines the first two waits. Some file
-descriptors are reserved for logs: a log whose file cannot be opened counts as failed, and clients
-must not be able to cause that.
+As in Kafka, a connection above a limit is not refused, but waits in the system's queue. Connections
+leave some file descriptors to the logs, since a log whose file cannot be opened counts as failed.
 """
 
 from __future__ import annotations
@@ -34,9 +31,8 @@ _RATE_UNLIMITED: Final = 2_147_483_647
 
 
 class CreationRate:
-    """The limit of connections that are accepted per second (max.connection.creation.rate). It is a
-    token bucket: each connection takes a token, and the bucket holds the tokens of one second. With
-    the limit 0 no connection is accepted until the limit is changed."""
+    """The limit of connections accepted per second (max.connection.creation.rate), as a token
+    bucket with the tokens of one second. With the limit 0 no connection is accepted."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._clock = clock
@@ -50,12 +46,11 @@ class CreationRate:
             self._room = min(self._room, max(per_second, 1))
 
     def take(self) -> None:
-        """Count a connection that has been accepted: take a token."""
+        """Count an accepted connection."""
         self._room -= 1
 
     def delay_s(self) -> float:
-        """Return how long (s) the next connection has to wait before it is accepted; 0 means not at
-        all."""
+        """Return how long (s) the next connection has to wait; 0 means not at all."""
         if self._per_second == _RATE_UNLIMITED:
             return 0.0
         now = self._clock.monotonic()
@@ -68,9 +63,9 @@ class CreationRate:
 
 
 class Acceptor:
-    """Accepts connections on one listening socket, which it owns. `delay_s` returns how long (s) to
-    wait before the next connection: 0 means no wait; None means to wait until the owner calls
-    `place_free`. Each accepted socket is passed to `adopt`."""
+    """Accepts connections on one listening socket, which it owns, and passes each accepted socket
+    to `adopt`. `delay_s` returns how long (s) to wait before the next one; None means until
+    `place_free`."""
 
     def __init__(
         self,
@@ -83,8 +78,7 @@ class Acceptor:
         descriptors_max: Callable[[], int] = lambda: ANY_DESCRIPTOR,
     ) -> None:
         """`descriptors_max` returns the lowest file descriptor number that connections must not
-        use. The system always assigns the lowest free number. So if a new connection gets this
-        number or a higher one, too few descriptors are left."""
+        use."""
         self._name = name
         self._listening = listening
         self._delay_s = delay_s
@@ -104,8 +98,7 @@ class Acceptor:
         self._resume()
 
     def place_free(self) -> None:
-        """Accept connections again, if `delay_s` has returned None. The owner calls this when a
-        connection has closed."""
+        """Accept connections again, if `delay_s` has returned None."""
         if self._needs_place:
             self._needs_place = False
             self._resume()
@@ -119,8 +112,7 @@ class Acceptor:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop accepting and close the socket. The system then refuses the connections in its
-        queue. Idempotent."""
+        """Stop accepting and close the socket. Idempotent."""
         if not self._closed:
             self._pause(None)
             self._closed = True
@@ -170,9 +162,7 @@ class Acceptor:
         return number < self._descriptors_max() - 1
 
     def _fail(self, error: OSError) -> None:
-        """Handle an error of `accept`. If the system lacks descriptors or memory, connections have
-        to wait. Any other error concerns a single peer: log it, pause for a short time, and then
-        accept the next connection."""
+        """Handle an error of `accept`: log it and pause."""
         if error.errno in _WITHOUT_ROOM:
             self._wait_for_room(error.strerror)
         else:
@@ -184,8 +174,8 @@ class Acceptor:
             self._pause(RETRY_S)
 
     def _wait_for_room(self, reason: str | None) -> None:
-        """Pause, because the system lacks descriptors or memory (`reason`). At the first pause log
-        that new connections wait."""
+        """Pause, because the system lacks descriptors or memory. At the first pause log
+        `reason`."""
         if not self._without_room:
             self._without_room = True
             self._is_logged = self._lines.allow() is not None

@@ -1,12 +1,9 @@
 """One connection: receives request frames, passes them to the handlers one at a time, and sends the
 responses in the order of the requests.
 
-The connection owns the socket's transport and at most one task, which handles the present request.
-The connection is closed if a frame is not a valid request, or if a handler raises CloseConnection.
-While a request is handled, the connection receives further bytes only as long as its buffer has
-space. So TCP slows down a peer that sends many requests without waiting, and the connection still
-notices when a peer leaves. If a peer closes its sending side, the requests that have arrived are
-still answered, within a time limit.
+A frame that is not a valid request closes the connection. While a request is handled, further bytes
+are received only as long as the buffer has space. A peer that closes its sending side still gets
+its responses, within a time limit.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ response."""
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The address of a peer, and the name of the listener that the peer connected to."""
+    """The address of a peer, and the listener to which it is connected."""
 
     listener: str
     host: str
@@ -47,15 +44,15 @@ class Peer:
 
 
 class FrameHandler(Protocol):
-    """A handler of requests: returns the response to a request frame, or an awaitable of the
-    response."""
+    """Returns the response to a request frame, or an awaitable of the response."""
 
     def __call__(self, frame: memoryview, peer: Peer, /) -> Answer | Awaitable[Answer]: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one accepted socket. `handle` answers its requests. `on_open` returns
-    the reason why the connection is refused, or None if it is accepted."""
+    """The asyncio protocol of one accepted socket; owns the transport and at most one task.
+    `handle` answers its requests. `on_open` returns the reason if the connection is refused, else
+    None."""
 
     def __init__(
         self,
@@ -72,9 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         on_unsent: Callable[[int], None],
         on_wake: Callable[[Connection], None],
     ) -> None:
-        """`on_close` is called at the end of the connection. `on_unsent` receives each change of
-        the number of bytes that wait because the peer reads too slowly. `on_wake` is called when
-        bytes arrive while the connection `rests`."""
+        """`on_unsent` receives each change of the number of bytes that wait for a slow peer.
+        `on_wake` is called when bytes arrive while the connection `rests`."""
         self._listener = listener
         self._handle = handle
         self._read_ms_max = config.pybroker_request_read_timeout_ms
@@ -164,10 +160,8 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_when_full()
 
     def eof_received(self) -> bool:
-        """Handle that the peer has closed its sending side. If a request is still being handled or
-        a response is unsent, return True: the connection stays open until all responses are sent,
-        at most for the time `ServerLimits.linger_ms_max`. Otherwise return False, and the
-        connection is closed at once."""
+        """Return True to keep the connection open until all responses are sent, at most for
+        `ServerLimits.linger_ms_max`; False to close it now."""
         if self._request is None and self._writable and self._next_turn is None:
             return False
         self._ended = True
@@ -190,28 +184,27 @@ class Connection(asyncio.BufferedProtocol):
     # called by the connection's owner
 
     def close(self) -> None:
-        """Close the connection after all responses that are ready have been sent."""
+        """Close the connection after all ready responses are sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def drain(self) -> None:
-        """Handle no further request. Close the connection after the response to the request that is
-        being handled."""
+        """Handle no further request, and close the connection after the current response."""
         self.close_reason = "shutdown"
         self._draining = True
         if self._request is None:
             self.close()
 
     def abort(self) -> None:
-        """Close the connection at once. Responses that are not sent yet are lost."""
+        """Close the connection at once. Unsent responses are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def is_too_slow(self, now: float) -> bool:
-        """Whether the request that is arriving is taking too long. The owner calls this
-        periodically with the current time `now` (monotonic s). The first call that finds the
-        request incomplete starts the measurement."""
+        """Whether the request that is arriving takes too long at `now` (monotonic s). Must be
+        called periodically: the first call that finds an incomplete request starts the measurement.
+        """
         unread_bytes = self._buffer.unread_bytes
         waits_for_bytes = self._reading and self._may_serve() and unread_bytes > 0
         if not waits_for_bytes:
@@ -225,10 +218,9 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._incomplete_since > allowed_s
 
     def idle_s(self, now: float) -> float:
-        """Return for how long (s) the connection has been idle at `now` (monotonic s). A connection
-        whose request is being handled is not idle. It is not idle either while a request arrives,
-        or a response is sent, at the rate `ServerLimits.read_bytes_per_second_min` or faster. The
-        owner calls this periodically."""
+        """Return for how long (s) the connection has been idle at `now` (monotonic s). It is not
+        idle while a request is handled, or while bytes move at least at
+        `ServerLimits.read_bytes_per_second_min`. Must be called periodically."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         unread_bytes = self._buffer.unread_bytes if self._may_serve() else 0
         taken_bytes = self._unsent_then - unsent_bytes
@@ -246,13 +238,13 @@ class Connection(asyncio.BufferedProtocol):
         return now - max(self._moved_at, self.last_active)
 
     def give_back_memory(self) -> None:
-        """Free the unused memory of the receive buffer, unless a request is being handled."""
+        """Free unused memory of the receive buffer, unless a request is being handled."""
         if self._request is None:
             self._buffer.shrink()
 
     def rest(self) -> bool:
-        """Set `rests` and return it. It is True if no request is being handled, no response is
-        unsent, and no byte of another request has arrived."""
+        """Set `rests` and return it: True if no request is handled, no response is unsent, and no
+        byte of a further request has arrived."""
         unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
         is_quiet = self._may_serve() and not self._waits_for_memory and not self._ended
         self.rests = is_quiet and not unsent_bytes and not self._buffer.unread_bytes
@@ -272,8 +264,8 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_when_roomy()
 
     def _handle_frames(self) -> None:
-        """Handle the frames in the buffer. Stop when a handler returns an awaitable, when no whole
-        frame is left, or when other connections should have their turn."""
+        """Handle frames until a handler returns an awaitable, no whole frame is left, or other
+        connections should have their turn."""
         served = 0
         while self._transport is not None and self._writable and not self._draining:
             try:
@@ -334,9 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _write(self, answer: Answer) -> None:
-        """Queue a response, which `_flush` sends. Small responses are sent together, if their
-        requests arrived together: a system call, which also wakes the peer, costs more than making
-        a small response."""
+        """Queue a response for `_flush`. Small responses are sent together."""
         if answer is None:
             return
         self._answers += answer
@@ -357,8 +347,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(answers)
 
     def _count_unsent(self, unsent_bytes: int) -> None:
-        """Report to `on_unsent` how many bytes of responses wait for the peer: 0 unless the peer
-        reads too slowly."""
+        """Report the number of bytes that wait for a slow peer; 0 if the peer is not slow."""
         self._on_unsent(unsent_bytes - self._unsent_bytes)
         self._unsent_bytes = unsent_bytes
 
@@ -372,8 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Log an unexpected exception of a handler, and close the connection. The request gets no
-        response."""
+        """Log an unexpected exception of a handler, and close the connection without a response."""
         self.close_reason = "fault"
         log.error("request failed, closing the connection peer=%s", self.peer, exc_info=error)
         self._draining = True
@@ -383,8 +371,8 @@ class Connection(asyncio.BufferedProtocol):
     # memory for large requests
 
     def _take_memory(self) -> None:
-        """If the next request is large, take memory for the whole request. If there is not enough,
-        receive no more bytes until the memory is free."""
+        """Take memory for the next request if it is large. If there is not enough, receive nothing
+        until there is."""
         needed = self._buffer.frame_bytes
         if needed <= SMALL_REQUEST_BYTES or self._taken_bytes or self._waits_for_memory:
             return
@@ -428,7 +416,6 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _plain(host: str) -> str:
-    """Return the peer's address without the prefix that an IPv6 socket adds to an IPv4 address
-    (::ffff:)."""
+    """Return the peer's address without the IPv6 prefix of an IPv4 address (::ffff:)."""
     mapped = host.removeprefix("::ffff:")
     return mapped if "." in mapped else host

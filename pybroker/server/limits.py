@@ -1,5 +1,4 @@
-"""The limits of the socket server that are constants. The server's other limits are options of the
-broker."""
+"""The limits of the socket server that are constants, not options of the broker."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The listeners of a broker: their bound sockets, the connections on them, and the limits of
 connections.
 
-`bind` binds a socket early in the broker's start: if the port is in use, the start fails before it
-changes anything. The sockets accept connections only after `open`. `close` stops accepting, waits
-until the requests in progress are answered, at most until its deadline, and then closes the
-remaining connections.
+`bind` runs early in the broker's start, so that a start with a used port fails before it changes
+anything. The sockets accept connections only after `open`.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ _SYSTEMS_CHOICE = -1
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The address to which a listener is bound. An empty `host` means every interface. Port 0 means
-    any free port."""
+    """The address of a listener. An empty `host` means every interface, port 0 any free port."""
 
     name: str
     host: str
@@ -53,10 +50,8 @@ class Bind:
 
 
 def bind(listener: Bind) -> socket.socket:
-    """Return a socket that is bound to the listener's address and does not listen yet.
-
-    Raise StartupError if the port is in use, or if the address does not belong to this machine.
-    """
+    """Return a bound socket that does not listen yet. Raise StartupError if the port is in use, or
+    if the address does not belong to this machine."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -84,8 +79,7 @@ def bind(listener: Bind) -> socket.socket:
 
 
 def _descriptors_for_connections() -> int:
-    """Return the lowest file descriptor number that connections must not use. That number and the
-    higher ones are for logs and ZooKeeper."""
+    """Return the lowest file descriptor number that connections must not use."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return ANY_DESCRIPTOR
@@ -93,16 +87,15 @@ def _descriptors_for_connections() -> int:
 
 
 def _backlog(config: BrokerConfig) -> int:
-    """Return how many connections of a listener may wait to be accepted: socket.listen.backlog.size
-    if it is set, else the system's maximum."""
+    """Return how many connections of a listener may wait to be accepted:
+    socket.listen.backlog.size, or else the system's maximum."""
     if "socket.listen.backlog.size" in config.given:
         return config.socket_listen_backlog_size
     return socket.SOMAXCONN
 
 
 class Server:
-    """Accepts and owns all connections of one broker. All methods run on the event loop that calls
-    `open`."""
+    """Accepts and owns all connections of one broker, on the event loop that calls `open`."""
 
     def __init__(
         self,
@@ -146,8 +139,7 @@ class Server:
 
     @property
     def unsent_bytes(self) -> int:
-        """The size (bytes) of all responses that are still in memory because their peers read too
-        slowly."""
+        """The size (bytes) of all responses that wait because their peers read too slowly."""
         return self._unsent_bytes
 
     async def open(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
@@ -168,8 +160,7 @@ class Server:
         self._reaper = loop.call_later(_REAPER_INTERVAL_S, self.reap)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Use the options in `config` for new connections. Connections that are open keep their
-        options."""
+        """Use the options in `config` for new connections."""
         self._config = config
         self._rate.set(config.max_connection_creation_rate)
         if len(self._connections) < config.max_connections:
@@ -177,9 +168,8 @@ class Server:
                 acceptor.place_free()
 
     async def close(self, deadline_s: float) -> None:
-        """Stop accepting connections. Close each connection after the response to the request that
-        is being handled. After `deadline_s` seconds, close the remaining connections at once.
-        Idempotent."""
+        """Stop accepting, and close each connection after its current response. After `deadline_s`
+        seconds, close the remaining connections at once. Idempotent."""
         if self._reaper is not None:
             self._reaper.cancel()
         for acceptor in self._acceptors:
@@ -194,8 +184,8 @@ class Server:
                 connection.abort()
 
     def _delay_s(self, listener: str) -> float | None:
-        """Return how long (s) the next connection of that listener has to wait. None means that
-        max.connections is reached: the connection has to wait until another one closes."""
+        """Return how long (s) the listener's next connection has to wait. None means until another
+        connection closes (max.connections)."""
         config = self._config
         present = len(self._connections) + len(self._opening)
         if present >= config.max_connections and listener != config.protected_listener:
@@ -234,8 +224,8 @@ class Server:
             raise
 
     def _admit(self, connection: Connection) -> str | None:
-        """Count a new connection. Return the reason if max.connections.per.ip refuses the
-        connection, which is then closed at once; else None."""
+        """Count a new connection. Return the reason if max.connections.per.ip refuses it, else
+        None."""
         host, listener = connection.peer.host, connection.peer.listener
         self._connections[connection] = None
         self._restless[connection] = None
@@ -251,9 +241,8 @@ class Server:
         return None
 
     def _make_place(self, protected: str | None) -> None:
-        """Close the client connection that has been silent for longest. It is called when a broker
-        connects although max.connections is reached: brokers must reach each other however many
-        clients are connected."""
+        """Close the client connection that has been silent for longest, to make room for a
+        broker."""
         others = [each for each in self._connections if each.peer.listener != protected]
         if others:
             longest_silent = min(others, key=lambda each: each.last_active)
@@ -281,10 +270,8 @@ class Server:
         self._unsent_bytes += change
 
     def reap(self) -> None:
-        """Close the connections that have been idle for too long, and those whose request arrives
-        too slowly. Shrink the receive buffers of other idle connections. A connection that rests
-        (`Connection.rest`) is checked only when it may have been idle for too long. Called
-        periodically."""
+        """Close connections that are idle for too long or send a request too slowly, and shrink the
+        receive buffers of other idle connections. Schedules the next call."""
         now = self._clock.monotonic()
         idle_ms_max = self._config.connections_max_idle_ms
         idle_since = now - idle_ms_max / 1000 if idle_ms_max >= 0 else -math.inf
@@ -321,7 +308,7 @@ class Server:
         self._restless[connection] = None
 
     def _set_socket_options(self, listening: socket.socket) -> None:
-        """Set the socket options of the listening socket that each accepted socket inherits."""
+        """Set the options of a listening socket, which each accepted socket inherits."""
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # uvloop sets TCP_NODELAY on every connection. asyncio's own loop does so only if the socket
         # names its protocol, and an accepted socket does not. Without it, an answer that follows

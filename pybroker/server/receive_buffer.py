@@ -1,7 +1,5 @@
 """The receive buffer of a connection. Its size follows the bytes that arrive, not the size that a
-frame's prefix claims. It returns whole frames without copying them.
-
-A returned frame is valid until `release`: until then the buffer does not move its bytes.
+frame's prefix claims.
 """
 
 from __future__ import annotations
@@ -21,10 +19,9 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class ReceiveBuffer:
-    """The bytes that have been received and not been released yet: those between `_start` and
-    `_end`. If `small_bytes` is given, the buffer grows above that size only for a frame that needs
-    it, and then only to that frame's size. If it is None, the buffer may also grow when a peer
-    sends several frames together.
+    """The received bytes that are not released yet: those between `_start` and `_end`. Above
+    `small_bytes` the buffer grows only to the size of its next frame; with None it also grows for
+    several frames.
 
     Invariant: 0 <= _start <= _end <= len(_buffer).
     """
@@ -42,8 +39,7 @@ class ReceiveBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffer has no space left at its end, so that no byte can be received before a
-        frame is released."""
+        """Whether no byte can be received before a frame is released."""
         return self._end == len(self._buffer)
 
     @property
@@ -52,8 +48,7 @@ class ReceiveBuffer:
 
     @property
     def frame_bytes(self) -> int:
-        """The size of the next frame with its prefix, as the prefix claims; 0 until the prefix has
-        arrived. The size is not checked: it may exceed the limit or be negative."""
+        """The unchecked size of the next frame with its prefix; 0 until the prefix has arrived."""
         if self._end - self._start < 4:
             return 0
         size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
@@ -61,12 +56,12 @@ class ReceiveBuffer:
 
     @property
     def first_bytes(self) -> memoryview:
-        """The bytes that have been received and not been released yet."""
+        """The received bytes that are not released yet."""
         return self._view[self._start : self._end]
 
     def writable(self) -> memoryview:
-        """Return the memory into which the transport has to write its next bytes. It is empty only
-        if the buffer is full and a frame in it is not released yet."""
+        """Return the memory for the transport's next bytes. It is empty only if the buffer is full
+        and its frame is not released yet."""
         if self._end == len(self._buffer) and not self._held:
             self._make_room()
         return self._view[self._end :]
@@ -75,11 +70,9 @@ class ReceiveBuffer:
         self._end += count
 
     def next_frame(self) -> memoryview | None:
-        """Return the next frame without its size prefix, or None if the whole frame has not arrived
-        yet.
-
-        Raise MalformedInput if the size prefix is negative or above the limit.
-        """
+        """Return the next frame without its size prefix and without a copy, or None until all of it
+        has arrived. The frame is valid until `release`. Raise MalformedInput if the size is
+        negative or above the limit."""
         available = self._end - self._start
         if available < 4:
             return None
@@ -112,8 +105,8 @@ class ReceiveBuffer:
             self._replace(INITIAL_BYTES)
 
     def _make_room(self) -> None:
-        """Make space at the end of a full buffer. If the buffer may grow, replace it by one of up
-        to double the size. Otherwise move the unread bytes to the front."""
+        """Make space at the end of a full buffer: double it if it may grow, else move the unread
+        bytes to the front."""
         size, unread = len(self._buffer), self._end - self._start
         if self._small_bytes is not None:
             if size < self._small_bytes:

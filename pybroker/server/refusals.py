@@ -1,7 +1,4 @@
-"""Logs refused connections with the reason, but only a limited number of lines.
-
-A hostile or misconfigured peer may connect again and again, and must not flood the log.
-"""
+"""Logs refused connections with the reason, but only a limited number of lines."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ _HTTP_METHODS: Final = (
 
 
 def mistaken_protocol(first_bytes: Buffer) -> str | None:
-    """Return a sentence for the log if a peer's first bytes are those of TLS or HTTP, else None.
-    Read as the size of a Kafka frame, such bytes are above every limit."""
+    """Return a sentence for the log if a peer's first bytes are those of TLS or HTTP, else None."""
     begin = bytes(first_bytes[:_PEEKED_BYTES])
     if begin.startswith(_TLS_HANDSHAKE):
         return (
@@ -43,9 +39,8 @@ class RefusalLog:
         self._limit = LogLimit(clock)
 
     def log(self, level: int, what: str, peer: object, reason: object) -> None:
-        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...". `what` is the text
-        before `peer=`. Nothing is logged if the limit for lines with this `what` and `level` is
-        reached."""
+        """Log a line such as "connection closed peer=10.0.0.7:50112 reason=...", unless the limit
+        for this `what` (the text before `peer=`) and `level` is reached."""
         left_out = self._limit.allow(f"{what} {level}")
         if left_out is None:
             return
