@@ -1,8 +1,5 @@
-"""The watch for changes of configurations. A notification under /config/changes reports a change.
-After the start of a new ZooKeeper session, any configuration may have changed.
-
-A notification names only the entity that changed; `Apply` reads the entity's values.
-"""
+"""Watches for changes of configurations. A notification under /config/changes names the entity that
+changed. In a new ZooKeeper session any configuration may have changed."""
 
 from __future__ import annotations
 
@@ -46,8 +43,8 @@ class ConfigChanges:
         coord.add_listener(self._on_session)
 
     async def start(self) -> None:
-        """Apply all configurations, and begin to watch for changes. Raises CoordError if ZooKeeper
-        does not answer; the caller may then call `start` again."""
+        """Apply all configurations, and begin to watch for changes. Raises CoordError; `start` can
+        then be called again."""
         self._everything = True
         await self._process()
         self._loop.start()
@@ -66,7 +63,7 @@ class ConfigChanges:
         self._loop.wake()
 
     async def _look(self) -> bool:
-        """Apply new notifications. Return True if ZooKeeper failed and the call must be
+        """Apply new notifications. Return True if ZooKeeper failed, and the call must be
         repeated."""
         try:
             await self._process()
@@ -83,8 +80,7 @@ class ConfigChanges:
         return False
 
     async def _process(self) -> None:
-        """Apply new notifications. A notification whose handling fails is handled again by the next
-        call."""
+        """Apply new notifications. The next call handles a failed one again."""
         everything, self._everything = self._everything, False
         try:
             names = await self._coord.children(paths.CONFIG_CHANGES, self._on_change)
@@ -128,7 +124,7 @@ class ConfigChanges:
         return entity
 
     async def _purge(self, names: list[str]) -> None:
-        """Remove the notifications older than NOTIFICATION_LIFE_MS, the oldest first."""
+        """Remove the notifications older than NOTIFICATION_LIFE_MS."""
         for name in names:
             path = f"{paths.CONFIG_CHANGES}/{name}"
             stat = await self._coord.exists(path)

@@ -1,8 +1,5 @@
-"""The configurations under /config: reading them, and replacing them together with the notification
-for all brokers.
-
-This module does not check the values. The callers decide which values may be written.
-"""
+"""Reads the configurations under /config, and replaces them together with the notification for all
+brokers. The callers check the values."""
 
 from __future__ import annotations
 
@@ -38,12 +35,13 @@ async def change_config(
     owner: str | None = None,
     replaces: bool = False,
 ) -> bool:
-    """Replace the values of an entity by the result of `change`, and write the notification for all
-    brokers in the same multi. If another client changed the values after they were read, `change`
-    is called again with the new values. `owner`: the topic to which the values belong. If that
-    topic does not exist or is deleted during the call, return False; a recreated topic never gets
-    these values. `replaces`: do not read the stored values, which may be malformed; `change` gets
-    no values. Raises MalformedNode, CoordError, and the errors of `change`."""
+    """Replace the values of an entity by the result of `change`, and notify all brokers in the same
+    multi. If another client changed the values meanwhile, `change` is called again.
+
+    `owner`: the topic of the values; return False if that topic does not exist or is deleted.
+    `replaces`: `change` gets no values, since the stored ones may be malformed. Raises
+    MalformedNode, CoordError, and the errors of `change`.
+    """
     path = paths.config(entity)
     note = CreateOp(
         f"{paths.CONFIG_CHANGE_PREFIX}",
@@ -83,8 +81,8 @@ async def change_config(
 async def _read(
     coord: Coord, entity: ConfigEntity, *, tolerant: bool = False
 ) -> tuple[dict[str, str], int | None]:
-    """Return (the entity's values, version of its node); the version is None if the node does not
-    exist. `tolerant`: do not parse the node, and return no values; a malformed node is no error."""
+    """Return (the entity's values, version of its node); the version is None without a node.
+    `tolerant`: do not parse the node, and return no values."""
     path = paths.config(entity)
     try:
         data, stat = await coord.get(path)
@@ -95,7 +93,7 @@ async def _read(
 
 async def _holds(coord: Coord, path: str, data: bytes, earlier: int | None) -> bool:
     """Whether a write of `data` was applied although its reply was lost: the node has `data`, and
-    its version is no longer `earlier`, the version before the write."""
+    another version than `earlier`."""
     try:
         found, stat = await coord.get(path)
     except NoNode:

@@ -12,15 +12,15 @@ DEFAULT_PORT: Final = 2181
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """The servers and the chroot. `chroot` is empty or a path like `/kafka/one`, without a slash at
-    its end."""
+    """The servers and the chroot. `chroot` is empty or a path like `/kafka/one`, without a final
+    slash."""
 
     hosts: tuple[tuple[str, int], ...]
     chroot: str
 
     @property
     def servers(self) -> str:
-        """HOST:PORT of every server, joined by commas; without the chroot."""
+        """HOST:PORT of every server, joined by commas, without the chroot."""
         return ",".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts
         )

@@ -1,8 +1,7 @@
-"""The wait for ZooKeeper's first answer: when the wait ends, and what it logs.
+"""The wait for ZooKeeper's first answer.
 
 A broker waits for zookeeper.connection.timeout.ms, because ZooKeeper may start after the broker. A
-tool stops waiting when every server has refused a few connections, because probably no ZooKeeper
-server listens at these addresses.
+tool stops waiting when every server has refused a few connections.
 """
 
 from __future__ import annotations
@@ -26,20 +25,18 @@ _ATTEMPT_S: Final = 2.0
 
 
 class FirstAnswer:
-    """One wait for ZooKeeper's first answer. The caller limits the time, and gets the error message
-    from `complaint`."""
+    """One wait for ZooKeeper's first answer. The caller limits the time."""
 
     def __init__(self, connect: ConnectString, *, refusals_max: int | None) -> None:
-        """`refusals_max`: the wait fails when all servers have refused connections this number of
-        times in a row. None: refusals never end the wait."""
+        """`refusals_max`: the wait fails when all servers have refused this number of times in a
+        row (None: no limit)."""
         self._connect = connect
         self._refusals_max = refusals_max
         self._reason = "no answer"
 
     async def granted_ms(self, session_timeout_ms: int, timeout_s: float) -> int:
-        """Wait for a server, and return the session timeout that it grants. `timeout_s` is the
-        caller's limit, for the log only. Raises StartupError when all servers have refused too
-        often."""
+        """Wait for a server, and return the session timeout that it grants. `timeout_s` is for the
+        log only. Raises StartupError when all servers have refused too often."""
         delay_s = _RETRY_S
         refusals = 0
         while True:

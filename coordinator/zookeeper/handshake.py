@@ -1,10 +1,5 @@
-"""Two requests of ZooKeeper's protocol without kazoo: one opens a session, or takes over a session
-by its id and password; the other closes the session.
-
-kazoo does not report the session timeout that the server granted. When kazoo takes over a session
-that has expired, it opens a new session, which is not wanted here. This module sends no other
-requests.
-"""
+"""Opens, takes over and closes ZooKeeper sessions without kazoo. kazoo does not report the granted
+session timeout, and opens a new session when it takes over one that has expired."""
 
 from __future__ import annotations
 
@@ -28,8 +23,7 @@ _ANSWER_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """The id and the password of a session. With them a client can take over the session.
-    `password` has 16 bytes."""
+    """The id and the password (16 bytes) with which a client can take over a session."""
 
     id: int
     password: bytes
@@ -37,7 +31,7 @@ class SessionKey:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The server's answer to the opening of a session. `timeout_ms` is 0 for a session that has
+    """The server's answer to the opening of a session. `timeout_ms` is 0 if the session has
     expired."""
 
     key: SessionKey
@@ -45,8 +39,8 @@ class Granted:
 
 
 class NoServer(ConnectionError):
-    """No server has answered with ZooKeeper's protocol. The message gives the reason for each
-    server. `refused`: no server accepted the connection."""
+    """No server has answered with ZooKeeper's protocol; the message gives each server's reason.
+    `refused`: no server accepted the connection."""
 
     def __init__(self, reasons: Sequence[str], refused: bool) -> None:
         super().__init__("; ".join(reasons) or "the list of servers is empty")
@@ -60,9 +54,8 @@ class _Refused(Exception):
 async def close_session(
     hosts: Sequence[tuple[str, int]], key: SessionKey, *, timeout_s: float
 ) -> bool:
-    """Close a session whose client is gone, so that the server deletes its ephemeral nodes now.
-    Each server gets `timeout_s` to answer. Return whether the session was still alive. Raises
-    NoServer."""
+    """Close a session whose client is gone, so that the server deletes its ephemeral nodes. Return
+    whether the session was still alive. Each server gets `timeout_s` to answer. Raises NoServer."""
     granted = await open_and_close(hosts, key=key, timeout_ms=1000, timeout_s=timeout_s)
     return granted.timeout_ms > 0
 
@@ -75,7 +68,7 @@ async def open_and_close(
     timeout_s: float,
 ) -> Granted:
     """Open a session (with `key`: take over that session), close it at once, and return the
-    server's answer. Tries each server in turn, for `timeout_s` each. Raises NoServer."""
+    server's answer. Each server gets `timeout_s` to answer. Raises NoServer."""
     reasons = []
     refused = True
     for host, port in hosts:
@@ -95,8 +88,7 @@ async def open_and_close(
 
 
 async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the server. Tries each address of the host separately: if asyncio gets the host's
-    name instead, its error does not tell why each address failed. Raises _Refused."""
+    """Connect to the first address of the host that accepts. Raises _Refused."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -1,5 +1,5 @@
-"""The JSON content of nodes, checked on every access: an error names the node, the key, the
-expected type and the found value. `schemas.py` defines the keys of each node."""
+"""The JSON content of nodes, checked on every access. `schemas.py` defines the keys of each
+node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load(path: str, data: bytes) -> object:
 
 
 def load_object(path: str, data: bytes) -> Fields:
-    """Decode the content of a node that is a JSON object. Raises MalformedNode."""
+    """Decode a JSON object. Raises MalformedNode."""
     content = load(path, data)
     if not isinstance(content, dict):
         raise malformed(path, "a JSON object", data)
@@ -44,8 +44,7 @@ def load_object(path: str, data: bytes) -> Fields:
 
 
 def malformed(path: str, expected: str, found: object) -> MalformedNode:
-    """Return the error that the node at `path` has the content `found` in place of `expected`. Long
-    content is cut in the message."""
+    """Return the error for the content `found` in place of `expected`. Long content is cut."""
     shown = repr(found)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
@@ -53,16 +52,15 @@ def malformed(path: str, expected: str, found: object) -> MalformedNode:
 
 
 def decimal(text: str) -> int | None:
-    """Return the decimal number of at most 64 bits in `text`; None if `text` is anything else.
-    White space around the number is allowed, because operators edit nodes by hand."""
+    """Return the decimal number of at most 64 bits in `text`, which may have white space around it;
+    None if `text` is anything else."""
     number = int(text) if _DECIMAL.fullmatch(text) else None
     return number if number is not None and _INT64_MIN <= number <= _INT64_MAX else None
 
 
 class Fields:
     """A JSON object of a node. Every method raises MalformedNode if the value under `key` has
-    another type. It also raises MalformedNode if the value is missing, is required and has no
-    default."""
+    another type, or is missing and has no default."""
 
     def __init__(self, path: str, where: str, content: Mapping[str, object]) -> None:
         self._path = path
@@ -101,15 +99,14 @@ class Fields:
         return [str(value) for value in values]
 
     def number(self, name: str) -> int:
-        """Return the key `name` as a number. It must be a decimal number of 32 bits."""
+        """Return the key `name` itself as a number. It must be a decimal number of 32 bits."""
         number = decimal(name) if name.isascii() and name.isdigit() else None
         if number is None or number > _INT32_MAX:
             raise malformed(self._path, f"numbers as keys of {self._where}", name)
         return number
 
     def number_in_text(self, key: str, *, default: int | None = None) -> int:
-        """Return the number of at most 64 bits in the string under `key`, or `default` if the key
-        is missing."""
+        """Return the number of at most 64 bits in the string under `key`."""
         value = self._content.get(key)
         if value is None and default is not None:
             return default

@@ -39,8 +39,8 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[CoordError]], ...]] = (
 
 
 def meaning_of(error: Exception, path: str) -> CoordError:
-    """Return pybroker's error for kazoo's `error`; a plain CoordError if pybroker has no class for
-    the error."""
+    """Return pybroker's error for kazoo's `error`; a plain CoordError if there is no class for
+    it."""
     for theirs, ours in _MEANINGS:
         if isinstance(error, theirs):
             return ours(path)
@@ -61,7 +61,7 @@ def stat_of(stat: Any) -> NodeStat:
 
 
 def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
-    """Add `op` to a kazoo transaction, on the full `path` (with the chroot)."""
+    """Add `op` to a kazoo transaction. `path` includes the chroot."""
     match op:
         case CreateOp():
             transaction.create(path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
@@ -74,9 +74,8 @@ def add_operation(transaction: Any, op: CoordOp, path: str) -> None:
 
 
 def multi_results(ops: Sequence[CoordOp], results: Sequence[Any]) -> list[OpResult]:
-    """Return the results of the operations `ops` from kazoo's `results` of their transaction. The
-    result of a create is a path that still contains the chroot. If the transaction failed, kazoo
-    has returned errors as results; this function then raises MultiFailed."""
+    """Return the results of `ops` from kazoo's `results` of their transaction. The path of a create
+    still includes the chroot. Raises MultiFailed if kazoo's results are errors."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, _NOT_A_CAUSE):
             raise MultiFailed(index, meaning_of(result, op.path))

@@ -17,9 +17,8 @@ class ClosableCoord(Coord, Protocol):
 
 
 class LateSession:
-    """A `Coord` whose first operation opens the session by `connect`. If the session cannot be
-    opened, the operation is not applied and raises ConnectionLoss; the next operation tries
-    again."""
+    """A `Coord` whose first operation opens the session. If this fails, the operation is not
+    applied and raises ConnectionLoss; the next operation tries again."""
 
     def __init__(self, connect: Callable[[], Awaitable[ClosableCoord]]) -> None:
         """`connect` opens the session, or raises StartupError."""

@@ -1,5 +1,4 @@
-"""The size limit of a request to ZooKeeper. The real client and the in-memory ZooKeeper of the
-tests both check it."""
+"""The size limit of a request to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -29,7 +28,6 @@ def check_request_size(ops: Sequence[CoordOp]) -> None:
 
 
 def operation_bytes(op: CoordOp) -> int:
-    """Return an upper bound of the bytes that `op` takes in a request. Callers that split their
-    work into multis add these up."""
+    """Return an upper bound of the bytes that `op` takes in a request."""
     data = len(op.data) if isinstance(op, (CreateOp, SetOp)) else 0
     return _OPERATION_OVERHEAD_BYTES + len(op.path.encode()) + data

@@ -2,18 +2,16 @@
 
 A link changes kazoo's behaviour in five ways:
 
-- When a session has expired, kazoo opens a new session, and sends the waiting requests of the
-  expired session in it. A link does not connect again after the end of its session: a new session
-  needs a new link.
-- kazoo passes answers and watch events to two threads, so an answer may overtake a watch event that
-  was sent before it. A link passes both from kazoo's connection thread straight to the event loop,
-  in order. An answer may arrive before `answer_of` is called for it; the link passes it on all the
-  same. If it waited for that call, a watch event could overtake the answer of the read that set the
-  watch, and would be lost.
+- When a session has expired, kazoo opens a new session, and sends the waiting requests in it. A
+  link does not connect again: a new session needs a new link.
+- kazoo passes answers and watch events to two threads, so an answer may overtake an earlier watch
+  event. A link passes both from kazoo's connection thread straight to the event loop, in order. An
+  answer may arrive before `answer_of` is called for it; if the link waited for that call, a watch
+  event could overtake the answer of the read that set the watch, and would be lost.
 - kazoo forgets all watches when the connection is lost. `rewatch` sets them again as Java's client
-  does: it sends the server the last zxid that the client has seen.
-- kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the
-  event loop once for all that arrive before the loop runs.
+  does, with the last zxid that the client has seen.
+- kazoo reads one answer at a time. A link reads many at once (`read_ahead.py`), and wakes the event
+  loop once for all that arrive before the loop runs.
 - With kazoo an unreachable server may block a connection attempt for a whole session timeout. A
   link gives the attempts a third of the session timeout, divided by the number of servers.
 
@@ -73,8 +71,8 @@ class _Asked(NamedTuple):
 
 
 class SetWatches:
-    """The request by which a client sets its watches again after a reconnect. It has the last zxid
-    that the client has seen, so the server fires the missed watches at once. kazoo lacks this
+    """The request by which a client sets its watches again after a reconnect, with the last zxid
+    that the client has seen: the server fires the missed watches at once. kazoo lacks this
     request."""
 
     type = _SET_WATCHES_OPCODE
@@ -86,8 +84,8 @@ class SetWatches:
         self._lists = (data, missing, child)
 
     def serialize(self) -> bytes:
-        """Encode the last zxid, then three lists of paths. The number of paths precedes each list,
-        and the number of bytes precedes each path."""
+        """Encode the last zxid, then three lists of paths. Each list begins with the number of
+        paths, each path with the number of bytes."""
         parts = [struct.pack(">q", self._zxid)]
         for paths in self._lists:
             parts.append(struct.pack(">i", len(paths)))
@@ -105,8 +103,8 @@ class SetWatches:
 def _set_watches(
     zxid: int, data: Collection[str], missing: Collection[str], child: Collection[str]
 ) -> list[SetWatches]:
-    """Return requests that set all these watches, each of at most REQUEST_BYTES_MAX. A single
-    larger request would make the server close the connection after every reconnect."""
+    """Return requests that set all these watches, each of at most REQUEST_BYTES_MAX; the server
+    closes the connection upon a larger one."""
     requests = []
     lists: tuple[list[str], ...] = ([], [], [])
     size = 0
@@ -145,10 +143,10 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._ahead: ReadAheadSocket | None = None
 
     def start(self) -> None:
-        """Do nothing: this handler needs no worker threads."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Do nothing, because `start` has not started any threads."""
+        """Do nothing."""
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
@@ -202,15 +200,15 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
             self._is_over = True
 
     def cut(self) -> None:
-        """Break the current connection. kazoo's connection thread notices this at once."""
+        """Break the current connection."""
         with self._lock, suppress(OSError):
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Link:
-    """One session with ZooKeeper. `start` connects in the background; `on_state` is called with
-    each new state."""
+    """One session with ZooKeeper. `start` connects in the background. `on_state` gets each new
+    state."""
 
     def __init__(
         self,
@@ -259,20 +257,20 @@ class Link:
         self._client.start_async()
 
     def session_key(self) -> SessionKey | None:
-        """Return the key of the session; None while there is no connection."""
+        """Return the key of the session; None without a connection."""
         found = self._client.client_id
         return None if found is None else SessionKey(found[0], found[1])
 
     def answer_of(self, result: Any, on_value: Callable[[Any], None] | None = None) -> Answer:
-        """Return the future of a kazoo result: its value, or kazoo's exception. `on_value` is
-        called with the value before any later message of the server is handled. The caller must
-        call `answer_of` right after the request, without an await in between."""
+        """Return a future of kazoo's value or exception. Call this right after the request, without
+        an await. `on_value` is called with the value before any later message of the server is
+        handled."""
         answer: Answer = self._loop.create_future()
         self._asked[id(result)] = _Asked(result, answer, on_value)
         return answer
 
     def watcher(self, event: Any) -> None:
-        """Pass a watch event to the event loop. kazoo gets this method as the watch of every
+        """Pass a watch event to the event loop. Give kazoo this method as the watch of every
         read."""
         if event.type != "NONE":  # kazoo calls all watches with NONE when the connection drops
             self._soon(self._event, event.type, event.path)
@@ -305,8 +303,8 @@ class Link:
         self._handler.cut()
 
     async def stop(self, timeout_s: float) -> bool:
-        """Close the session if the server can be reached, and free everything. Takes `timeout_s` at
-        most. Return whether the server closed the session. Idempotent."""
+        """Close the session if the server can be reached, and free everything, within `timeout_s`.
+        Return whether the server closed the session. Idempotent."""
         self._handler.make_over()
         if not self._started:
             return True

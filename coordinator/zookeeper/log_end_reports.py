@@ -1,7 +1,7 @@
 """The log end reports of orphaned partitions. A partition is orphaned if it has no leader, no
-in-sync replica and no eligible replica, for example after all these replicas lost power. Each
-assigned replica then writes its log end to a node below `/pybroker/suspects`. When all have
-written, the controller elects a replica with the longest log."""
+in-sync replica and no eligible replica, for example after all these lost power. Each assigned
+replica then writes its log end to a node below `/pybroker/suspects`, and the controller elects a
+replica with the longest log."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from pybroker.ports import Coord, SetOp
 class LogEndReport:
     """The log of `replica` ends at offset `end`, and its last batch has the leader epoch `epoch`.
 
-    `leader_epoch`: the leader epoch in the orphaned partition's state when the report was written.
-    `incarnation`: the broker's incarnation (KIP-903) when it wrote the report. After its next
-    registration the broker has another incarnation and may have lost the log, so the report is no
-    longer valid.
+    `leader_epoch` is that of the partition's state when the report was written, `incarnation` that
+    of the broker (KIP-903). In a later incarnation the broker may have lost the log, so the report
+    is not valid.
     """
 
     replica: int
@@ -35,7 +34,7 @@ class LogEndReport:
 
 
 def encode_log_end(report: LogEndReport) -> bytes:
-    """Return the node's content. Offsets are strings, like every number over 32 bits in a node."""
+    """Return the node's content. Offsets are strings."""
     return dump(
         {
             "version": 1,
@@ -49,7 +48,7 @@ def encode_log_end(report: LogEndReport) -> bytes:
 
 
 def decode_log_end(path: str, data: bytes) -> LogEndReport:
-    """Decode a report. Raises MalformedNode."""
+    """Raises MalformedNode."""
     fields = load_object(path, data)
     return LogEndReport(
         replica=fields.integer("replica"),
@@ -63,16 +62,15 @@ def decode_log_end(path: str, data: bytes) -> LogEndReport:
 async def write_log_end(
     coord: Coord, key: TopicPartition, topic_id: uuid.UUID, report: LogEndReport
 ) -> None:
-    """Write the log end report of a replica. An earlier report of the replica is replaced. Raises
-    CoordError; NoNode if the topic with that id is deleted."""
+    """Write or replace the log end report of a replica. Raises NoNode if the topic with that id is
+    deleted; CoordError."""
     path = paths.suspect(key, report.replica)
     await ensure(coord, path)
     await topic_nodes.apply(coord, (key.topic, topic_id), SetOp(path, encode_log_end(report)))
 
 
 async def read_log_end(coord: Coord, key: TopicPartition, replica: int) -> LogEndReport | None:
-    """Return the replica's report; None if there is none, or if it is malformed. Raises
-    CoordError."""
+    """Return the replica's report; None if it is missing or malformed. Raises CoordError."""
     path = paths.suspect(key, replica)
     with suppress(NoNode, MalformedNode):
         return decode_log_end(path, (await coord.get(path))[0])

@@ -2,9 +2,8 @@
 offsets that each replica truncated.
 
 The controller writes a receipt in the same multi as the state of an unclean election. Every replica
-that follows the new leader adds the offsets that it truncates. So an operator finds the reason for
-missing records, and a replica can distinguish a loss by election from a defect. The node is deleted
-with its topic.
+that follows the new leader adds the offsets that it truncates. So a loss by election can be
+distinguished from a defect. The node is deleted with its topic.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ GIVEN_UP_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class TruncatedRange:
-    """The offsets from `start` to `end` (not included) that a replica has truncated."""
+    """The offsets from `start` up to, not including, `end` that a replica has truncated."""
 
     replica: int
     start: int
@@ -45,10 +44,9 @@ class TruncatedRange:
 
 @dataclass(frozen=True, slots=True)
 class LossReceipt:
-    """One loss of records. `leader` leads from `leader_epoch` on. `isr_before` and
-    `eligible_before` are the ISR and the eligible replicas before the loss. These replicas had all
-    committed records, but none of them could lead. `log_end`: if the only replica of a partition
-    lost records, the log end offset that is left; NO_OFFSET if the receipt belongs to an
+    """One loss of records. `leader` leads from `leader_epoch` on. The replicas in `isr_before` and
+    `eligible_before` had all committed records, but none of them could lead. `log_end`: the
+    remaining log end offset if the only replica of a partition lost records; NO_OFFSET after an
     election."""
 
     leader: int
@@ -67,13 +65,12 @@ Receipts = tuple[LossReceipt, ...]
 
 
 def encode_receipts(receipts: Sequence[LossReceipt]) -> bytes:
-    """Return the node's content. Offsets and times are strings, like every number over 32 bits in a
-    node."""
+    """Return the node's content. Offsets and times are strings."""
     return dump({"version": 1, "receipts": [_to_json(each) for each in receipts[-RECEIPTS_MAX:]]})
 
 
 def decode_receipts(path: str, data: bytes) -> Receipts:
-    """Decode the receipts of a node. Raises MalformedNode."""
+    """Raises MalformedNode."""
     return tuple(_from_json(each) for each in load_object(path, data).objects("receipts"))
 
 
@@ -86,7 +83,7 @@ class LossReceipts:
         self._broker_id = broker_id
 
     async def read(self, topic_partition: TopicPartition) -> Receipts:
-        """Return the partition's receipts; an empty tuple if it has none."""
+        """Return the partition's receipts; empty if it has none."""
         path = paths.loss(topic_partition)
         try:
             data, _ = await self._coord.get(path)
@@ -97,12 +94,9 @@ class LossReceipts:
     async def explaining(
         self, topic_partition: TopicPartition, *, after: int, up_to: int
     ) -> LossReceipt | None:
-        """Return the newest receipt whose leader epoch is above `after` and not above `up_to`; None
-        if no receipt matches. The read includes every receipt that was written up to the election
-        with the leader epoch `up_to`.
-
-        Raises ConnectionLoss if the connected ZooKeeper server lags behind that election.
-        """
+        """Return the newest receipt with `after` < leader epoch <= `up_to`; None if there is none.
+        Raises ConnectionLoss if the connected ZooKeeper server lags behind the election with epoch
+        `up_to`."""
         await self._sync_to_epoch(topic_partition, up_to)
         receipts = await self.read(topic_partition)
         return next(
@@ -112,9 +106,8 @@ class LossReceipts:
     async def add_truncation(
         self, topic_partition: TopicPartition, leader_epoch: int, start: int, end: int
     ) -> None:
-        """Add the offsets from `start` to `end` (not included), which this broker's replica
-        truncates, to the receipt of that leader epoch. Raises NoNode if no receipt has that leader
-        epoch."""
+        """Add the offsets from `start` up to, not including, `end`, which this broker's replica
+        truncates, to the receipt of that leader epoch. Raises NoNode without such a receipt."""
         path = paths.loss(topic_partition)
         loss = TruncatedRange(self._broker_id, start, end)
         name = topic_partition.topic
@@ -136,8 +129,7 @@ class LossReceipts:
         await repeat_conditional_write(add)
 
     async def _sync_to_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """Make sure that reads return all writes up to the election of that leader epoch. The
-        connected ZooKeeper server may lag behind the controller that sent the epoch."""
+        """Make sure that reads return all writes up to the election of that leader epoch."""
         path = paths.partition_state(topic_partition)
         stored = decode_state(path, (await self._coord.get(path))[0])
         if stored.leader_epoch < leader_epoch:
@@ -151,8 +143,8 @@ class LossReceipts:
 
 
 def _with(given_up: tuple[TruncatedRange, ...], loss: TruncatedRange) -> tuple[TruncatedRange, ...]:
-    """Return the truncated ranges `given_up` with `loss` added. A replica truncates its log step by
-    step, so adjoining or overlapping ranges of one replica become one range."""
+    """Return the truncated ranges with `loss` added. Adjoining or overlapping ranges of one replica
+    become one range."""
     parts = [
         each
         for each in given_up

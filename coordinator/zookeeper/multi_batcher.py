@@ -1,10 +1,9 @@
 """The batcher that sends the writes of many callers in one multi, because a request to ZooKeeper
 costs far more than an operation in it.
 
-Every write contains its own checks. A joint multi applies all of its writes if all of their checks
-succeed, and none otherwise. If ZooKeeper refuses a joint multi, each write is sent again alone and
-gets its own answer. If the reply is lost, each caller gets the error, because the outcome of its
-write is unknown. A check that several writes share is sent once.
+A joint multi applies all of its writes if all of their checks succeed, and none otherwise. If
+ZooKeeper refuses it, each write is sent again alone. If the reply is lost, each caller gets the
+error.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ async def multi_under(
     multis: Multis, checks: Sequence[CheckOp], ops: Sequence[CoordOp]
 ) -> list[OpResult]:
     """Apply `ops` if all `checks` succeed, in one multi. Return the results of `ops`. Raises the
-    errors of `Coord.multi`. The index of MultiFailed counts the operations of `ops` from 0; it is
-    negative if a check failed."""
+    errors of `Coord.multi`; the index of MultiFailed counts `ops` from 0, and is negative if a
+    check failed."""
     try:
         return (await multis.multi([*checks, *ops]))[len(checks) :]
     except MultiFailed as error:
@@ -59,9 +58,8 @@ def _always() -> bool:
 
 
 class MultiBatcher:
-    """Sends writes in joint multis. At most `at_once` multis are under way; the writes that are
-    requested meanwhile form the next multi, in the order of the requests. Owns its tasks, which end
-    when no write is pending."""
+    """Sends writes in joint multis, at most `at_once` at a time, in the order of the requests. Owns
+    its tasks, which end when no write is pending."""
 
     def __init__(
         self,
@@ -70,10 +68,9 @@ class MultiBatcher:
         at_once: int = 2,
         operations_max: int = OPERATIONS_PER_MULTI_MAX,
     ) -> None:
-        """`at_once`: the maximum number of multis under way. With two, ZooKeeper handles one multi
-        while the batcher sends the other. Use one if later writes depend on earlier writes.
-        `operations_max`: the maximum number of operations of one multi. Use a lower number if
-        refusals are common, since each write of a refused multi is sent again alone."""
+        """`at_once`: the maximum number of multis under way; use 1 if later writes depend on
+        earlier writes. `operations_max`: the maximum number of operations of one multi; use a lower
+        number if refusals are common."""
         self._multis = multis
         self._operations_max = operations_max
         self._queue: deque[_Write] = deque()
@@ -85,11 +82,10 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> list[OpResult]:
-        """Apply `ops` under `checks`, with the results and errors of `multi_under`. The batcher
-        calls `is_wanted` right before each attempt to send the write; if this returns False, the
-        caller gets ConnectionLoss instead. If the caller is cancelled before its write is sent, the
-        write is dropped. The nodes of `checks` must not be changed by any write of this batcher,
-        because a joint multi has each check once, before all writes."""
+        """Apply `ops` under `checks`, with the results and errors of `multi_under`. No write of
+        this batcher may change the nodes of `checks`. A write is dropped if its caller is cancelled
+        before it is sent, or with ConnectionLoss if `is_wanted` returns False right before an
+        attempt to send."""
         return await self.submit(ops, is_wanted, checks)
 
     def submit(
@@ -98,8 +94,7 @@ class MultiBatcher:
         is_wanted: Callable[[], bool] = _always,
         checks: Sequence[CheckOp] = (),
     ) -> asyncio.Future[list[OpResult]]:
-        """Do as `multi`, but return a future of the results at once. A caller can wait for many
-        such futures without a task for each write."""
+        """Do as `multi`, but return a future of the results at once."""
         write = _Write(ops, is_wanted, checks, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         idle = (lane for lane in self._lanes if not lane.runs)
@@ -111,8 +106,7 @@ class MultiBatcher:
             await self._send(self._take())
 
     def _take(self) -> list[_Write]:
-        """Remove waiting writes, at least one and as many as fit into one multi, and return
-        them."""
+        """Remove and return waiting writes: at least one, and as many as fit into one multi."""
         writes: list[_Write] = []
         operations = size = 0
         while self._queue:

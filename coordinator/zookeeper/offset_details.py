@@ -1,10 +1,6 @@
 """The details of a committed offset: leader epoch, the client's metadata, commit and expiry times.
-The offset's node below `/consumers` may contain only a decimal number, so an offset with details
-has a second node below `/pybroker/offsets`.
-
-The details contain the offset for which they are valid: if another client changes the offset in its
-node, the details are not valid any more.
-"""
+The offset's node below `/consumers` may contain only a decimal number, so the details have a second
+node below `/pybroker/offsets`. They contain the offset for which they are valid."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetDetails:
-    """The details of a committed offset. Times are in ms since 1970, or -1. If `commit_ms` is -1,
-    the commit time is the modification time of the offset's node. If `expire_ms` is -1, the
-    broker's options determine when the offset expires."""
+    """The details of a committed offset. Times are in ms since 1970, or -1. `commit_ms` -1: the
+    modification time of the offset's node. `expire_ms` -1: as the broker's options say."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -31,8 +26,7 @@ class OffsetDetails:
 
 
 def encode_offset_details(details: OffsetDetails) -> bytes:
-    """Return the node's content, without empty fields. Numbers over 32 bits are strings, like in
-    every node."""
+    """Return the node's content, without empty fields. Numbers over 32 bits are strings."""
     content: dict[str, object] = {"version": _VERSION, "offset": str(details.offset)}
     if details.leader_epoch != NO_EPOCH:
         content["leader_epoch"] = details.leader_epoch
@@ -46,7 +40,7 @@ def encode_offset_details(details: OffsetDetails) -> bytes:
 
 
 def decode_offset_details(path: str, data: bytes) -> OffsetDetails:
-    """Decode the details of an offset. Raises MalformedNode."""
+    """Raises MalformedNode."""
     fields = load_object(path, data)
     has_epoch = "leader_epoch" in fields.names()
     return OffsetDetails(

@@ -1,8 +1,7 @@
 """The paths of all nodes that pybroker reads or writes. Only this module builds and parses them.
 
-The tree is that of Kafka with ZooKeeper; pybroker's own nodes are under /pybroker. Names that may
-have any character (groups, clients, users, consumers) are percent-encoded as by Kafka's Sanitizer.
-`schemas.py` defines the content of the nodes.
+The tree is that of Kafka; pybroker's own nodes are under /pybroker. Names that may have any
+character (groups, clients, users, consumers) are percent-encoded as by Kafka's Sanitizer.
 """
 
 from __future__ import annotations
@@ -83,9 +82,8 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 class ConfigEntity(NamedTuple):
-    """The entity of a configuration: pairs (entity type, name). Names are decoded; the name
-    DEFAULT_ENTITY means the defaults. There are two pairs only if the configuration is for a
-    client of a user."""
+    """The entity of a configuration: (entity type, name) pairs, two only for a client of a user.
+    Names are decoded; DEFAULT_ENTITY means the defaults."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -101,22 +99,20 @@ class OffsetKey(NamedTuple):
 
 
 def encode_name(name: str) -> str:
-    """Return a name as one component of a path: every byte of its UTF-8 text is encoded as %XX,
-    except letters, digits, '.', '_' and '-'. The names '.' and '..' are encoded, too, since
-    ZooKeeper refuses them."""
+    """Return a name as one component of a path. Bytes are encoded as %XX, except letters, digits,
+    '.', '_' and '-'. The names '.' and '..' are encoded, too."""
     if name in (".", ".."):
         return name.replace(".", "%2E")
     return urllib.parse.quote(name, safe="").replace("~", "%7E")
 
 
 def decode_name(component: str) -> str:
-    """Return the name that `encode_name` has encoded. As in Java's decoder, a '+' stands for a
-    space."""
+    """Return the name that `encode_name` has encoded. A '+' stands for a space, as in Java."""
     return urllib.parse.unquote_plus(component)
 
 
 def sequence_of(name: str) -> int | None:
-    """Return the number that the server appended to a sequential node; None for any other name."""
+    """Return the number in the name of a sequential node; None for any other name."""
     digits = name[-_SEQUENCE_DIGITS:]
     is_number = len(digits) == _SEQUENCE_DIGITS and digits.isascii() and digits.isdigit()
     return int(digits) if is_number else None
@@ -142,14 +138,13 @@ def parse_broker(path: str) -> int | None:
 
 
 def incarnation(broker_id: int) -> str:
-    """Return the path of the node whose data version is raised by every registration of the
-    broker."""
+    """Return the path of the node whose version every registration of the broker raises."""
     return f"{INCARNATIONS}/{broker_id}"
 
 
 def coordinator(partition: int) -> str:
     """Return the path of the fence node of a `__consumer_offsets` partition: each new group
-    coordinator raises its data version, and the writes of earlier coordinators then fail."""
+    coordinator raises the version, and the writes of earlier coordinators then fail."""
     return f"{COORDINATORS}/{partition}"
 
 
@@ -190,30 +185,29 @@ def parse_partition_state(path: str) -> TopicPartition | None:
 
 
 def topic_id(topic_id: uuid.UUID) -> str:
-    """Return the path of the node that exists as long as the topic with that id exists. The node's
-    name is the topic id in Kafka's base64 text."""
+    """Return the path of the node that exists as long as the topic with that id. The node's name is
+    the id in Kafka's base64 text."""
     return f"{TOPIC_IDS}/{encode_uuid(topic_id)}"
 
 
 def losses(name: str) -> str:
-    """Return the path of the parent node of a topic's loss receipts (`loss_receipts.py`)."""
+    """Return the path of the parent node of a topic's loss receipts."""
     return f"{LOSSES}/{encode_name(name)}"
 
 
 def loss(topic_partition: TopicPartition) -> str:
-    """Return the path of the node with a partition's loss receipts: one for each event that may
-    have lost committed records."""
+    """Return the path of a partition's loss receipts."""
     return f"{losses(topic_partition.topic)}/{topic_partition.partition}"
 
 
 def suspects(name: str) -> str:
-    """Return the path of the parent node of the log end reports of a topic's replicas."""
+    """Return the path of the parent node of a topic's log end reports."""
     return f"{SUSPECTS}/{encode_name(name)}"
 
 
 def suspect(topic_partition: TopicPartition, replica: int) -> str:
-    """Return the path of a replica's log end report for an orphaned partition, which has no leader,
-    no in-sync and no eligible replica."""
+    """Return the path of a replica's log end report for an orphaned partition
+    (`log_end_reports.py`)."""
     return f"{suspects(topic_partition.topic)}/{topic_partition.partition}/{replica}"
 
 
@@ -229,8 +223,8 @@ def parse_delete_topic(path: str) -> str | None:
 
 
 def config_root(entity_type: str) -> str:
-    """Return the path of the parent node of the configurations of all entities of this type, one of
-    CONFIG_ENTITY_TYPES."""
+    """Return the path of the parent node of all configurations of this type
+    (CONFIG_ENTITY_TYPES)."""
     return f"{CONFIG}/{entity_type}"
 
 
@@ -243,7 +237,7 @@ def topic_entity(name: str) -> ConfigEntity:
 
 
 def broker_entity(broker_id: int | None) -> ConfigEntity:
-    """Return the entity of a broker (None: of the cluster-wide defaults)."""
+    """Return the entity of a broker (None: the cluster-wide defaults)."""
     return ConfigEntity((("brokers", DEFAULT_ENTITY if broker_id is None else str(broker_id)),))
 
 
@@ -252,20 +246,18 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker_id: int | None) -> str:
-    """Return the path of the dynamic configuration of a broker (None: of the cluster-wide
-    defaults)."""
+    """Return the path of a broker's dynamic configuration (None: the cluster-wide defaults)."""
     return config(broker_entity(broker_id))
 
 
 def config_entity_path(entity: ConfigEntity) -> str:
-    """Return the entity's path for a notification of a config change, for example
+    """Return the entity's path for a config change notification, such as
     `users/alice/clients/app1`."""
     return "/".join(f"{entity_type}/{_entity_name(name)}" for entity_type, name in entity.parts)
 
 
 def parse_config_entity_path(entity_path: str) -> ConfigEntity | None:
-    """Return the entity of a path that `config_entity_path` has built; None if the path names no
-    entity (a root, or an unknown type)."""
+    """Return the entity of a path of `config_entity_path`; None for a root or an unknown type."""
     components = entity_path.split("/")
     pairs = list(zip(components[::2], components[1::2], strict=False))
     types = [entity_type for entity_type, _ in pairs]
@@ -305,8 +297,7 @@ def group_owner(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_offsets(group_id: str) -> str:
-    """Return the path of the node whose children are the topics with committed offsets of the
-    group."""
+    """Return the path of the node whose children are the topics with offsets of the group."""
     return f"{group(group_id)}/offsets"
 
 
@@ -319,8 +310,8 @@ def offset(group_id: str, topic_partition: TopicPartition) -> str:
 
 
 def group_details(group_id: str) -> str:
-    """Return the path of the parent node for the details of the group's offsets. The node exists if
-    a coordinator has stored offsets of the group."""
+    """Return the path of the parent node for the details of the group's offsets. It exists if a
+    coordinator has stored offsets of the group."""
     return f"{COMMITTED}/{encode_name(group_id)}"
 
 
@@ -329,13 +320,12 @@ def topic_details(group_id: str, topic_name: str) -> str:
 
 
 def offset_details(group_id: str, topic_partition: TopicPartition) -> str:
-    """Return the path of the details of a committed offset. An offset without details has no such
-    node."""
+    """Return the path of the details of a committed offset. The node is missing without details."""
     return f"{topic_details(group_id, topic_partition.topic)}/{topic_partition.partition}"
 
 
 def offsets_stored(partition_number: int) -> str:
-    """Return the path of the node that names the offset store of that `__consumer_offsets`
+    """Return the path of the node that names the offset store of a `__consumer_offsets`
     partition."""
     return f"{OFFSETS_STORED}/{partition_number}"
 
@@ -360,9 +350,9 @@ def parse_offset(path: str) -> OffsetKey | None:
 
 
 def acl(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Return the path of the ACLs of the resource `name`. If `prefixed` is True, the ACLs are those
-    of all resources whose names begin with `name`. `resource_type` is Topic, Group, Cluster,
-    TransactionalId or DelegationToken."""
+    """Return the path of the ACLs of the resource `name`, or with `prefixed` of all resources whose
+    names begin with `name`. `resource_type` is Topic, Group, Cluster, TransactionalId or
+    DelegationToken."""
     return f"{PREFIXED_ACLS if prefixed else ACLS}/{resource_type}/{encode_name(name)}"
 
 
@@ -378,8 +368,8 @@ def _entity_name(name: str) -> str:
 
 
 def _below(path: str, root: str) -> str:
-    """Return the component of `path` directly below `root`; empty if `path` is not exactly one
-    level below."""
+    """Return the component of `path` below `root`; empty unless `path` is exactly one level
+    below."""
     head, _, tail = path.rpartition("/")
     return tail if head == root else ""
 

@@ -1,9 +1,5 @@
-"""Sockets for kazoo that cost fewer system calls.
-
-kazoo reads each message of the server in two steps: the length, then the message. Before each step
-it waits for the socket, and each wait opens and closes an epoll descriptor. With the classes of
-this module, kazoo waits once by `poll` and reads once for many messages.
-"""
+"""Sockets for kazoo that cost fewer system calls: they wait by `poll`, without an epoll descriptor,
+and read many messages at once."""
 
 from __future__ import annotations
 
@@ -18,10 +14,9 @@ _READ_BYTES: Final = 64 * 1024
 
 class ReadAheadSocket:
     """A connected socket that reads more bytes than its caller asks for, and keeps the rest for the
-    next read. Only one thread may use it, but any thread may call `pending`."""
+    next read. For one thread, except `pending`."""
 
     def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
-        """`on_close` is called after `close`."""
         self._connection = connection
         self._on_close = on_close
         self._kept = b""
@@ -31,8 +26,8 @@ class ReadAheadSocket:
         self.send = connection.send
 
     def pending(self) -> int:
-        """Return how many bytes can be read without a wait. kazoo calls this before it waits for
-        the socket, as it does for TLS sockets, which have the same method."""
+        """Return how many bytes can be read without a wait. kazoo calls this, as for TLS
+        sockets."""
         return len(self._kept) - self._position
 
     def recv(self, length: int) -> bytes:
@@ -57,11 +52,9 @@ Waitable = socket.socket | ReadAheadSocket
 def wait(
     readers: Sequence[Waitable], writers: Sequence[Waitable], timeout_s: float | None
 ) -> tuple[list[Waitable], list[Waitable]]:
-    """Wait until one of the `readers` is readable or one of the `writers` is writable, at most
-    `timeout_s` seconds (None: no limit). Return (readable readers, writable writers). A broken
-    connection counts as readable and writable. Unlike with `select.select`, any number of files may
-    be open. Raises ValueError if a socket is closed.
-    """
+    """Wait until a reader is readable or a writer is writable, at most `timeout_s` seconds (None:
+    no limit). Return (readable readers, writable writers); a broken connection counts as both. Any
+    number of files may be open. Raises ValueError if a socket is closed."""
     poll = select.poll()
     kept = []
     for each in readers:

@@ -2,8 +2,7 @@
 
 A registration is one multi. It creates the broker's node, whose czxid is the broker's epoch
 (KIP-380), and raises the version of a persistent node, which is the broker's incarnation (KIP-903).
-So each epoch belongs to one incarnation. After a lost reply, every function of this module reads
-the node and compares it with the write.
+So each epoch belongs to one incarnation.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ async def create_parents(coord: Coord) -> None:
 
 
 async def ensure(coord: Coord, path: str) -> None:
-    """Create the node, without data, and its missing parents. It is no error if the node exists."""
+    """Create the node, without data, and its missing parents. No error if the node exists."""
     try:
         await coord.create(path)
     except NodeExists:
@@ -67,7 +66,7 @@ async def ensure(coord: Coord, path: str) -> None:
 
 
 async def cluster_id(coord: Coord, rng: Rng) -> str:
-    """Return the cluster's id of 22 characters; the first broker of the cluster creates it."""
+    """Return the cluster's id (22 characters). The first broker creates it."""
     with suppress(NoNode):
         return await _read_cluster_id(coord)
     await ensure(coord, paths.parent(paths.CLUSTER_ID))
@@ -81,8 +80,7 @@ async def cluster_id(coord: Coord, rng: Rng) -> str:
 
 
 async def generate_broker_id(coord: Coord, reserved_max: int = RESERVED_BROKER_ID_MAX) -> int:
-    """Return a new broker id: `reserved_max` plus the version of a node. Every call raises that
-    version."""
+    """Return a new broker id, above `reserved_max`."""
     await ensure(coord, paths.BROKER_SEQUENCE)
     stat = await coord.set(paths.BROKER_SEQUENCE, b"")
     return reserved_max + stat.version
@@ -99,9 +97,9 @@ async def register_broker(
     """Register the broker until the end of the session. Return the broker with its epoch and
     incarnation.
 
-    A registration by one of this broker's earlier sessions is replaced. If another session has
-    registered the id, this function waits up to two session timeouts for the end of that session.
-    Raises StartupError if that registration still exists then, CoordError if ZooKeeper fails.
+    A registration by an earlier session of this broker is replaced. If another session has
+    registered the id, wait up to two session timeouts for its end. Raises StartupError if that
+    registration still exists then; CoordError.
     """
     deadline = clock.monotonic() + _TIMEOUTS * session_timeout_ms / 1000
     data = encode_broker(broker.endpoints, broker.rack, clock.wall_ms())
@@ -127,8 +125,8 @@ async def register_broker(
 
 
 async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> None:
-    """Write the broker's present endpoints into its registration. If this session has no
-    registration, do nothing: the next registration will have the endpoints. Raises CoordError."""
+    """Write the broker's present endpoints into this session's registration, if it has one. Raises
+    CoordError."""
     path = paths.broker(broker.id)
     for _ in range(_ATTEMPTS_MAX):
         found = await _registration(coord, broker.id)
@@ -149,8 +147,7 @@ async def update_registration(coord: Coord, broker: Broker, *, clock: Clock) -> 
 
 
 async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int) -> None:
-    """Wait until no other session has registered `broker_id`, for two session timeouts at most. A
-    broker without data calls this before it writes the id into its log directories. Raises
+    """Wait until no other session has registered `broker_id`, at most two session timeouts. Raises
     StartupError, CoordError."""
     found = await _registration(coord, broker_id)
     if found is not None and found[1].ephemeral_owner != coord.session_id:
@@ -160,8 +157,8 @@ async def wait_until_free(coord: Coord, broker_id: int, session_timeout_ms: int)
 async def _outlast(
     coord: Coord, broker_id: int, found: tuple[bytes, NodeStat], timeout_s: float
 ) -> None:
-    """Wait until `found`, the registration by another session, is deleted. Raises StartupError if
-    it still exists after `timeout_s`."""
+    """Wait until another session's registration `found` is deleted. Raises StartupError after
+    `timeout_s`."""
     data, stat = found
     log.warning(
         "broker id awaited broker=%d registered_by_session=0x%x",
@@ -184,9 +181,8 @@ async def unregister_broker(coord: Coord, broker: Broker) -> None:
 async def _register_once(
     coord: Coord, broker: Broker, data: bytes, before: list[CoordOp]
 ) -> Broker:
-    """Register by one multi: apply the operations `before`, create the node, set its data, and
-    raise the incarnation. The data is set in a separate operation because only the result of a set
-    has the czxid."""
+    """Register by one multi, after the operations `before`. The data is set in a separate
+    operation, because only the result of a set has the czxid."""
     path = paths.broker(broker.id)
     results = await coord.multi(
         [
@@ -205,28 +201,23 @@ async def _register_once(
 
 
 async def end_earlier_lives(coord: Coord, broker_id: int) -> None:
-    """Raise the incarnation of a broker that has not registered yet. To be called before the broker
-    removes its replicas from their ISRs.
-
-    Fetch requests of the broker's earlier process may still reach a leader. They have the old
-    incarnation, so after this call they cannot add a replica to an ISR again (KIP-903). Raises
-    CoordError.
-    """
+    """Raise the incarnation of a broker that has not registered yet, before the broker removes its
+    replicas from their ISRs. Late Fetch requests of the broker's earlier process then cannot add a
+    replica to an ISR (KIP-903). Raises CoordError."""
     path = paths.incarnation(broker_id)
     await ensure(coord, path)
     await repeat_conditional_write(lambda: coord.multi([SetOp(path, b"")]))
 
 
 async def read_incarnation(coord: Coord, broker_id: int) -> int:
-    """Return the broker's incarnation, -1 if it never registered. Raises CoordError."""
+    """Return the broker's incarnation; -1 if it never registered. Raises CoordError."""
     with suppress(NoNode):
         return (await coord.get(paths.incarnation(broker_id)))[1].version
     return -1
 
 
 async def _adopt(coord: Coord, broker: Broker, registered: NodeStat) -> Broker:
-    """Return the broker with the epoch and incarnation of its existing registration. No other
-    process raises the incarnation while the registration exists."""
+    """Return the broker with the epoch and incarnation of its existing registration."""
     _, incarnation = await coord.get(paths.incarnation(broker.id))
     return replace(broker, epoch=registered.czxid, incarnation=incarnation.version)
 
@@ -240,7 +231,7 @@ async def _registration(coord: Coord, broker_id: int) -> tuple[bytes, NodeStat] 
 
 
 async def _vanished(coord: Coord, broker_id: int, timeout_s: float) -> bool:
-    """Wait until the registration is deleted, at most `timeout_s`. Return whether it is deleted."""
+    """Wait until the registration is deleted. Return False after `timeout_s`."""
     changed = asyncio.Event()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):

@@ -1,5 +1,5 @@
-"""The repetition of requests that ZooKeeper did not answer, or refused because another client
-changed the node."""
+"""Repeats requests that ZooKeeper did not answer, or refused because another client changed the
+node."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ T = TypeVar("T")
 async def repeat_unanswered(
     what: str, ask: Callable[[], Awaitable[T]], *, clock: Clock, limit_s: float
 ) -> T:
-    """Return the result of `ask`, a step of the broker's start; `what` is the name of the step in
-    the log. After ConnectionLoss or SessionExpired, `ask` is called again, so it must be
-    repeatable. Raises the last error when `limit_s` seconds have passed since the first error.
-    Raises any other error at once."""
+    """Return the result of `ask`, which must be repeatable. After ConnectionLoss or SessionExpired,
+    `ask` is called again, until `limit_s` seconds after the first error. `what` names the step in
+    the log. Raises any other error at once."""
     deadline: float | None = None
     while True:
         try:
@@ -46,10 +45,9 @@ async def repeat_unanswered(
 
 
 async def repeat_conditional_write(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `attempt`, which reads a node and then writes it conditionally. If
-    another client changed the node, call `attempt` again. Do the same after ConnectionLoss, when
-    the write may or may not have been applied. After `_ATTEMPTS_MAX` attempts, raise the last
-    error. Raise any other error at once."""
+    """Return the result of `attempt`, which reads a node and writes it conditionally. `attempt` is
+    called again if another client changed the node, and after ConnectionLoss, at most
+    `_ATTEMPTS_MAX` times. Raises any other error at once."""
     for number in range(1, _ATTEMPTS_MAX):
         try:
             return await attempt()

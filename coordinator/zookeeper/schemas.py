@@ -54,7 +54,7 @@ Replicas = Mapping[int, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
     """The replicas of a topic's partitions. `adding` and `removing` name only partitions that are
-    being reassigned (KIP-455). `unknown` are keys of later versions, kept unchanged."""
+    being reassigned (KIP-455). `unknown`: keys of later versions."""
 
     replicas: Replicas
     topic_id: uuid.UUID | None = None
@@ -75,8 +75,8 @@ class ProducerIdBlock:
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
     """The subscription of a consumer of Kafka 0.8: topic or pattern -> number of streams. `pattern`
-    is static, white_list or black_list. `is_coordinated`: a group coordinator wrote the node for
-    one of its members, so it does not belong to a consumer of Kafka 0.8."""
+    is static, white_list or black_list. `is_coordinated`: a group coordinator wrote the node for a
+    member."""
 
     subscription: Mapping[str, int]
     pattern: str
@@ -100,7 +100,7 @@ def encode_topic(assignment: TopicAssignment) -> bytes:
 
 
 def decode_topic(path: str, data: bytes) -> TopicAssignment:
-    """Decode the content of a topic's node, in version 1 to 3."""
+    """Decode a topic's node, version 1 to 3."""
     fields = load_object(path, data)
     text = fields.text("topic_id", default="")
     try:
@@ -171,8 +171,7 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 
 
 def decode_controller(path: str, data: bytes) -> int:
-    """Return the id of the controller. Decodes versions 1 and 2, and the bare number of very old
-    clusters."""
+    """Return the id of the controller. Decodes versions 1 and 2, and a bare number."""
     content = load(path, data)
     if isinstance(content, int) and not isinstance(content, bool):
         return content
@@ -180,7 +179,7 @@ def decode_controller(path: str, data: bytes) -> int:
 
 
 def encode_number(value: int) -> bytes:
-    """Encode a number as decimal text, for the controller epoch and committed offsets."""
+    """Encode a number as decimal text."""
     return str(value).encode()
 
 
@@ -204,13 +203,13 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """Encode a notification; `entity_path` is a result of `paths.config_entity_path`."""
+    """Encode a notification for a path of `paths.config_entity_path`."""
     return dump({"version": 2, "entity_path": entity_path})
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    """Return the path of the entity below /config. Decodes version 2, version 1 (type and name) and
-    the bare topic name of 0.8.2."""
+    """Return the entity's path below /config. Decodes version 2, version 1 (type and name) and the
+    bare topic name of 0.8.2."""
     content = load(path, data)
     if isinstance(content, str):
         return f"topics/{content}"
@@ -243,7 +242,7 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
-    """Return the latest block; None if no broker has taken one yet (the node is empty)."""
+    """Return the latest block; None if no broker has taken one yet."""
     if not data:
         return None
     fields = load_object(path, data)
@@ -255,8 +254,7 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
 
 
 class LogDirEvent(enum.IntEnum):
-    """The reason of a broker's log directory notification. Kafka has only DIRECTORY_FAILED, and
-    treats any value as a failed directory."""
+    """The reason of a broker's log directory notification. Kafka has only DIRECTORY_FAILED."""
 
     DIRECTORY_FAILED = 1
     REPLICAS_CHANGED = 2
@@ -269,8 +267,7 @@ def encode_log_dir_event(broker_id: int, event: LogDirEvent) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes) -> tuple[int, LogDirEvent]:
-    """Decode a log directory notification. Return (broker id, reason); an unknown reason counts as
-    a failed directory."""
+    """Return (broker id, reason). An unknown reason counts as DIRECTORY_FAILED."""
     content = load_object(path, data)
     is_changed = (
         "event" in content.names() and content.integer("event") == LogDirEvent.REPLICAS_CHANGED
@@ -292,7 +289,7 @@ def encode_consumer(registration: ConsumerRegistration) -> bytes:
 
 
 def is_coordinated_member(path: str, data: bytes) -> bool:
-    """Whether a group's coordinator wrote the member's node; False if the node cannot be read."""
+    """Whether a group coordinator wrote the member's node; False if the content is malformed."""
     try:
         return COORDINATED_KEY in load_object(path, data).names()
     except MalformedNode:
@@ -317,7 +314,7 @@ def encode_broker(
     endpoints: Sequence[Endpoint], rack: str | None, timestamp_ms: int, *, jmx_port: int = -1
 ) -> bytes:
     """Encode a registration. Host and port at the top level are those of the first PLAINTEXT
-    endpoint, for readers of 0.8."""
+    endpoint."""
     plain = next((item for item in endpoints if item.security_protocol == "PLAINTEXT"), None)
     content: dict[str, object] = {
         "version": _BROKER_VERSION,
@@ -338,8 +335,8 @@ def encode_broker(
 
 
 def decode_broker(path: str, data: bytes) -> tuple[tuple[Endpoint, ...], str | None]:
-    """Return (endpoints, rack). Decodes versions 1 to 5. Version 1 has only one PLAINTEXT endpoint.
-    Before version 4 the name of a listener is its security protocol."""
+    """Return (endpoints, rack). Decodes versions 1 to 5. Version 1 has one PLAINTEXT endpoint.
+    Before version 4 a listener's name is its security protocol."""
     if len(data) > _BROKER_BYTES_MAX:
         raise malformed(path, f"at most {_BROKER_BYTES_MAX} bytes", len(data))
     fields = load_object(path, data)

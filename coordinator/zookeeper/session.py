@@ -57,11 +57,8 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class KazooCoord:
-    """The `Coord` that uses kazoo; `ports.Coord` documents the methods.
-
-    While the connection is lost, requests fail with ConnectionLoss at once. The key of every
-    session is saved in `store` before the session is used.
-    """
+    """The `Coord` that uses kazoo. While the connection is lost, requests fail with ConnectionLoss
+    at once. Every session's key is saved in `store` before the session is used."""
 
     def __init__(
         self,
@@ -105,12 +102,9 @@ class KazooCoord:
         make_chroot: bool = False,
         refusals_max: int | None = None,
     ) -> None:
-        """Close the session of an earlier process and open a new one.
-
-        With `make_chroot`, for brokers only, a missing chroot is created. Raises StartupError if
-        this takes longer than `timeout_s`, if all servers refuse `refusals_max` times in a row, or
-        if the chroot is missing.
-        """
+        """Close the session of an earlier process and open a new one. `make_chroot` creates a
+        missing chroot. Raises StartupError after `timeout_s`, if all servers refuse `refusals_max`
+        times in a row, or if the chroot is missing."""
         first = FirstAnswer(self._connect, refusals_max=refusals_max)
         try:
             async with asyncio.timeout(timeout_s):
@@ -136,7 +130,7 @@ class KazooCoord:
 
     async def close_previous_session(self) -> None:
         """Close the sessions whose keys are in the store, so that the server deletes their
-        ephemeral nodes at once. `earlier_session_ids` then has their ids."""
+        ephemeral nodes. `earlier_session_ids` then has their ids."""
         for key in self._store.load():
             if key in self._earlier:
                 continue
@@ -197,10 +191,9 @@ class KazooCoord:
     def silence(self) -> float:
         """Return the seconds since the latest answered write or sync was sent.
 
-        The time is measured from the request. If the process was stopped, the answer may have
-        arrived long before the process reads it. Reads do not count: a ZooKeeper follower that is
-        cut off from its leader answers reads for its syncLimit, while the leader may expire the
-        session. Without other requests a sync is sent six times in a session timeout.
+        Reads do not count: a ZooKeeper follower that is cut off from its leader answers reads,
+        while the leader may expire the session. Without other requests a sync is sent six times in
+        a session timeout.
         """
         return self._clock.boottime() - self._answered_request_at
 
@@ -434,8 +427,8 @@ class KazooCoord:
     # ---- private: silence
 
     def _probe_later(self) -> None:
-        """Send a sync now and six times in a session timeout. If no answer came on the connection
-        for too long, break it: kazoo notices such a connection only while no requests are sent."""
+        """Send a sync now and six times in a session timeout. If no answer came for too long, break
+        the connection: kazoo notices this only while no requests are sent."""
         self._wedge.alive()
         if self._timer is not None:
             self._timer.cancel()
@@ -453,7 +446,8 @@ class KazooCoord:
         self._timer = loop.call_at(aligned_due(loop.time(), interval_s), self._probe_later)
 
     def _loop_stopped(self) -> None:
-        """Abandon the session: the event loop is stuck. Called in the thread of `WedgeWatch`."""
+        """Abandon the session, because the event loop is stuck. Called in the thread of
+        `WedgeWatch`."""
         link = self._link
         if link is not None and self._key is not None:
             link.abandon()

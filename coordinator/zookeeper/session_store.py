@@ -1,9 +1,6 @@
-"""The stored keys of a broker's ZooKeeper sessions. The sessions outlive the broker's process.
-
-After a broker is killed, its session and registration exist until the session timeout. The next
-process with the same data directory reads the key and closes that session in milliseconds. It also
-recognizes a registration by that session as its own.
-"""
+"""The stored keys of a broker's ZooKeeper sessions. After a broker is killed, the next process with
+the same data directory closes the old session at once, and recognizes that session's registration
+as its own."""
 
 from __future__ import annotations
 
@@ -28,11 +25,11 @@ class SessionStore(Protocol):
         """Return the stored keys; empty if the stored content is damaged. Does not raise."""
 
     def save(self, keys: Sequence[SessionKey]) -> None:
-        """Replace the stored session keys by `keys`. Raises OSError."""
+        """Replace the stored keys. Raises OSError."""
 
 
 class NoSessionStore:
-    """A store that does not store keys: after a restart no earlier session is known."""
+    """Stores nothing."""
 
     def load(self) -> list[SessionKey]:
         return []
@@ -42,9 +39,8 @@ class NoSessionStore:
 
 
 class FileSessionStore:
-    """Stores the keys in a file in `directory`, readable by its owner only, since a key is a
-    password. The file is replaced atomically. It is not synced: after a power loss it is not
-    needed, because the sessions have expired by then."""
+    """Stores the keys in a file in `directory`, readable by its owner only. The file is replaced
+    atomically, but not synced: after a power loss the sessions have expired."""
 
     def __init__(self, directory: str, name: str = _FILE_NAME) -> None:
         self._path = Path(directory) / name

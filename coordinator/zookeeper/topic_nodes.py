@@ -1,10 +1,9 @@
 """Changes of a topic's nodes on the condition that the topic still exists.
 
-A node's version is not sufficient as a condition: the nodes of a recreated topic may have the same
-versions as those of the deleted topic. So each topic has a node `/pybroker/topic_ids/<id>`, created
-and removed in the same multis as the topic's own node. Every write to the topic's nodes checks in
-its multi that this node exists. So ZooKeeper refuses a write for a deleted topic, even if it
-arrives late.
+The nodes of a recreated topic may have the same versions as those of the deleted topic. So each
+topic has a node `/pybroker/topic_ids/<id>`, created and removed in the same multis as the topic's
+own node. Every write to the topic's nodes checks in its multi that this node exists. So ZooKeeper
+refuses a late write for a deleted topic.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _ANY_VERSION: Final = -1
 
 
 async def stored_id(coord: Coord, name: str) -> uuid.UUID:
-    """Return the topic's id; NO_TOPIC_ID if the topic's node has no id. Raises NoNode if the topic
-    does not exist, or another CoordError."""
+    """Return the topic's id; NO_TOPIC_ID if the node has none. Raises NoNode if the topic does not
+    exist; CoordError."""
     path = paths.topic(name)
     data, _ = await coord.get(path)
     try:
@@ -44,13 +43,11 @@ async def stored_id(coord: Coord, name: str) -> uuid.UUID:
 async def multi(
     coord: Coord, topic: Topic | None, ops: Sequence[CoordOp], send: Send | None = None
 ) -> list[OpResult]:
-    """Apply `ops`, all or none, if the topic exists. `topic` None: apply them without this
-    condition. Return the results of `ops` in their order. `send` sends the operations; by default
-    they form a separate multi.
+    """Apply `ops`, all or none, if the topic exists (None: without this condition), and return
+    their results. `send` sends the operations; by default they form a separate multi.
 
-    Raises MultiFailed, whose index counts the operations of `ops` from 0, and is negative if the
-    topic is deleted; or another CoordError. After ConnectionLoss `ops` may or may not have been
-    applied, but never to a recreated topic.
+    Raises MultiFailed, whose index counts `ops` from 0 and is negative if the topic is deleted;
+    CoordError. After ConnectionLoss `ops` may have been applied, but never to a recreated topic.
     """
     send = send or partial(multi_under, coord)
     if topic is None:

@@ -1,5 +1,4 @@
-"""The watches that a session has set and that have not fired yet. The real client and the in-memory
-client use this table."""
+"""The watches that a session has set and that have not fired yet."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ from pybroker.ports import Watch, WatchEvent, WatchKind
 
 
 class WatchTable:
-    """One-shot watches by path. A callback that is set several times for the same path and kind
-    fires once. Callbacks fire in the order in which they were set."""
+    """One-shot watches by path. A callback set several times for the same path and kind fires once.
+    Callbacks fire in the order in which they were set."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Watch, None]] = {}
@@ -16,8 +15,8 @@ class WatchTable:
         self._missing: set[str] = set()
 
     def add_data(self, path: str, watch: Watch, *, exists: bool = True) -> None:
-        """Add a watch that fires when the node is created, changed or deleted. `exists`: whether
-        the node exists at present."""
+        """Add a watch that fires when the node is created, changed or deleted. `exists`: the node
+        exists now."""
         self._data.setdefault(path, {})[watch] = None
         if exists:
             self._missing.discard(path)
@@ -39,11 +38,11 @@ class WatchTable:
         return list(fired)
 
     def existing(self) -> list[str]:
-        """Return the path of each data watch that was set on an existing node."""
+        """Return the paths of data watches on existing nodes."""
         return [path for path in self._data if path not in self._missing]
 
     def missing(self) -> list[str]:
-        """Return the path of each data watch that was set on a missing node."""
+        """Return the paths of data watches on missing nodes."""
         return [path for path in self._data if path in self._missing]
 
     def parents(self) -> list[str]:

@@ -1,9 +1,8 @@
-"""The end of the ZooKeeper session of a broker whose event loop is stuck.
+"""Ends the ZooKeeper session of a broker whose event loop is stuck.
 
 kazoo's thread sends heartbeats even if the event loop is stuck, so a stuck broker would keep its
-session and its leaderships forever. A watching thread therefore abandons the session. The thread
-measures time by counting its own turns, not by a clock. If the whole process is stopped, it counts
-no turns, and the session times out by itself.
+leaderships forever. A watching thread therefore abandons the session. The thread counts its own
+turns, not a clock's time: while the whole process is stopped, it counts none.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ turns take two thirds of a session timeout."""
 
 
 class WedgeWatch:
-    """The watch over the event loop. Owns a thread between `start` and `stop`."""
+    """Watches the event loop. Owns a thread between `start` and `stop`."""
 
     def __init__(self, session_s: Callable[[], float], abandon: Callable[[], None]) -> None:
-        """`abandon` is called in the thread when the event loop has not called `alive` for two
-        thirds of `session_s`, the session timeout."""
+        """The thread calls `abandon` when the event loop has not called `alive` for two thirds of
+        `session_s`, the session timeout."""
         self._session_s = session_s
         self._abandon = abandon
         self._turns = 0
@@ -34,7 +33,7 @@ class WedgeWatch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread that watches the event loop. Idempotent."""
+        """Start the thread. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="wedge-watch", daemon=True)
             self._thread.start()
