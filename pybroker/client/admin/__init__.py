@@ -1,2 +1,1 @@
-"""The admin client. The class `Admin` has the operations, and each of the other modules sends the
-requests of one family, such as topics or groups."""
+"""The admin client: the class `Admin`, and one module for each family of requests."""

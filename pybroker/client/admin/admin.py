@@ -1,9 +1,6 @@
 """The public admin client: topics, partitions, options, log directories, groups, transactions,
 cluster. Every operation returns a result for each item, so an error of one item does not hide the
-results of the other items.
-
-This class lists the operations. The other modules of this package send the requests.
-"""
+results of the other items."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ from pybroker.ports import Clock, Rng
 class Admin:
     """The admin client: it manages topics, partitions, options, log directories and groups.
 
-    A `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
+    `timeout_ms` limits an operation with its retries; None means default.api.timeout.ms.
 
         async with Admin("localhost:9092") as admin:
             for result in await admin.create_topics([NewTopic("orders", partitions=3)]):
@@ -112,8 +109,8 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> list[TopicResult]:
-        """Create topics. With `validate_only`, the controller only checks the request. Return one
-        result for each topic. Raises ClientError if the controller does not answer."""
+        """Create topics; `validate_only` only checks the request. Return one result for each topic.
+        Raises ClientError if the controller does not answer."""
         return await admin_topics.create_topics(
             self._calls, topics, validate_only=validate_only, timeout_ms=timeout_ms
         )
@@ -121,8 +118,8 @@ class Admin:
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None
     ) -> list[TopicResult]:
-        """Delete the topics with these names. Return one result for each topic. Raises ClientError
-        if the controller does not answer."""
+        """Delete topics. Return one result for each topic. Raises ClientError if the controller
+        does not answer."""
         return await admin_topics.delete_topics(self._calls, names, timeout_ms=timeout_ms)
 
     async def create_partitions(
@@ -145,10 +142,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Let the controller elect leaders. Return None for each partition with a new leader, and
-        the error for each other partition, often ELECTION_NOT_NEEDED. With `partitions` None the
-        controller checks all partitions, and the result omits those that need no election. Raises
-        ClientError if the controller does not answer."""
+        """Let the controller elect leaders (None: for all partitions that need an election). Return
+        None for each partition with a new leader, else the error, for example ELECTION_NOT_NEEDED.
+        Raises ClientError if the controller does not answer."""
         return await admin_elections.elect_leaders(
             self._calls, election_type, partitions, timeout_ms=timeout_ms
         )
@@ -160,8 +156,8 @@ class Admin:
         return [view.topics[name] for name in sorted(view.topics)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return the description of each topic by its name. The field `error` tells that a topic
-        does not exist. Raises ClientError if no broker answers."""
+        """Return topic name -> description; `error` is set if a topic does not exist. Raises
+        ClientError if no broker answers."""
         wanted = list(names)
         return dict((await self._calls.metadata(wanted)).topics) if wanted else {}
 
@@ -173,8 +169,8 @@ class Admin:
     async def api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, BrokerVersions]:
-        """Return the versions of each API that a broker supports, for these brokers (None: for all
-        known brokers). Raises Closed before `start` and after `close`."""
+        """Return the API versions that each of these brokers supports (None: all known brokers).
+        Raises Closed before `start` and after `close`."""
         return await admin_cluster.api_versions(self._calls, brokers, timeout_ms=timeout_ms)
 
     async def describe_configs(
@@ -186,8 +182,8 @@ class Admin:
         documentation: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, ConfigDescription]:
-        """Return the options of topics and brokers, one description for each resource. `names` None
-        means all options. Raises Closed."""
+        """Return the options of topics and brokers, one description for each resource. `names`
+        None: all options. Raises Closed."""
         return await admin_configs.describe_configs(
             self._calls,
             resources,
@@ -230,8 +226,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[int, BrokerLogDirs]:
-        """Return the log directories of each broker in `brokers` (None: of all brokers), with the
-        replicas of the given partitions (None: of all partitions). Raises Closed."""
+        """Return the log directories of these brokers (None: all), with the replicas of these
+        partitions (None: all). Raises Closed."""
         return await admin_log_dirs.describe_log_dirs(
             self._calls, brokers, partitions, timeout_ms=timeout_ms
         )
@@ -240,7 +236,7 @@ class Admin:
         self, moves: Mapping[Replica, str], *, timeout_ms: int | None = None
     ) -> dict[Replica, ClientError | None]:
         """Ask brokers to move replicas to the given log directories. Return None for each accepted
-        move, the error for each refused one. Raises Closed."""
+        move, else the error. Raises Closed."""
         return await admin_log_dirs.alter_replica_log_dirs(
             self._calls, moves, timeout_ms=timeout_ms
         )
@@ -248,7 +244,7 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, DeletedRecords]:
-        """Delete the records before the offset given for each partition (-1: before the high
+        """Delete the records before the given offset of each partition (-1: before the high
         watermark). Return one result for each partition. Raises Closed."""
         return await admin_partitions.delete_records(self._calls, before, timeout_ms=timeout_ms)
 
@@ -269,7 +265,7 @@ class Admin:
         self, epochs: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
         """Return for each partition the end offset of the given leader epoch in the leader's log
-        (OffsetForLeaderEpoch). Raises Closed before `start` and after `close`."""
+        (OffsetForLeaderEpoch). Raises Closed."""
         self._calls.check_opened()
         return await epoch_ends(self._cluster, epochs, deadline=self._calls.deadline(timeout_ms))
 
@@ -280,9 +276,8 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Return for each partition the offset that belongs to the given timestamp, or the error. A
-        timestamp is in ms since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises
-        Closed before `start` and after `close`."""
+        """Return for each partition the offset for the given timestamp, or the error. A timestamp
+        is in ms since 1970, or LATEST (-1), EARLIEST (-2), MAX_TIMESTAMP (-3). Raises Closed."""
         self._calls.check_opened()
         return await list_offsets(
             self._cluster,
@@ -294,30 +289,29 @@ class Admin:
     async def list_groups(
         self, states: Iterable[str] = (), *, timeout_ms: int | None = None
     ) -> GroupList:
-        """Return the groups of all brokers, of any protocol type. With `states`, return only groups
-        in one of these states. Raises Closed."""
+        """Return the groups of all brokers, of any protocol type, with one of these states (empty:
+        all). Raises Closed."""
         return await admin_groups.list_groups(self._calls, states, timeout_ms=timeout_ms)
 
     async def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """Return the state and the members of each group. A group that does not exist has the state
-        "Dead". Raises Closed."""
+        """Return the state and the members of each group. The state of an unknown group is "Dead".
+        Raises Closed."""
         return await admin_groups.describe_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def delete_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Delete groups that have no members, with their committed offsets. Return None for each
-        deleted group, the error for each other group. Raises Closed."""
+        """Delete groups without members, with their committed offsets. Return None for each deleted
+        group, else the error. Raises Closed."""
         return await admin_groups.delete_groups(self._calls, groups, timeout_ms=timeout_ms)
 
     async def remove_members(
         self, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None = None
     ) -> dict[str, ClientError | None]:
-        """Remove the static members with these instance ids from a group. Return None for each
-        removed member, the error for each other member. Raises ClientError if the coordinator does
-        not answer."""
+        """Remove the static members with these instance ids. Return None for each removed member,
+        else the error. Raises ClientError if the coordinator does not answer."""
         return await admin_groups.remove_members(
             self._calls, group, instance_ids, timeout_ms=timeout_ms
         )
@@ -329,10 +323,8 @@ class Admin:
         require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, GroupOffsets]:
-        """Return the committed offsets of each group. The value of a group in `groups` lists the
-        partitions to look up; None means all partitions with committed offsets. With
-        `require_stable` the client waits while an open transaction may commit offsets of these
-        partitions. Raises Closed."""
+        """Return the committed offsets of each group, in the given partitions (None: all). With
+        `require_stable`, wait while an open transaction may commit such offsets. Raises Closed."""
         return await admin_group_offsets.committed_offsets(
             self._calls, groups, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -344,9 +336,8 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Commit offsets for a group, which must not have members. Return None for each partition
-        whose offset was committed, the error for each other partition. Raises ClientError if the
-        coordinator does not answer."""
+        """Commit offsets for a group without members. Return None for each committed offset, else
+        the error. Raises ClientError if the coordinator does not answer."""
         return await admin_group_offsets.alter_offsets(
             self._calls, group, offsets, timeout_ms=timeout_ms
         )
@@ -358,12 +349,9 @@ class Admin:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ClientError | None]:
-        """Delete a group's committed offsets in these partitions.
-
-        No member of the group may be subscribed to their topics. Return None for each deleted
-        offset, the error for each other partition. Raises ClientError if the coordinator refuses
-        the whole request.
-        """
+        """Delete a group's committed offsets in these partitions, to whose topics no member may be
+        subscribed. Return None for each deleted offset, else the error. Raises ClientError if the
+        coordinator refuses the whole request."""
         return await admin_group_offsets.delete_offsets(
             self._calls, group, partitions, timeout_ms=timeout_ms
         )
@@ -371,10 +359,8 @@ class Admin:
     async def group_lag(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupLag]:
-        """Return for each group its lag in each partition in which it has committed an offset.
-
-        Raises Closed before `start` and after `close`.
-        """
+        """Return the lag of each group, in each partition with a committed offset. Raises
+        Closed."""
         return await lag.group_lag(self._calls, groups, timeout_ms=timeout_ms)
 
     async def partition_lag(
@@ -384,13 +370,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return for each partition the lag of the offset in `committed`.
-
-        The lag is the distance from this offset to the end of the log. The call reads the end of
-        the log, so records that the group has consumed since `committed` was read still count as
-        lag. Without `details` the lag in bytes and in seconds is None. Raises Closed before `start`
-        and after `close`.
-        """
+        """Return the lag of each offset in `committed`: its distance from the present end of the
+        log. Without `details` the lag in bytes and in seconds is None. Raises Closed."""
         return await lag.partition_lag(
             self._calls, committed, details=details, timeout_ms=timeout_ms
         )
@@ -402,9 +383,8 @@ class Admin:
         details: bool = True,
         timeout_ms: int | None = None,
     ) -> list[PartitionLag]:
-        """Return the lag for each pair of partition and offset, in the order of the pairs. Unlike
-        in `partition_lag`, a partition may occur several times. Raises Closed before `start` and
-        after `close`."""
+        """Return the lag of each (partition, offset) pair, in the given order. A partition may
+        occur several times. Raises Closed."""
         return await lag.position_lag(
             self._calls, positions, details=details, timeout_ms=timeout_ms
         )
@@ -417,12 +397,9 @@ class Admin:
         duration_ms: int = admin_transactions.ALL,
         timeout_ms: int | None = None,
     ) -> TransactionList:
-        """Return the transactional ids of all brokers.
-
-        The result has only ids with a state in `states` and a producer id in `producer_ids`. An
-        empty collection means any. If `duration_ms` is 0 or more, it has only transactions that
-        began more than `duration_ms` ago; this needs brokers of Kafka 3.8 or later. Raises Closed.
-        """
+        """Return the transactional ids of all brokers, with one of these states and producer ids
+        (empty: any). `duration_ms` 0 or more selects transactions that began longer ago; this needs
+        brokers of Kafka 3.8. Raises Closed."""
         return await admin_transactions.list_transactions(
             self._calls, states, producer_ids, duration_ms, timeout_ms=timeout_ms
         )
@@ -430,8 +407,8 @@ class Admin:
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
-        """Return the state of each transactional id, with its producer and the partitions of its
-        transaction. Raises Closed."""
+        """Return the state of each transactional id, with its producer and its transaction's
+        partitions. Raises Closed."""
         return await admin_transactions.describe_transactions(
             self._calls, transactional_ids, timeout_ms=timeout_ms
         )
@@ -449,6 +426,6 @@ class Admin:
         self, transaction: OpenTransaction, *, timeout_ms: int | None = None
     ) -> None:
         """Abort a hanging transaction in one partition, without its coordinator. If the coordinator
-        later commits the transaction, the records of this partition stay aborted. Raises
-        ClientError if no marker was written, or if it is not known whether one was."""
+        later commits the transaction, these records stay aborted. Raises ClientError if no marker
+        was written, or if this is unknown."""
         await admin_transactions.abort_transaction(self._calls, transaction, timeout_ms=timeout_ms)

@@ -1,5 +1,5 @@
-"""Sending and retrying of the admin client's requests. A request goes to any broker, to the
-controller, to a named broker, or to the leaders of partitions. The callers build the requests."""
+"""Sends and retries the admin client's requests: to any broker, to the controller, to a named
+broker, or to the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -31,32 +31,29 @@ election may cause a few failures."""
 
 
 class Calls:
-    """The sender of one admin client's requests. `opened` is true from `start` to `close` of the
-    client."""
+    """Sends one admin client's requests. `opened` is true from `start` to `close` of the client."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.opened = False
 
     def deadline(self, timeout_ms: int | None = None) -> Deadline:
-        """Return the deadline of an operation that starts now. `timeout_ms` None means
+        """Return the deadline of an operation that starts now; None: after
         default.api.timeout.ms."""
         limit_ms = timeout_ms or self.cluster.options.default_api_timeout_ms
         return Deadline(self.cluster.clock, limit_ms)
 
     def wait_ms(self, timeout_ms: int | None) -> int:
         """Return the time limit in ms that a request gives to the broker: `timeout_ms` (None:
-        default.api.timeout.ms), but at most request.timeout.ms, the time for which the client
-        waits."""
+        default.api.timeout.ms), at most request.timeout.ms."""
         options = self.cluster.options
         return min(timeout_ms or options.default_api_timeout_ms, options.request_timeout_ms)
 
     async def any_broker(
         self, ask: Ask[T], timeout_ms: int | None = None, *, repeatable: bool = True
     ) -> T:
-        """Return the value that `ask` gets from any reachable broker. If a broker may have
-        processed the request, the client repeats it only if `repeatable` is true. Raises
-        ClientError."""
+        """Return the value that `ask` gets from any reachable broker. A request that a broker may
+        have processed is repeated only if `repeatable`. Raises ClientError."""
         return await self._ask(
             self.cluster.any_connection, ask, self.deadline(timeout_ms), repeatable
         )
@@ -97,8 +94,8 @@ class Calls:
     async def each_broker(
         self, nodes: Iterable[int] | None, ask: Ask[T], timeout_ms: int | None = None
     ) -> dict[int, T | ClientError]:
-        """Return, by broker id, the value that `ask` gets from each broker in `nodes`, or the
-        error. With None, ask all known brokers."""
+        """Return broker id -> the value that `ask` gets from the broker, or the error. None: all
+        known brokers."""
         self.check_opened()
         chosen = sorted(self.cluster.view.nodes) if nodes is None else list(dict.fromkeys(nodes))
 
@@ -118,16 +115,14 @@ class Calls:
         *,
         repeatable: bool = True,
     ) -> dict[TopicPartition, T | ClientError]:
-        """Return, for each partition, the value that `ask` gets from the partition's leader, or the
-        error. `ask_leaders` describes the retries."""
+        """Return partition -> the value that `ask` gets from its leader, or the error."""
         self.check_opened()
         return await ask_leaders(
             self.cluster, partitions, ask, deadline=self.deadline(timeout_ms), repeatable=repeatable
         )
 
     async def metadata(self, names: Iterable[str] | None) -> ClusterView:
-        """Return the metadata of the topics in `names`, or of all topics if it is None, from any
-        broker. Raises ClientError."""
+        """Return the metadata of these topics (None: all), from any broker. Raises ClientError."""
         self.check_opened()
         deadline = self.deadline()
         failures = 0
@@ -152,10 +147,8 @@ class Calls:
         deadline: Deadline,
         repeatable: bool,
     ) -> T:
-        """Call `ask` with a connection from `choose` until a broker responds, and return the value.
-
-        A failed call is repeated until `deadline` passes. Raises ClientError.
-        """
+        """Call `ask` with a connection from `choose` until a broker responds or `deadline` passes,
+        and return the value. Raises ClientError."""
         self.check_opened()
         failures = 0
         while True:
@@ -170,8 +163,8 @@ class Calls:
         self, error: ClientError, failures: int, deadline: Deadline, repeatable: bool
     ) -> None:
         """Wait before the next attempt and refresh the metadata. Raise `error` instead if the
-        deadline comes too early, if `error` is not retriable, or if the broker may have processed
-        the request and the request is not `repeatable`."""
+        deadline comes too early, if it is not retriable, or if the broker may have processed a
+        request that is not `repeatable`."""
         pause = self.cluster.pause_s(failures)
         may_retry = error.retriable and (error.definite or repeatable)
         if not may_retry or deadline.remaining_s() <= pause:
@@ -194,8 +187,8 @@ class Calls:
 
 
 def controller_moved(answers: Iterable[tuple[int, str | None]]) -> None:
-    """Raise ResponseError if a result has the error code NOT_CONTROLLER. A result is a pair of
-    error code and message. A broker that is not the controller has changed nothing."""
+    """Raise ResponseError if one of these (error code, message) results is NOT_CONTROLLER. Such a
+    broker has changed nothing."""
     for code, sentence in answers:
         if code == ErrorCode.NOT_CONTROLLER:
             raise ResponseError(ErrorCode.NOT_CONTROLLER, broker_sentence=sentence or "")

@@ -16,8 +16,7 @@ from pybroker.wire.messages.cluster import DescribeClusterRequest, DescribeClust
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers and the controller of a cluster. `controller` is None if the cluster has no
-    controller."""
+    """The brokers and the controller of a cluster; None without a controller."""
 
     cluster_id: str | None
     controller: Node | None
@@ -26,23 +25,22 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """The lowest and highest version of each API that a broker supports, by API key. If the broker
-    did not respond, only `error` is set."""
+    """API key -> the lowest and highest version that a broker supports. If the broker did not
+    respond, only `error` is set."""
 
     node: Node
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     error: ClientError | None = None
 
     def check(self) -> BrokerVersions:
-        """Return the result itself. Raises `error` if there is one."""
+        """Return the result itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
 
 
 async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDescription:
-    """Return the cluster, by DescribeCluster (KIP-700), or by Metadata if the broker does not
-    support DescribeCluster."""
+    """Return the cluster, by DescribeCluster (KIP-700), or by Metadata for older brokers."""
 
     async def ask(connection: Connection, timeout_s: float) -> DescribeClusterResponse:
         answer = await connection.send(
@@ -75,7 +73,7 @@ async def describe_cluster(calls: Calls, *, timeout_ms: int | None) -> ClusterDe
 async def api_versions(
     calls: Calls, brokers: Iterable[int] | None, *, timeout_ms: int | None
 ) -> dict[int, BrokerVersions]:
-    """Return the API versions of each broker in `brokers`, or of all known brokers with None."""
+    """Return the API versions of each of these brokers (None: all known brokers)."""
 
     async def ask(connection: Connection, timeout_s: float) -> Mapping[int, tuple[int, int]]:
         return connection.versions

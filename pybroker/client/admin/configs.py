@@ -110,7 +110,7 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One source that sets an option, and the value that the option has in this source."""
+    """One source that sets an option, with the value there."""
 
     name: str
     value: str | None
@@ -119,8 +119,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """An option of a resource, with its current value. `value` is None if the option is not set or
-    sensitive. `synonyms` and `documentation` are filled if they were requested."""
+    """An option of a resource. `value` is None if the option is not set or sensitive. `synonyms`
+    and `documentation` are filled if requested."""
 
     name: str
     value: str | None
@@ -133,7 +133,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether no source sets the option, so that its value is the default."""
+        """Whether no source sets the option."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -147,7 +147,7 @@ class ConfigDescription:
     error: ClientError | None = None
 
     def check(self) -> ConfigDescription:
-        """Return the description itself. Raises `error` if there is one."""
+        """Return the description itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -161,7 +161,7 @@ class ConfigResult:
     error: ClientError | None = None
 
     def check(self) -> ConfigResult:
-        """Return the result itself. Raises `error` if there is one."""
+        """Return the result itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -176,8 +176,7 @@ async def describe_configs(
     documentation: bool,
     timeout_ms: int | None,
 ) -> dict[ConfigResource, ConfigDescription]:
-    """Return one description for each resource. `names` selects options by name; None means all
-    options."""
+    """Return one description for each resource. `names` None: all options."""
 
     async def describe(
         chosen: Sequence[ConfigResource], connection: Connection, timeout_s: float
@@ -314,9 +313,8 @@ async def _ask_each(
     ask: _AskAbout[T],
     timeout_ms: int | None,
 ) -> dict[ConfigResource, T | ClientError]:
-    """Ask brokers about the resources, and return the result for each resource, or the error. A
-    request about the options or loggers of one broker goes to that broker, all other requests go to
-    any broker. Changes are retried, because they are idempotent."""
+    """Ask brokers about the resources, with retries. Return the result or the error for each
+    resource. Options and loggers of one broker are asked from that broker, all others from any."""
     wanted = list(dict.fromkeys(resources))
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in wanted:
@@ -386,8 +384,7 @@ def _entry(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigEntr
 
 
 def _source(kind: ResourceKind, row: DescribeConfigsResourceResult) -> ConfigSource:
-    """Return the source of the value in a DescribeConfigs response. In version 0 the response
-    reports only whether the value is the default."""
+    """Return the source of the value. Version 0 reports only whether the value is the default."""
     if row.config_source >= 0:
         return _SOURCES.get(row.config_source, ConfigSource.UNKNOWN)
     if row.is_default:

@@ -33,9 +33,9 @@ async def elect_leaders(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Let the controller elect leaders of the partitions, or of all partitions with None. Return
-    None for each partition with a new leader, the error for each other partition. Raises
-    ClientError if the controller does not answer."""
+    """Let the controller elect leaders of the partitions (None: all). Return None for each
+    partition with a new leader, else the error. Raises ClientError if the controller does not
+    answer."""
     topics: dict[str, TopicPartitions] = {}
     for name, number in dict.fromkeys(partitions or ()):
         topics.setdefault(name, TopicPartitions(topic=name)).partitions.append(number)

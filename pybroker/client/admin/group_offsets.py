@@ -41,9 +41,9 @@ SEVERAL_GROUPS_VERSION: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """An offset that a group has committed in a partition. `offset` is the offset of the next
-    record to read, `leader_epoch` is the epoch of the last read record (-1 if unknown), `metadata`
-    is any text of the consumer. If the broker returned an error, only `error` is set."""
+    """A group's committed offset in a partition. `offset` is that of the next record to read,
+    `leader_epoch` that of the last read record (-1 if unknown), `metadata` any text of the
+    consumer. If the broker returned an error, only `error` is set."""
 
     offset: int
     leader_epoch: int = -1
@@ -53,8 +53,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """The committed offsets of a group by partition, without the partitions in which it has
-    committed nothing. If the request failed, only `error` is set."""
+    """The committed offsets of a group by partition. If the request failed, only `error` is set."""
 
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -75,9 +74,8 @@ async def committed_offsets(
     require_stable: bool,
     timeout_ms: int | None,
 ) -> dict[str, GroupOffsets]:
-    """Return one result for each group. The value of a group in `groups` lists the partitions to
-    look up; None means all partitions with committed offsets. With `require_stable` the client
-    waits while an open transaction may commit offsets of these partitions."""
+    """Return one result for each group, with the offsets in the given partitions (None: all). With
+    `require_stable`, wait while an open transaction may commit such offsets."""
     calls.check_opened()
     wanted = {
         group: None if partitions is None else by_topic(partitions)
@@ -130,9 +128,8 @@ async def alter_offsets(
     *,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
-    """Commit offsets for a group, which must not have members. Return None for each partition whose
-    offset was committed, the error for each other partition. Raises ClientError if the coordinator
-    does not answer."""
+    """Commit offsets for a group without members. Return None for each committed offset, else the
+    error. Raises ClientError if the coordinator does not answer."""
     calls.check_opened()
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), row in offsets.items():
@@ -174,8 +171,8 @@ async def delete_offsets(
     timeout_ms: int | None,
 ) -> dict[TopicPartition, ClientError | None]:
     """Delete a group's committed offsets in these partitions. Return None for each deleted offset,
-    the error for each other partition. Raises ClientError if the coordinator does not answer, or
-    refuses the whole request."""
+    else the error. Raises ClientError if the coordinator does not answer, or refuses the whole
+    request."""
     calls.check_opened()
     wanted = list(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(
@@ -279,8 +276,8 @@ def _offsets(
     error_code: int,
     topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
 ) -> GroupOffsets | ClientError:
-    """Return the offsets of one group in an OffsetFetch response. If a partition has a retriable
-    error, the whole result is this error, so that the client asks again."""
+    """Return the offsets of one group in an OffsetFetch response. A retriable error of a partition
+    becomes the whole result, so that the client asks again."""
     if error := response_error(error_code):
         return error
     found: dict[TopicPartition, CommittedOffset] = {}

@@ -1,5 +1,4 @@
-"""Listing, describing and deleting groups, and removing static members. The module `group_offsets`
-handles committed offsets."""
+"""Listing, describing and deleting groups, and removing static members."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ offsets."""
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in the list of a broker. `state` is empty if the broker does not report it (before
-    Kafka 2.6)."""
+    """A group in the list of a broker. `state` is empty from brokers before Kafka 2.6."""
 
     group_id: str
     protocol_type: str
@@ -52,15 +50,14 @@ class GroupListing:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers. The members of a Kafka Connect group, for example, are
-        not."""
+        """Whether the members are consumers, not workers of Kafka Connect, for example."""
         return self.protocol_type in CONSUMER_TYPES
 
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """The groups of the brokers that answered, sorted by group id. `errors` has the error of each
-    broker that did not answer."""
+    """The groups of the brokers that answered, sorted by group id, and the `errors` of the
+    others."""
 
     groups: tuple[GroupListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
@@ -75,7 +72,7 @@ class GroupList:
 @dataclass(frozen=True, slots=True)
 class GroupMember:
     """A member of a group. `client_host` is its address as the coordinator shows it ("/127.0.0.1").
-    `metadata` and `assignment` are bytes, whose format depends on the group's protocol type."""
+    The format of `metadata` and `assignment` depends on the group's protocol type."""
 
     member_id: str
     group_instance_id: str | None
@@ -85,20 +82,20 @@ class GroupMember:
     assignment: bytes = b""
 
     def subscription(self) -> Subscription:
-        """Return the subscription that `metadata` of a consumer contains. Raises MalformedInput,
-        also during a rebalance, when the coordinator returns no metadata."""
+        """Return the subscription in the `metadata` of a consumer. Raises MalformedInput, also
+        during a rebalance, when there is no metadata."""
         return decode_subscription(self.metadata)
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that `assignment` of a consumer contains. Raises MalformedInput."""
+        """Return the partitions in the `assignment` of a consumer. Raises MalformedInput."""
         return decode_assignment(self.assignment).partitions
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state and the members of a group. `state` is Kafka's name of the state; it is "Dead" also
-    if the group does not exist. `assignor` is empty unless the state is Stable. If the request
-    failed, only `error` is set."""
+    """The state and the members of a group. `state` is Kafka's name, "Dead" also for an unknown
+    group. `assignor` is empty unless the state is Stable. If the request failed, only `error` is
+    set."""
 
     group_id: str
     state: str = ""
@@ -110,19 +107,19 @@ class GroupDescription:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members are consumers, and not workers of Kafka Connect, for example."""
+        """Whether the members are consumers, not workers of Kafka Connect, for example."""
         return self.protocol_type in CONSUMER_TYPES
 
     def check(self) -> GroupDescription:
-        """Return the description itself. Raises `error` if there is one."""
+        """Return the description itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
 
 
 async def list_groups(calls: Calls, states: Iterable[str], *, timeout_ms: int | None) -> GroupList:
-    """Return the groups of all brokers, sorted by group id. With `states`, return only groups in
-    one of these states."""
+    """Return the groups of all brokers, sorted by group id, with one of these states (empty:
+    all)."""
     wanted = list(states)
 
     async def ask(connection: Connection, timeout_s: float) -> ListGroupsResponse:
@@ -185,9 +182,9 @@ async def describe_groups(
 async def delete_groups(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Delete groups that have no members. Return None for each deleted group, the error for each
-    other group. A request that the coordinator may have processed is not retried, because a new
-    group with the same id may exist."""
+    """Delete groups without members. Return None for each deleted group, else the error. A request
+    that the coordinator may have processed is not retried, because a new group may have the same
+    id."""
     calls.check_opened()
 
     async def ask(
@@ -213,9 +210,8 @@ async def delete_groups(
 async def remove_members(
     calls: Calls, group: str, instance_ids: Sequence[str], *, timeout_ms: int | None
 ) -> dict[str, ClientError | None]:
-    """Remove static members from a group. Return None for each removed member, the error for each
-    other member. Raises ClientError if the coordinator does not answer, or refuses the whole
-    request."""
+    """Remove static members from a group. Return None for each removed member, else the error.
+    Raises ClientError if the coordinator does not answer, or refuses the whole request."""
     calls.check_opened()
     request = LeaveGroupRequest(
         group_id=group,

@@ -1,9 +1,6 @@
 """The lag of groups: the records, the bytes and the time between the committed offset and the end
-of the log.
-
-The client reads committed offsets before log offsets, so a record that is consumed in between may
-still count as lag. `pybroker.group_lag` computes the lag and defines its numbers.
-"""
+of the log. Committed offsets are read before log offsets, so a record that is consumed in between
+may count as lag."""
 
 from __future__ import annotations
 
@@ -49,12 +46,11 @@ Position = tuple[TopicPartition, int]
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `records` counts the offsets from `committed` to `end_offset`, the high watermark.
-    `stable_records` counts them to `last_stable_offset`, where a read_committed consumer stops.
-    `bytes` is estimated from the size of the leader's log. `seconds` is the age of the oldest
-    unread record, 0.0 if all records are read. `bytes` and `seconds` are None if they are unknown.
-    No lag is negative. With an `error` only `committed` is known: the other offsets are -1, and the
-    lag is None.
+    `records` counts the offsets from `committed` to `end_offset`, the high watermark;
+    `stable_records` to `last_stable_offset`, where a read_committed consumer stops. `bytes` is
+    estimated from the size of the leader's log. `seconds` is the age of the oldest unread record,
+    0.0 if all are read. Unknown bytes and seconds are None. With an `error` only `committed` is
+    known: other offsets are -1, and the lag is None.
     """
 
     committed: int
@@ -70,8 +66,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of a group in each partition in which it has committed an offset. If the request
-    failed, only `error` is set."""
+    """The lag of a group by partition. If the request failed, only `error` is set."""
 
     group_id: str
     partitions: Mapping[TopicPartition, PartitionLag] = field(default_factory=dict)
@@ -88,7 +83,7 @@ class GroupLag:
 async def group_lag(
     calls: Calls, groups: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, GroupLag]:
-    """Return for each group its lag in each partition in which it has committed an offset."""
+    """Return the lag of each group, in each partition with a committed offset."""
     answers = await committed_offsets(
         calls, dict.fromkeys(groups), require_stable=False, timeout_ms=timeout_ms
     )
@@ -113,8 +108,7 @@ async def partition_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionLag]:
-    """Return for each partition the lag of its offset in `committed`. `position_lag` describes the
-    lag."""
+    """Return for each partition the lag of its offset in `committed`."""
     lags = await position_lag(calls, [*committed.items()], details=details, timeout_ms=timeout_ms)
     return dict(zip(committed, lags, strict=True))
 
@@ -126,9 +120,8 @@ async def position_lag(
     details: bool = True,
     timeout_ms: int | None,
 ) -> list[PartitionLag]:
-    """Return the lag of each position (partition and offset), in the order of `positions`. A
-    partition may occur several times. Without `details`, the lag in bytes and in seconds is
-    None."""
+    """Return the lag of each (partition, offset) pair, in the given order. Without `details`, the
+    lag in bytes and in seconds is None."""
     calls.check_opened()
     spans, problems = await _spans(calls, {key for key, _ in positions}, timeout_ms)
     behind = {
@@ -162,9 +155,8 @@ async def position_lag(
 async def _spans(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> tuple[dict[TopicPartition, LogSpan], dict[TopicPartition, ClientError]]:
-    """Ask the leaders for the log start offset, last stable offset and high watermark of each
-    partition. Return these by partition, and the errors of the partitions that failed.
-    """
+    """Return the log start offset, last stable offset and high watermark of each partition, and the
+    errors of the partitions that failed."""
     wanted = sorted(partitions)
     starts = await _ends(calls, wanted, EARLIEST, "read_uncommitted", timeout_ms)
     stables = await _ends(calls, wanted, LATEST, "read_committed", timeout_ms)
@@ -197,10 +189,9 @@ async def _ends(
 
 
 def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
-    """Return where a log begins and ends. `answers` are the leader's responses for the log start
-    offset, the last stable offset and the high watermark. If the leader changes between two
-    responses, the later one may have a lower offset than the earlier one. The result then repeats
-    the higher offset, so that log start <= last stable offset <= high watermark."""
+    """Return where a log begins and ends, from the leader's answers for the log start offset, the
+    last stable offset and the high watermark. Lower offsets after a leader change are raised, so
+    that these three are in ascending order."""
     start, stable, end = (answer.offset for answer in answers)
     return LogSpan(start, max(start, stable), max(start, stable, end))
 
@@ -208,8 +199,8 @@ def _span(answers: Sequence[OffsetAnswer]) -> LogSpan:
 async def _sizes(
     calls: Calls, partitions: Iterable[TopicPartition], timeout_ms: int | None
 ) -> dict[TopicPartition, int]:
-    """Return the size of each partition's log on its leader, in bytes. Partitions whose leader does
-    not respond are omitted."""
+    """Return partition -> size of its log on the leader, in bytes. Failed partitions are
+    omitted."""
     wanted = list(partitions)
     leaders = {key: calls.cluster.view.leader(key) for key in wanted}
     brokers = {node for node in leaders.values() if node is not None}
@@ -229,7 +220,7 @@ async def _timestamps(
     calls: Calls, positions: Iterable[Position], timeout_ms: int | None
 ) -> dict[Position, int]:
     """Return for each position the timestamp of the first record at or after it, in ms since 1970.
-    A position without such a record, or without a response, is omitted."""
+    Positions without such a record, or without a response, are omitted."""
     offsets: dict[TopicPartition, list[int]] = {}
     for key, offset in sorted(positions):
         offsets.setdefault(key, []).append(offset)
@@ -265,8 +256,7 @@ async def _timestamp(
     connection: Connection, key: TopicPartition, offset: int, timeout_s: float
 ) -> int | ClientError:
     """Return the timestamp, in ms since 1970, of the first record at or after `offset`
-    (NO_TIMESTAMP if there is none), or the error. The leader returns the batch that contains the
-    offset, even if the batch exceeds the byte limit of the request."""
+    (NO_TIMESTAMP: none), or the error."""
     position = offset
     for _ in range(BATCHES_MAX):
         answer = await connection.send(
@@ -289,9 +279,8 @@ async def _timestamp(
 
 
 def _first_timestamp(records: memoryview, offset: int) -> tuple[int | None, int]:
-    """Return the timestamp, in ms since 1970, of the first record at or after `offset` in these
-    batches (None if they have no such record), and the offset at which to continue. Raises
-    CorruptionError, BrokerError."""
+    """Return (timestamp of the first record at or after `offset` in these batches, or None, in ms
+    since 1970; offset at which to continue). Raises CorruptionError, BrokerError."""
     position = offset
     for start, header in iter_headers(records):
         position = header.next_offset

@@ -33,9 +33,8 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """A replica in a log directory. `size` is in bytes, `offset_lag` is the number of offsets that
-    it is behind the high watermark. `future` is true for the copy that a move to this directory
-    writes."""
+    """A replica in a log directory. `size` is in bytes, `offset_lag` the number of offsets behind
+    the high watermark. `future`: the copy that a move to this directory writes."""
 
     size: int
     offset_lag: int
@@ -53,15 +52,15 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The log directories of a broker, in the order of its response. If the broker did not
-    respond, only `error` is set."""
+    """The log directories of a broker, in the broker's order. If the broker did not respond, only
+    `error` is set."""
 
     broker: int
     dirs: tuple[LogDir, ...] = ()
     error: ClientError | None = None
 
     def check(self) -> BrokerLogDirs:
-        """Return the log directories. Raises `error` if it is set."""
+        """Return the log directories, or raise `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -74,8 +73,8 @@ async def describe_log_dirs(
     *,
     timeout_ms: int | None,
 ) -> dict[int, BrokerLogDirs]:
-    """Return the log directories of each broker with the replicas in them. `brokers` None means all
-    known brokers, `partitions` None all partitions."""
+    """Return the log directories of these brokers (None: all known ones), with the replicas of
+    these partitions (None: all)."""
     request = DescribeLogDirsRequest(
         topics=None
         if partitions is None
@@ -102,8 +101,8 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     calls: Calls, moves: Mapping[Replica, str], *, timeout_ms: int | None
 ) -> dict[Replica, ClientError | None]:
-    """Ask each broker to move its replicas to the given log directories. Return None for each
-    accepted move, the error for each refused one."""
+    """Ask brokers to move replicas to the given log directories. Return None for each accepted
+    move, else the error."""
     outcomes: dict[Replica, ClientError | None] = dict.fromkeys(moves, _NOT_ANSWERED)
     for broker in sorted({replica.broker for replica in moves}):
         paths: dict[str, list[TopicPartition]] = {}
@@ -120,8 +119,7 @@ async def alter_replica_log_dirs(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partition numbers of each topic. Topics are in the order of their first partition
-    in `partitions`."""
+    """Return topic -> partition numbers, in the order of `partitions`."""
     found: dict[str, list[int]] = {}
     for topic, number in partitions:
         found.setdefault(topic, []).append(number)

@@ -32,13 +32,13 @@ HIGH_WATERMARK: Final = -1
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
     """The result of deleting records in one partition. `low_watermark` is the smallest log start
-    offset of the partition's replicas, -1 with an `error`."""
+    offset of the replicas, -1 with an `error`."""
 
     low_watermark: int
     error: ClientError | None = None
 
     def check(self) -> DeletedRecords:
-        """Return the result itself. Raises `error` if there is one."""
+        """Return the result itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -46,8 +46,8 @@ class DeletedRecords:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition's leader remembers. `last_timestamp` is the timestamp of its last
-    batch in ms since 1970. `transaction_start` is the first offset of its open transaction.
+    """A producer that a partition's leader remembers. `last_timestamp` is that of its last batch,
+    in ms since 1970. `transaction_start` is the first offset of its open transaction.
     `last_sequence`, `coordinator_epoch` and `transaction_start` are -1 if not set."""
 
     id: int
@@ -66,7 +66,7 @@ class PartitionProducers:
     error: ClientError | None = None
 
     def check(self) -> PartitionProducers:
-        """Return the result itself. Raises `error` if there is one."""
+        """Return the result itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -75,9 +75,9 @@ class PartitionProducers:
 async def delete_records(
     calls: Calls, before: Mapping[TopicPartition, int], *, timeout_ms: int | None
 ) -> dict[TopicPartition, DeletedRecords]:
-    """Delete the records before the offset given for each partition. Return one result for each
-    partition. A request that the broker may have processed is retried only with an explicit offset,
-    because a second request with HIGH_WATERMARK could delete more records."""
+    """Delete the records before the given offset of each partition. Return one result for each
+    partition. A request that the broker may have processed is not retried with HIGH_WATERMARK,
+    because the retry could delete more records."""
 
     async def ask(
         connection: Connection, partitions: tuple[TopicPartition, ...], timeout_s: float
@@ -116,8 +116,8 @@ async def describe_producers(
     broker: int | None,
     timeout_ms: int | None,
 ) -> dict[TopicPartition, PartitionProducers]:
-    """Return the active producers of each partition, from its leader, or from the replica on the
-    broker with the id `broker`."""
+    """Return the active producers of each partition, from its leader, or from the replica on
+    `broker`."""
 
     async def ask(
         connection: Connection, chosen: tuple[TopicPartition, ...], timeout_s: float

@@ -35,9 +35,8 @@ DELETE_BY_STATE_VERSION: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. The value -1 of `partitions` or `replication_factor` means the broker's
-    default. With `assignments` (partition -> broker ids, preferred leader first) both must be
-    -1."""
+    """A topic to create. `partitions` or `replication_factor` -1: the broker's default. With
+    `assignments` (partition -> broker ids, preferred leader first) both must be -1."""
 
     name: str
     partitions: int = LEFT_TO_BROKER
@@ -48,9 +47,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic and its new partition count. `assignments` has the broker ids of each new partition,
-    in the order of partition numbers and with the preferred leader first. None lets the controller
-    choose."""
+    """A topic and its new partition count. `assignments`: the broker ids of each new partition,
+    preferred leader first; None: the controller chooses."""
 
     topic: str
     count: int
@@ -59,8 +57,8 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The controller's result for one topic of a request. `error` is None on success. The other
-    fields are set if the controller reports them."""
+    """The controller's result for one topic. `error` is None on success. The other fields are set
+    if the controller reports them."""
 
     name: str
     error: ResponseError | None
@@ -70,7 +68,7 @@ class TopicResult:
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
     def check(self) -> TopicResult:
-        """Return the result itself. Raises `error` if there is one."""
+        """Return the result itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -79,8 +77,8 @@ class TopicResult:
 async def create_topics(
     calls: Calls, topics: Iterable[NewTopic], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Create the topics. With `validate_only`, the controller only checks the request. Return one
-    result for each topic. Raises ClientError if the controller does not answer."""
+    """Create the topics; `validate_only` only checks the request. Return one result for each topic.
+    Raises ClientError if the controller does not answer."""
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),
@@ -128,9 +126,8 @@ async def delete_topics(
 async def create_partitions(
     calls: Calls, topics: Iterable[NewPartitions], *, validate_only: bool, timeout_ms: int | None
 ) -> list[TopicResult]:
-    """Raise the partition counts of the topics. With `validate_only`, the controller only checks
-    the request. Return one result for each topic. Raises ClientError if the controller does not
-    answer."""
+    """Raise the partition counts of the topics; `validate_only` only checks the request. Return one
+    result for each topic. Raises ClientError if the controller does not answer."""
     request = CreatePartitionsRequest(
         topics=[_growing(topic) for topic in topics],
         timeout_ms=calls.wait_ms(timeout_ms),

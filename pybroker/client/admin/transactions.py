@@ -1,5 +1,5 @@
-"""Requests of the admin client about transactions (KIP-664, KIP-588): listing and describing
-transactional ids, fencing their producers, and aborting a hanging transaction."""
+"""Requests about transactions (KIP-664, KIP-588): listing and describing transactional ids, fencing
+their producers, and aborting a hanging transaction."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ ALL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id in the list of its coordinator. `coordinator` is a broker id, `state` is
-    Kafka's name of the state, for example "Ongoing"."""
+    """A transactional id in the list of its coordinator. `coordinator` is a broker id, `state`
+    Kafka's name, for example "Ongoing"."""
 
     transactional_id: str
     coordinator: int
@@ -49,14 +49,14 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionList:
-    """The transactional ids of the brokers that answered, sorted by id. `errors` has the error of
-    each broker that did not answer."""
+    """The transactional ids of the brokers that answered, sorted by id, and the `errors` of the
+    others."""
 
     transactions: tuple[TransactionListing, ...]
     errors: Mapping[int, ClientError] = field(default_factory=dict)
 
     def check(self) -> TransactionList:
-        """Return the list itself. Raises the error of the first broker that did not answer."""
+        """Return the list itself, or raise the error of the first broker that did not answer."""
         for error in self.errors.values():
             raise error
         return self
@@ -64,9 +64,9 @@ class TransactionList:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The state of a transactional id. `start_ms` is when its last transaction began, in ms since
-    1970, -1 if none has begun. `partitions` are the partitions of the transaction in which no
-    marker has been written yet. If the request failed, only `error` is set."""
+    """The state of a transactional id. `start_ms`: when its last transaction began, in ms since
+    1970, -1 if none has. `partitions`: those of the transaction without a marker. If the request
+    failed, only `error` is set."""
 
     transactional_id: str
     coordinator: int = -1
@@ -79,7 +79,7 @@ class TransactionDescription:
     error: ClientError | None = None
 
     def check(self) -> TransactionDescription:
-        """Return the description itself. Raises `error` if there is one."""
+        """Return the description itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -87,15 +87,15 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class FencedProducer:
-    """The result of fencing the producers of a transactional id: all producers with an epoch below
-    `producer_epoch` are fenced. If the request failed, only `error` is set."""
+    """The result for a transactional id: all producers with an epoch below `producer_epoch` are
+    fenced. If the request failed, only `error` is set."""
 
     producer_id: int = -1
     producer_epoch: int = -1
     error: ClientError | None = None
 
     def check(self) -> FencedProducer:
-        """Return the result itself. Raises `error` if there is one."""
+        """Return the result itself, or raise its `error`."""
         if self.error is not None:
             raise self.error
         return self
@@ -104,8 +104,8 @@ class FencedProducer:
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction to abort in one partition: the producer's id and epoch, and the epoch of the
-    coordinator that writes the marker. The leader refuses a `coordinator_epoch` below that of the
-    producer's last marker."""
+    transaction coordinator. The leader refuses a `coordinator_epoch` below that of the producer's
+    last marker."""
 
     partition: TopicPartition
     producer_id: int
@@ -121,9 +121,9 @@ async def list_transactions(
     *,
     timeout_ms: int | None,
 ) -> TransactionList:
-    """Return the transactional ids of all brokers, sorted by id. `states` and `producer_ids` limit
-    the list unless they are empty. If `duration_ms` is 0 or more, the list has only transactions
-    that began more than `duration_ms` ago."""
+    """Return the transactional ids of all brokers, sorted by id, with one of these states and
+    producer ids (empty: any). `duration_ms` 0 or more selects transactions that began longer
+    ago."""
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -218,8 +218,7 @@ async def fence_producers(
     calls: Calls, transactional_ids: Iterable[str], *, timeout_ms: int | None
 ) -> dict[str, FencedProducer]:
     """Fence the producers of each transactional id, and abort its open transaction
-    (InitProducerId). Return one result for each id. A transactional id that does not exist is
-    created, as in Kafka."""
+    (InitProducerId). Return one result for each id. An unknown id is created, as in Kafka."""
     calls.check_opened()
 
     async def fence(connection: Connection, name: str, timeout_s: float) -> FencedProducer:
@@ -261,8 +260,8 @@ async def abort_transaction(
     calls: Calls, transaction: OpenTransaction, *, timeout_ms: int | None
 ) -> None:
     """Let the partition's leader write an abort marker (WriteTxnMarkers). Raises ClientError if no
-    marker was written, or if it is not known whether one was. A request that the leader may have
-    processed is not repeated, because the producer may have begun its next transaction."""
+    marker was written, or if this is unknown. A request that the leader may have processed is not
+    repeated, because the producer may have begun its next transaction."""
 
     async def ask(
         connection: Connection, _: tuple[TopicPartition, ...], timeout_s: float

@@ -2,8 +2,7 @@
 possible.
 
 An assignment is balanced if no partition can move, directly or through a chain of members, to a
-member with at least two partitions fewer. If all members read the same topics, their partition
-counts differ by at most one, and no balanced assignment moves fewer partitions.
+member with at least two partitions fewer.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ class Ownership:
 
 
 def owners(ownerships: Mapping[str, Ownership]) -> dict[TopicPartition, str]:
-    """Return the owner of each partition. If several members report the same partition, the owner
-    is the member of the latest generation: the others missed a rebalance. If two members report it
-    in this latest generation, it has no owner, because one of the reports must be wrong."""
+    """Return the owner of each partition: the reporting member of the latest generation. A
+    partition that two members of this generation report has no owner."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, ownership in ownerships.items():
         for partition in dict.fromkeys(ownership.partitions):
@@ -46,8 +44,7 @@ def balanced(
     members: Sequence[GroupMember],
     owned: Mapping[TopicPartition, str],
 ) -> Assignments:
-    """Return a balanced assignment: the partitions of each member, by member id. `owned` has the
-    member that owned each partition before the rebalance."""
+    """Return a balanced assignment by member id. `owned`: partition -> earlier owner."""
     ordered = in_order(members)
     reads = {member.member_id: frozenset(member.subscription.topics) for member in ordered}
     everything = [
@@ -71,9 +68,8 @@ def balanced(
 
 
 def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
-    """Change `kept` to a balanced assignment, for members that all read the same topics. `rest` has
-    the partitions without an owner, `total` is the number of all partitions. Members with too many
-    partitions lose some, and the members with the fewest partitions get them."""
+    """Balance `kept`, for members that all read the same topics. `rest` has the partitions without
+    an owner, `total` is the number of all partitions."""
     if not kept:
         return
     each, extra = divmod(total, len(kept))
@@ -96,10 +92,9 @@ def _deal(kept: Assignments, rest: list[TopicPartition], total: int) -> None:
 class _Flow:
     """The algorithm for members that subscribe to different topics.
 
-    If one member has at least two partitions more than another, the algorithm finds a chain of
-    members from the first to the second. Each member of the chain passes one partition to the next
-    member, which subscribes to the partition's topic. So only the first member loses a partition
-    and only the last one gains a partition. This is repeated until no such chain exists.
+    If one member has at least two partitions more than another, each member of a chain from the
+    first to the second passes one partition to the next, which subscribes to its topic. This is
+    repeated until no such chain exists.
     """
 
     kept: Assignments
@@ -121,9 +116,8 @@ class _Flow:
         return len(self.kept[member_id])
 
     def _improve(self) -> bool:
-        """Find a chain of members whose last member has at least two partitions fewer than its
-        first, and let each member pass one partition to the next. Return False if no such chain
-        exists: the assignment is balanced."""
+        """Let the members of one chain pass a partition on. Return False if no chain exists: the
+        assignment is balanced."""
         for giver in sorted(self.kept, key=self._load, reverse=True):
             path = self._path(giver)
             if path:
@@ -133,9 +127,8 @@ class _Flow:
         return False
 
     def _path(self, giver: str) -> list[tuple[str, str, str]]:
-        """Return the shortest chain of moves from `giver` to a member with at least two partitions
-        fewer. A move is (source member, topic, target member). Return an empty list if no such
-        chain exists."""
+        """Return the shortest chain of (source member, topic, target member) moves from `giver` to
+        a member with at least two partitions fewer; empty if there is none."""
         came: dict[str, tuple[str, str]] = {}
         queue = deque([giver])
         while queue:
@@ -151,9 +144,8 @@ class _Flow:
         return []
 
     def _move(self, source: str, topic: str, target: str) -> None:
-        """Move one partition of the topic from the member `source` to the member `target`. Prefer a
-        partition that `target` owned before the rebalance, then a partition that `source` did not
-        own before it."""
+        """Move one partition of the topic. Prefer one that `target` owned before the rebalance,
+        then one that `source` did not."""
         choices = [partition for partition in self.kept[source] if partition.topic == topic]
 
         def cost(partition: TopicPartition) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The interface of an assignor: its input and its result."""
+"""The interface of an assignor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Assignments = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of the group, with the subscription that it sent in its JoinGroup request."""
+    """A member of the group, with the subscription in its JoinGroup request."""
 
     member_id: str
     instance_id: str | None
@@ -23,8 +23,7 @@ class GroupMember:
 
 
 class Assignor(Protocol):
-    """The interface of an assignor. A consumer has an instance for each strategy, because some
-    assignors store earlier assignments."""
+    """The interface of an assignor. Each consumer has its own instances."""
 
     @property
     def name(self) -> str:
@@ -32,21 +31,21 @@ class Assignor(Protocol):
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep their partitions while they join. With any other assignor, members
-        release all partitions before they join."""
+        """Whether members keep their partitions while they join, instead of releasing all
+        before."""
 
     def user_data(self) -> bytes | None:
-        """Return the bytes that this member sends to the leader beside its topics in a JoinGroup
-        request, or None."""
+        """Return the bytes that this member sends to the leader beside its topics in JoinGroup, or
+        None."""
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, by member id. `partition_counts` has the partition
-        count of each existing topic; the partitions of other topics are not assigned."""
+        """Return member id -> partitions. `partition_counts` has the existing topics; the
+        partitions of other topics are not assigned."""
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Store the partitions that this member got in the generation, for the next rebalance."""
+        """Store the partitions that this member got in the generation."""
 
 
 class Forgetful:
@@ -60,8 +59,8 @@ class Forgetful:
 
 
 def member_order(member: GroupMember) -> tuple[bool, str]:
-    """Return the key by which members are sorted. Static members come first, sorted by instance id,
-    so that a restart does not change the order. Other members are sorted by member id."""
+    """Return the sort key of a member: static members first, by instance id, others by member
+    id."""
     if member.instance_id is not None:
         return False, member.instance_id
     return True, member.member_id
@@ -72,6 +71,6 @@ def in_order(members: Iterable[GroupMember]) -> list[GroupMember]:
 
 
 def topics_of(members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> list[str]:
-    """Return the topics that exist and to which any member subscribes, sorted by name."""
+    """Return the existing topics to which any member subscribes, sorted."""
     wanted = {topic for member in members for topic in member.subscription.topics}
     return sorted(topic for topic in wanted if partition_counts.get(topic, 0) > 0)

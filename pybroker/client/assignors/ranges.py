@@ -17,9 +17,8 @@ from pybroker.model import TopicPartition
 
 class RangeAssignor(Forgetful):
     """The assignor "range". If the partitions of a topic do not divide evenly, each of the first
-    members gets one partition more than the others. Topics with the same partition count and the
-    same members are assigned alike: a member that gets partition 3 of one of them gets partition 3
-    of all. So it can join their records by key."""
+    members gets one more. Topics with the same partition count and the same members are assigned
+    alike, so that members can join their records by key."""
 
     name: Final = "range"
     cooperative: Final = False
@@ -27,7 +26,6 @@ class RangeAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, by member id, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         ordered = in_order(members)
         for topic in topics_of(members, partition_counts):

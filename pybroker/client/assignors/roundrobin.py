@@ -17,9 +17,8 @@ from pybroker.model import TopicPartition
 
 
 class RoundRobinAssignor(Forgetful):
-    """The assignor "roundrobin": it gives each partition of all topics to the next member, in a
-    circle. A member that does not subscribe to the partition's topic is skipped. The assignment is
-    balanced if all members read the same topics."""
+    """The assignor "roundrobin": each partition of all topics goes to the next member in a circle
+    that subscribes to its topic."""
 
     name: Final = "roundrobin"
     cooperative: Final = False
@@ -27,7 +26,6 @@ class RoundRobinAssignor(Forgetful):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, by member id, as `Assignor.assign` describes."""
         found: Assignments = {member.member_id: [] for member in members}
         turns = itertools.cycle(in_order(members))
         for topic in topics_of(members, partition_counts):

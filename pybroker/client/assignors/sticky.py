@@ -22,16 +22,14 @@ USER_DATA_VERSION: Final = 1
 
 @message
 class _Partitions(Message):
-    """The partitions of one topic in the user data."""
-
     topic: str = string("The topic name.")
     partitions: list[int] = int32_array("The partition numbers.")
 
 
 @message
 class _StickyUserData(Message):
-    """The user data of Kafka's sticky assignor. Version 0 has the partitions of the member, version
-    1 adds their generation."""
+    """The user data of Kafka's sticky assignor: the member's partitions, and from version 1 on
+    their generation."""
 
     previous_assignment: list[_Partitions] = array(
         _Partitions, "The previous partitions of the member."
@@ -43,7 +41,7 @@ class _StickyUserData(Message):
 
 class StickyAssignor:
     """The assignor "sticky". Members release all partitions before they join, and mostly get the
-    same partitions again."""
+    same ones again."""
 
     name: Final = "sticky"
     cooperative: Final = False
@@ -53,8 +51,7 @@ class StickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the partitions of this member in its last generation, as bytes for the leader. In
-        this strategy a member owns no partitions while it joins."""
+        """Return the partitions of this member in its last generation, as bytes."""
         if not self._partitions:
             return None
         topics: dict[str, _Partitions] = {}
@@ -68,23 +65,19 @@ class StickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, by member id, so that as few as possible change
-        their owner."""
+        """Return member id -> partitions. As few partitions as possible change their owner."""
         ownerships = {member.member_id: _earlier(member.subscription) for member in members}
         return balanced(partition_counts, members, owners(ownerships))
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Store the partitions and the generation of this member, for its next JoinGroup
-        request."""
         self._partitions = tuple(partitions)
         self._generation = generation
 
 
 class CooperativeStickyAssignor:
     """The assignor "cooperative-sticky". Members keep their partitions while they join. A partition
-    that moves is first assigned to no member. Its owner releases the partition and rejoins, and
-    then the other member gets it. So a partition never has two owners, and members keep reading all
-    other partitions."""
+    that moves is first assigned to no member; its owner releases it and rejoins, and then the other
+    member gets it."""
 
     name: Final = "cooperative-sticky"
     cooperative: Final = True
@@ -93,16 +86,15 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """Return the generation of this member's partitions as bytes. A leader that does not know
-        the generation field of the subscription (version 2) reads the generation from these
-        bytes."""
+        """Return the generation of this member's partitions, for leaders that do not know the
+        generation field of the subscription (version 2)."""
         return _GENERATION.pack(self._generation)
 
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[GroupMember]
     ) -> Assignments:
-        """Return the partitions of each member, by member id. A partition that another member still
-        owns is assigned to no member until its owner has released it."""
+        """Return member id -> partitions. A partition that another member still owns is assigned to
+        no member."""
         ownerships = {member.member_id: _present(member.subscription) for member in members}
         valid = owners(ownerships)
         found = balanced(partition_counts, members, valid)
@@ -119,14 +111,12 @@ class CooperativeStickyAssignor:
         return found
 
     def assigned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Store the generation in which this member got its partitions."""
         self._generation = generation
 
 
 def _earlier(subscription: Subscription) -> Ownership:
-    """Return the partitions that a member of the strategy "sticky" reports as owned in its user
-    data, with their generation. User data that cannot be decoded counts as no partitions, because
-    another client may send any bytes."""
+    """Return the partitions and generation in the user data of a "sticky" member. Malformed user
+    data counts as no partitions."""
     for version in (USER_DATA_VERSION, 0):
         try:
             data = decode_message(
@@ -148,9 +138,9 @@ def _earlier(subscription: Subscription) -> Ownership:
 
 
 def _present(subscription: Subscription) -> Ownership:
-    """Return the partitions that a member of "cooperative-sticky" reports as owned, with their
-    generation. A subscription of version 2 or later contains the generation. For earlier versions
-    the user data contains it, as a single number or in the format of "sticky"."""
+    """Return the partitions that a "cooperative-sticky" member reports as owned. Their generation
+    is in the subscription from version 2 on, else in the user data, as a number or in the format of
+    "sticky"."""
     generation = subscription.generation_id
     data = subscription.user_data or b""
     if generation == NO_GENERATION and len(data) == _GENERATION.size:
