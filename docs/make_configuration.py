@@ -4,6 +4,7 @@ code. `make docs` runs this module, which also writes `metrics.rst` and the file
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ from pybroker.config.kafka_options import NOT_IMPLEMENTED, REFUSED
 from pybroker.config.topic_config import TOPIC_OPTIONS
 
 PAGE: Final = Path(__file__).parent / "configuration.rst"
+TYPE_BOUND: Final = re.compile(rf"^an integer from (\S+) to ({2**31 - 1}|{2**63 - 1})$")
+"""The accepted values of an option whose upper bound is the largest value of its type."""
 
 INTRODUCTION: Final = """\
 Configuration
@@ -41,15 +44,16 @@ Kafka's ``server.properties``. ``--override key=value`` overrides an option of t
 - The name of an option looks like a typing mistake.
 - An option marked *refused here* is set to another value than its default.
 
-**Options without effect.** If options that have no effect are set, the broker starts, and one
-warning names all of them. These are options marked *without effect here*, the options of Kafka in
-the last section of this page, and unknown names.
+**Options without effect.** The broker starts with them, and one warning names all of them. They are
+the options marked *without effect here*, those in the last section of this page, and unknown names.
 
 **Dynamic options** can be changed while the broker runs: with ``kafka-configs``, with an admin
-client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``. An
-option marked *cluster-wide* can be changed for all brokers or for one broker. An option marked
-*per-broker* can be changed for one broker only. A value for one broker overrides a value for all
-brokers, and both override the file. All options of topics are dynamic.
+client, or in the ZooKeeper nodes ``/config/brokers/ID`` and ``/config/brokers/<default>``.
+
+- An option marked *cluster-wide* can be changed for all brokers or for one broker.
+- An option marked *per-broker* can be changed for one broker only.
+- A value for one broker overrides a value for all brokers, and both override the file.
+- All options of topics are dynamic.
 """
 
 
@@ -59,7 +63,7 @@ def render() -> str:
         INTRODUCTION,
         _heading("Options of the broker"),
         "Set these options in the broker's ``server.properties``. Each entry gives the meaning of\n"
-        "the option, its type, the accepted values and the default.\n",
+        "the option, its type (Int and Long have 32 and 64 bits), bounds and the default.\n",
         *(_entry(row) for row in _sorted(BROKER_OPTIONS)),
         _heading("Options of a topic"),
         "Set these options when you create a topic, or change them later. If a topic does not set\n"
@@ -97,7 +101,8 @@ def _facts(row: Option) -> Iterator[str]:
     yield kind.capitalize()
     bounded = row.minimum is not None or row.maximum is not None
     if row.choices or row.shape or bounded:
-        yield row.expected().replace("*", r"\*")  # an asterisk begins emphasis
+        # an asterisk begins emphasis, and a bound that only the type sets says nothing
+        yield TYPE_BOUND.sub(r"at least \1", row.expected()).replace("*", r"\*")
     default = row.format(row.default)
     if default is None:
         yield "no default"

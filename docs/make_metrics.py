@@ -23,27 +23,25 @@ Metrics
 This page lists the broker's metrics. ``http://HOST:8090/metrics`` returns them in Prometheus' text
 format (``pybroker.http.listener`` sets the address).
 
-The names are those that dashboards for Kafka use. Some are the names that the JMX exporter makes
-from Kafka's metrics, and some are those of kafka_exporter. So neither exporter has to run beside
-this broker. Metrics that Kafka does not have begin with ``pybroker_``.
+The names are those of the JMX exporter and of kafka_exporter, so dashboards for Kafka work, and
+neither exporter is needed. Metrics that Kafka does not have begin with ``pybroker_``.
 
 The entries use these terms:
 
 - A **gauge** is the value at the moment of the request.
 - A **counter** begins at 0 with each start of the broker.
 - A **summary** is about a set of times. It has a line for each of the quantiles 0.5, 0.75, 0.95,
-  0.98, 0.99 and 0.999 of about the last minute. A quantile may differ from the exact value by one
-  eighth. It is NaN if nothing was measured. ``_sum`` and ``_count`` begin at 0 with each start of
-  the broker. The broker measures only one in sixteen of the Produce and Fetch requests that it can
-  answer at once. Such a measurement counts sixteen times.
+  0.98, 0.99 and 0.999 of about the last minute; NaN means that nothing was measured. A quantile may
+  differ from the exact value by one eighth. ``_sum`` and ``_count`` begin at 0 with each start of
+  the broker. Of the Produce and Fetch requests that the broker can answer at once, it measures one
+  in sixteen, and counts it sixteen times.
 - **by** names the labels of a metric. The metric has a line for each value of its labels.
 
 Only the partition's leader shows the metrics ``kafka_topic_partition_...``, and only the
 controller shows the metrics of the whole cluster. So sums over all brokers are correct.
 
-The broker also shows metrics of its process, such as its memory and processor time, which are not
-listed below. They have the names of Prometheus' Python client, such as
-``process_cpu_seconds_total`` and ``process_resident_memory_bytes``.
+The broker also shows the process metrics of Prometheus' Python client, such as
+``process_cpu_seconds_total`` and ``process_resident_memory_bytes``. They are not listed below.
 """
 
 
@@ -84,7 +82,6 @@ def render() -> str:
     parts = [INTRODUCTION]
     for title in SECTIONS:
         parts.append(f"{title}\n{'-' * len(title)}\n")
-        parts.append(f"{title} are listed here with their type, their labels and their meaning.\n")
         parts += [_entry(row) for row in FAMILIES.values() if _section(row.name) == title]
     return "\n".join(parts)
 

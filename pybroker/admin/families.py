@@ -129,7 +129,7 @@ def _known(at: Sight, partitions: Iterable[TopicPartition]) -> int:
 BUILD_INFO: Final = Family("pybroker_build_info", GAUGE, ("version", "python", "broker_id", "cluster_id"), "Always 1. The labels have the versions of pybroker and Python, the broker id and the cluster id.")
 READY: Final = Family("pybroker_ready", GAUGE, ("condition",), "1 if the condition of the page /readyz is true, else 0.")
 BROKER_STATE: Final = Family("kafka_server_kafkaserver_brokerstate", GAUGE, (), "The phase of the broker: 1 starting, 2 recovering its logs, 3 running, 7 stopping.")
-IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the thread of the event loop used no processor time. Below 0.3 the broker is near its limit. In Kafka this metric is about request handler threads. This broker handles requests in the event loop instead.")
+IDLE: Final = Family("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE, (), "The share (0 to 1) of the last minute in which the thread of the event loop, which handles all requests, used no processor time. Below 0.3 the broker is near its limit.")
 LOOP_LAG: Final = Family("pybroker_event_loop_lag_seconds", SUMMARY, (), "The delay of the event loop in seconds. The broker sets a timer five times a second, and measures how late the timer fires.")
 REQUESTS: Final = Family("kafka_network_requestmetrics_requests_total", COUNTER, ("request",), "Requests to this broker, by API.")
 REQUEST_TIMES: Final = Family("kafka_network_requestmetrics_totaltimems", SUMMARY, ("request",), "The time from a request to its response, by API, in ms. It includes the wait for data or replicas. The quantiles are those of the last minute.")
@@ -143,15 +143,15 @@ ROWS: Final = (
     _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", lambda at: len(at.led)),
     _gauge("kafka_server_replicamanager_partitioncount", "Replicas of this broker whose logs are open.", lambda at: len(at.rooms.replicas.partitions)),
     _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas assigned to this broker that it cannot serve, because they are not open or their log directory has failed.", lambda at: sum(row.belongs_here and row.log is None for row in at.picture.partitions)),
-    _gauge("kafka_server_replicafetchermanager_maxlag", "Among the partitions that this broker follows, the largest number of offsets behind the leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
+    _gauge("kafka_server_replicafetchermanager_maxlag", "The largest number of offsets by which a follower on this broker is behind its leader's high watermark.", lambda at: max((copy.lag for copy in at.copies), default=0)),
     _gauge("kafka_server_replicafetchermanager_failedpartitionscount", "Partitions that this broker follows and whose last fetch failed.", lambda at: sum(copy.failures > 0 for copy in at.copies)),
     _counter("kafka_server_brokertopicmetrics_replicationbytesin_total", "Bytes of record batches that this broker has fetched from leaders. They are not part of the topic metrics.", lambda at: sum(each.bytes for each in at.rooms.metrics.fetchers.values())),
     _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories of this broker that have failed.", lambda at: len(at.rooms.logs.failed_directories)),
     _gauges("delayedOperation", "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait in purgatory. Fetch requests wait for data. Produce requests with acks=all wait until their records are below the high watermark.", _purgatories),
-    _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and that have a hanging transaction: it has held back the last stable offset for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
+    _gauge("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions that this broker leads and that have a hanging transaction, which has held back the last stable offset for longer than transaction.max.timeout.ms.", lambda at: sum(log.held_back_ms > at.rooms.layers().current.transaction_max_timeout_ms for _, log in at.led)),
     # the controller
     _of_controller("activecontrollercount", "1 if this broker is the controller, else 0.", lambda at: 1),
-    _of_controller("offlinepartitionscount", "Partitions without a leader. Only the controller counts: on every other broker this metric is 0, and so is every metric whose name begins with kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
+    _of_controller("offlinepartitionscount", "Partitions without a leader. A broker that is not the controller shows 0, as for every metric whose name begins with kafka_controller_kafkacontroller.", lambda at: sum(row.leader == NO_LEADER for row in at.picture.partitions)),
     _of_controller("preferredreplicaimbalancecount", "Partitions whose leader is not their preferred (first) replica.", lambda at: sum(row.leader != row.preferred for row in at.picture.partitions)),
     _of_controller("globaltopiccount", "Topics in the cluster.", lambda at: len(at.picture.topics)),
     _of_controller("globalpartitioncount", "Partitions in the cluster.", lambda at: len(at.picture.partitions)),
