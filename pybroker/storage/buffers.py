@@ -1,9 +1,4 @@
-"""Reusable memory for reads of log files.
-
-Allocating a megabyte of memory for each response costs as much as copying a megabyte. So this
-module keeps a few buffers, and reuses a buffer once no view of it is left. A `bytearray` refuses to
-change its size while a view of it exists: so the module can tell whether a buffer is free.
-"""
+"""Reusable memory for reads of log files. A buffer is reused once no view of it is left."""
 
 from __future__ import annotations
 
@@ -26,8 +21,8 @@ class ReadBuffers:
         self._lock = threading.Lock()
 
     def take(self, length: int) -> memoryview:
-        """Return a writable view of `length` bytes of memory. The memory is not reused while the
-        view, or a slice of it, exists."""
+        """Return a writable view of `length` bytes. The memory is not reused while a view of it
+        exists."""
         if length > BUFFER_BYTES:
             return memoryview(bytearray(length))
         with self._lock:
@@ -44,7 +39,7 @@ class ReadBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Return whether no view of this buffer exists, so that it can be reused."""
+    """Return whether no view of this buffer exists."""
     try:
         last = buffer.pop()
     except BufferError:

@@ -1,4 +1,4 @@
-"""Writes the checkpoint files of all log directories. `checkpointed.py` computes their content."""
+"""Writes the checkpoint files of all log directories."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ value in the file."""
 
 class CheckpointWriter:
     """Writes the checkpoint files of all usable log directories. All methods wait for the disk. If
-    a disk is full, the files keep their older values. These are lower, and therefore still
-    valid."""
+    a disk is full, its files keep their older, lower values, which stay valid."""
 
     def __init__(
         self,
@@ -47,9 +46,8 @@ class CheckpointWriter:
         )
 
     def write_changed(self, high_watermarks: HighWatermarks) -> None:
-        """Write the high watermarks, recovery points and log starts that have changed since the
-        last call. If another thread is in this method, first wait for it, because it may be writing
-        the same values."""
+        """Write the high watermarks, recovery points and log start offsets that have changed since
+        the last call. Concurrent calls run one after another."""
         with self._under_way:
             changed = take(self._changes.unsaved)
             for directory in self._table.directories.usable():
@@ -58,28 +56,27 @@ class CheckpointWriter:
                     self._changes.unsaved.update(changed)
 
     def write_directory(self, directory: LogDirectory, high_watermarks: HighWatermarks) -> None:
-        """Write the high watermarks, recovery points and log starts of all partitions in
+        """Write the high watermarks, recovery points and log start offsets of all partitions in
         `directory`. Raises StorageError."""
         with self._table.lock:
             keys = {*self._table.logs, *directory.high_watermarks.offsets}
             self._write(directory, high_watermarks, keys)
 
     def write_recovery_points(self, keys: Collection[TopicPartition]) -> None:
-        """Write the recovery points of these partitions to the checkpoints of their log
-        directories."""
+        """Write the recovery points of these partitions to the checkpoint files."""
         for directory in self._table.directories.usable():
             self.attempt(directory, partial(self._write_recovery_points, directory, keys))
 
     def cleaned_to(self, partition: TopicPartition) -> int | None:
-        """Return the offset below which the log cleaner has cleaned the partition's log, as the
-        checkpoint has it; None if it was never cleaned."""
+        """Return the checkpointed offset below which the partition's log is compacted; None if it
+        was never compacted."""
         home = self._table.home.get(partition)
         return None if home is None else home.cleaner_offsets.offsets.get(partition)
 
     def write_cleaned_to(self, log: Log, generation: int, offset: int) -> bool:
-        """Record that the log is clean up to `offset`. Record nothing if another log has
-        replaced it, or if it was truncated after the caller had read the `generation` of its
-        segments. Return False if the checkpoint cannot be written."""
+        """Checkpoint that the log is compacted below `offset`. Write nothing if the log was
+        replaced, or was truncated since its `generation` was read. Return False if the write
+        failed."""
         partition = log.topic_partition
         with self._table.lock:
             home = self._table.home.get(partition)
@@ -91,8 +88,8 @@ class CheckpointWriter:
         return True
 
     def attempt(self, directory: LogDirectory, write: Callable[[], None]) -> bool:
-        """Call `write` for this directory. Return whether everything was written. A full disk is
-        reported to `refused`, any other failure to `failed`."""
+        """Call `write`, which writes checkpoints of this directory. Return False after a failure: a
+        full disk is reported to `refused`, any other error to `failed`."""
         try:
             write()
         except DiskFull as error:

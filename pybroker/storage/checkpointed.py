@@ -1,9 +1,7 @@
-"""Computes the content of a log directory's checkpoints from its logs. Pure; `directory.py` writes
-it.
+"""Computes the content of a log directory's checkpoints from its logs. Pure.
 
-The checkpointed values of a damaged log are never lowered. They tell recovery that the log once had
-records up to this offset. With lower values recovery would take the corrupt range for an incomplete
-last write, and cut it off.
+The checkpointed values of a damaged log are never lowered. With lower values recovery would take
+the corrupt range for an incomplete last write, and cut it off.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ Logs = Mapping[TopicPartition, Log]
 
 
 def high_watermarks(logs: Logs, known: Offsets, current: Offsets) -> dict[TopicPartition, int]:
-    """Return the high watermarks to write for these logs. `current` are the values in memory,
-    `known` the values in the file."""
+    """Return partition -> high watermark to checkpoint. `current` are the values in memory, `known`
+    the values in the file."""
     result = {}
     for key, log in logs.items():
         old = known.get(key, 0)
@@ -35,8 +33,7 @@ def recovery_points(logs: Logs, known: Offsets) -> dict[TopicPartition, int]:
 
 
 def log_starts(logs: Logs) -> dict[TopicPartition, int]:
-    """Return the log start of each log that starts inside a segment. The other log starts follow
-    from the names of the segment files."""
+    """Return partition -> log start offset, for each log that starts inside a segment."""
     return {
         key: log.log_start_offset
         for key, log in logs.items()

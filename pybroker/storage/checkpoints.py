@@ -1,4 +1,4 @@
-"""The small text files in which a broker stores offsets and leader epochs, in Kafka's format.
+"""The text files for offsets and leader epochs, in Kafka's format. Pure functions.
 
     0                      version
     2                      number of the lines that follow
@@ -6,8 +6,7 @@
     orders 1 77
 
 The leader epoch checkpoint has the same first two lines. Each further line contains an epoch and
-its start offset. The functions are pure. They raise CorruptionError for a damaged file, and the
-caller decides what to do without its content.
+its start offset.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """Return the offset of each partition in the content `data` of a checkpoint file. Raises
-    CorruptionError, which names the file `path`, if `data` is malformed."""
+    """Return partition -> offset from the content `data` of the checkpoint file `path`. Raises
+    CorruptionError."""
     offsets = {}
     for line in _lines(data, path):
         words = line.split(" ")
@@ -48,9 +47,9 @@ def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
 
 
 def decode_epochs(data: bytes, path: str) -> list[EpochStart]:
-    """Return the leader epochs with their start offsets in the content `data` of a checkpoint file.
-    Raises CorruptionError, which names the file `path`, if `data` is malformed, if the epochs do
-    not rise from line to line, or if the start offsets fall."""
+    """Return the leader epochs with their start offsets from the content `data` of the file `path`.
+    Raises CorruptionError if `data` is malformed, the epochs do not rise, or the start offsets
+    fall."""
     entries: list[EpochStart] = []
     for line in _lines(data, path):
         words = line.split(" ")

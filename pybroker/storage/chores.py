@@ -1,5 +1,5 @@
 """The periodic work on all logs of a broker: flushes of idle logs, retention, and rate-limited log
-lines about writes that failed because a disk was full."""
+lines about full disks."""
 
 from __future__ import annotations
 
@@ -48,11 +48,9 @@ def persist_epochs(
     starts: Mapping[TopicPartition, int],
     known: Mapping[TopicPartition, int],
 ) -> None:
-    """Write the leader epoch file of each undamaged log whose log start differs from the one in the
-    checkpoint. `starts` are the current log starts, `known` those in the checkpoint. The caller
-    writes the checkpoint afterwards. This order matters: the first entry of the leader epoch file
-    also gives a log start, and a restarted broker uses the lower of this one and the checkpointed
-    one. Waits for the disk. Raises StorageError."""
+    """Write the leader epoch file of each undamaged log whose log start offset differs from its
+    checkpointed value in `known`. Call this before the write of the checkpoint. Waits for the disk.
+    Raises StorageError."""
     for key, start in starts.items():
         if start != known.get(key) and logs[key].damage is None:
             logs[key].epoch_file.persist()
@@ -68,9 +66,9 @@ def unflushed(logs: Iterable[Log]) -> list[TopicPartition]:
 
 
 def flush_idle(logs: Iterable[Log], now_ms: int, idle_ms: int) -> int:
-    """Flush the closed segments of these logs. Flush the active segment of a log, too, if nothing
-    was appended to the log for `idle_ms`, or if its flush.ms or flush.messages is reached. Return
-    how many logs were flushed. Waits for the disk."""
+    """Flush the closed segments of these logs. Flush the active segment too if the last append is
+    `idle_ms` ago, or if flush.ms or flush.messages is reached. Return how many logs were flushed.
+    Waits for the disk."""
     touched = 0
     for log in logs:
         if log.failure is not None or log.damage is not None:
@@ -96,10 +94,9 @@ def run_retention(
     producer_id_expiration_ms: int,
     busy: Container[TopicPartition] = (),
 ) -> int:
-    """Delete the segments whose retention has ended, and the state of idle producers, in these
-    logs. Return the number of deleted segments. `hw_of` returns the high watermark of a partition.
-    Logs of partitions in `busy` are not touched. The caller runs on the event loop, as appends
-    do."""
+    """Delete the expired segments of these logs, and the state of idle producers. Return the number
+    of deleted segments. `hw_of` returns the high watermark of a partition. Partitions in `busy` are
+    skipped. Call this on the event loop only."""
     count = 0
     for partition_log in logs:
         partition = partition_log.topic_partition

@@ -1,5 +1,5 @@
-"""Deleted files. The broker renames a deleted file at once and removes it after
-file.delete.delay.ms: a reader may still use it, and an operator may restore it."""
+"""Deleted files. The broker renames a deleted file at once, and removes it after
+file.delete.delay.ms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 
 
 class PendingDeletions:
-    """The renamed files of deleted segments or partitions that wait for their removal. `remove`
-    deletes the file or directory at a path."""
+    """The renamed files of deleted segments or partitions. `remove` deletes the file or directory
+    at a path."""
 
     __slots__ = ("_remove", "_waiting")
 
@@ -31,8 +31,8 @@ class PendingDeletions:
         return any(due_ms <= now_ms for due_ms, _ in self._waiting)
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the files whose delay has passed at the wall-clock time `now_ms`. A file that
-        cannot be removed is removed at the next start of the broker."""
+        """Remove the files whose delay has passed at the wall-clock time `now_ms`. Errors are
+        logged, not raised."""
         # The event loop may add paths meanwhile, so the list is replaced before it is read.
         waiting, self._waiting = self._waiting, []
         self._waiting.extend(entry for entry in waiting if entry[0] > now_ms)

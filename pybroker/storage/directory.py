@@ -1,8 +1,5 @@
-"""One log directory: its lock, the broker that owns it, the state in which the last run of the
-broker left it, and its checkpoints.
-
-The module reads and writes the files that concern the whole directory, not those of single logs.
-"""
+"""One log directory: its lock, its owner, the state in which the last run of the broker left it,
+and its checkpoints."""
 
 from __future__ import annotations
 
@@ -93,8 +90,7 @@ class OffsetCheckpoint:
             log.warning("checkpoint is damaged and is not used reason=%r", str(error))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file durably by one with these offsets, unless it contains exactly these
-        already. Raises StorageError."""
+        """Replace the content of the file by these offsets, durably. Raises StorageError."""
         if self.offsets != offsets or self.lost:
             self._disk.replace(self._path, encode_offsets(offsets))
             self.offsets = dict(offsets)
@@ -103,9 +99,8 @@ class OffsetCheckpoint:
     def update(
         self, keys: Collection[TopicPartition], wanted: Mapping[TopicPartition, int]
     ) -> None:
-        """Store the `wanted` offsets of the partitions `keys` in the file, and keep the offsets of
-        all other partitions. A partition in `keys` without a wanted offset is removed from the
-        file. Raises StorageError."""
+        """Store the `wanted` offsets of the partitions `keys`, and keep all other partitions.
+        Remove a partition in `keys` without a wanted offset. Raises StorageError."""
         changed = [key for key in keys if self.offsets.get(key) != wanted.get(key)]
         if not changed and not self.lost:
             return
@@ -121,8 +116,8 @@ class OffsetCheckpoint:
         self.write(offsets)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset in the file to at most `offset`; with None, remove the
-        partition from the file. Raises StorageError."""
+        """Lower the partition's offset to at most `offset`; with None, remove the partition. Raises
+        StorageError."""
         known = self.offsets.get(partition)
         if known is None or (offset is not None and known <= offset):
             return
@@ -133,8 +128,8 @@ class OffsetCheckpoint:
 
 
 class LogDirectory:
-    """One log directory. At its start a broker calls `check`, `lock` and `begin`, and then opens
-    the logs. At its stop it calls `end`."""
+    """One log directory. A starting broker calls `check`, `lock` and `begin`, and then opens the
+    logs. A stopping broker calls `end`."""
 
     def __init__(self, path: str, disk: Disk, foreign_names: frozenset[str] = frozenset()) -> None:
         self.path = path
@@ -269,8 +264,7 @@ class LogDirectory:
             self._release = None
 
     def partitions(self) -> list[tuple[TopicPartition, str]]:
-        """Return each partition that has a directory in this log directory, with the path of its
-        directory."""
+        """Return the partitions in this log directory, each with the path of its directory."""
         if not self._disk.exists(self.path):
             return []
         found = []
@@ -281,15 +275,15 @@ class LogDirectory:
         return found
 
     def futures(self) -> list[tuple[TopicPartition, str]]:
-        """Return each partition with an unfinished move into this log directory, with the path of
-        its future directory, to which the log is copied."""
+        """Return the partitions with an unfinished move into this log directory, each with the path
+        of its future directory."""
         if not self._disk.exists(self.path):
             return []
         parsed = [(parse_future_directory(name), name) for name in self._disk.list_dir(self.path)]
         return [(partition, self._path(name)) for partition, name in parsed if partition]
 
     def family(self) -> Family:
-        """Return the list of all log directories of the broker, as this directory stores it. Raises
+        """Return the list of all log directories of the broker, as stored in this directory. Raises
         StorageError."""
         path = self._path(FAMILY)
         try:
@@ -301,14 +295,14 @@ class LogDirectory:
             return Family()
 
     def write_family(self, family: Family) -> None:
-        """Write the list of all log directories of the broker into this directory. Raises
+        """Store the list of all log directories of the broker in this directory. Raises
         StorageError."""
         if self.family() != family:
             self._disk.replace(self._path(FAMILY), meta.encode_family(family))
 
     def accepted_losses(self) -> list[str]:
-        """Return the lines of the file in which the operator accepts losses. Each line is the path
-        or the id of a lost log directory, or a damaged partition. Raises StorageError."""
+        """Return the losses that the operator accepts: paths or ids of lost log directories, or
+        damaged partitions. Raises StorageError."""
         try:
             text = self._disk.read(self._path(ACCEPTED_LOSS)).decode(errors="replace")
         except FileNotFoundError:
@@ -319,8 +313,8 @@ class LogDirectory:
         self._disk.unlink(self._path(ACCEPTED_LOSS))
 
     def begin(self, broker_id: int, cluster_id: str, boot_id: str, directory_id: str) -> None:
-        """Read the state in which the last broker left this directory. Store durably that the
-        directory belongs to this broker and cluster. Raises StorageError."""
+        """Read the state in which the last broker left this directory, and store this broker as the
+        owner. Raises StorageError."""
         found = self.meta()
         content = meta.Meta(
             broker_id,
@@ -343,8 +337,8 @@ class LogDirectory:
         self._finish_leftovers()
 
     def in_use(self, boot_id: str, incarnation: int = -1) -> None:
-        """Record durably that a broker uses the directory. After a stop without the clean mark, the
-        next start recovers its logs. Raises StorageError."""
+        """Store durably that a broker uses the directory. After an unclean stop, the next start
+        recovers its logs. Raises StorageError."""
         self._boot = meta.Boot(boot_id, incarnation)
         self._disk.replace(self._path(BOOT), meta.encode_boot(self._boot))
         self._disk.unlink(self._path(CLEAN_MARK))
@@ -352,10 +346,9 @@ class LogDirectory:
         self._disk.sync_dir(self.path)
 
     def settle(self, boot_id: str, incarnation: int, family: Family) -> None:
-        """Record durably that a broker uses the directory, and that the suspect replicas and
-        accepted losses of this start have been handled. `family` is the list of the broker's
-        remaining log directories. If the disk is full, `settle_due` tries again later; until then
-        the next start would find the same suspect replicas. Raises StorageError."""
+        """Store durably that the suspect replicas and accepted losses of this start have been
+        handled. `family` is the list of the broker's remaining log directories. Raises
+        StorageError; after a full disk, `settle_due` tries again."""
         self._due = boot_id, incarnation, family
         self.settle_due()
 
@@ -374,17 +367,17 @@ class LogDirectory:
             self._due = None
 
     def fail(self, error: StorageError) -> None:
-        """Take the directory offline because its disk has failed. If the disk still permits a
-        rename, mark the failure for the next start. The mark is a renamed file, because the disk
-        may have no space for a new one."""
+        """Take the directory offline because its disk has failed. Mark the failure for the next
+        start, if the disk permits."""
         self.failure = error
+        # The mark is a renamed file, because the disk may have no space for a new one.
         with contextlib.suppress(StorageError, FileNotFoundError):
             if self._boot is not None:
                 self._disk.rename(self._path(BOOT), self._path(FAILED))
                 self._disk.sync_dir(self.path)
 
     def _finish_leftovers(self) -> None:
-        """Remove the files of deleted topics from the directory, and log each unexpected entry."""
+        """Remove the files of deleted topics, and log each unexpected entry."""
         for name in self._disk.list_dir(self.path):
             path = self._path(name)
             if is_deleted_directory(name):
@@ -407,20 +400,18 @@ class LogDirectory:
         self.lower(partition, None)
 
     def lower(self, partition: TopicPartition, offset: int | None) -> None:
-        """Lower the partition's offset in all checkpoints of this directory to at most `offset`;
-        with None, remove the partition from them. Raises StorageError."""
+        """Lower the partition's offset in all checkpoints to at most `offset`; with None, remove
+        the partition. Raises StorageError."""
         for checkpoint in self._checkpoints:
             checkpoint.lower(partition, offset)
 
     def forget_others(
         self, ends: Mapping[TopicPartition, int], anywhere: Container[TopicPartition]
     ) -> None:
-        """Lower each checkpointed offset to at most the log end in `ends`, and remove partitions
-        that are not in `ends`. A higher offset would be wrong once the log has grown again.
-
-        `anywhere` has the partitions in all log directories of this broker. A partition that had
-        records and is not in `anywhere` is logged and noted as missing, so that no empty log
-        replaces it. Raises StorageError."""
+        """Lower each checkpointed offset to at most the log end offset in `ends`, and remove the
+        other partitions. `anywhere` has the partitions in all log directories of this broker. A
+        partition with records that is not in `anywhere` is noted as missing. Raises
+        StorageError."""
         for partition, offset in self.high_watermarks.offsets.items():
             if partition not in anywhere and offset > 0:
                 self.missing[partition] = offset
@@ -438,8 +429,7 @@ class LogDirectory:
             checkpoint.write({k: min(value, kept[k]) for k, value in offsets if k in kept})
 
     def require_not_missing(self, partition: TopicPartition) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition's directory has disappeared. A
-        new, empty log would hide the loss of acknowledged records."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the partition's directory has disappeared."""
         if partition in self.missing:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -448,16 +438,15 @@ class LogDirectory:
             )
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Stop expecting the partition's missing directory: remove the partition from `missing` and
-        from the checkpoints. Its topic is deleted, or a new log is copied from another broker.
-        Raises StorageError."""
+        """Remove the partition, whose directory is missing, from `missing` and from the
+        checkpoints. Raises StorageError."""
         if self.missing.pop(partition, None) is not None:
             self.forget(partition)
 
     def end(self, broker_epoch: int) -> None:
-        """Write the clean mark, after all logs are durable and closed. Write no mark if the disk
-        has failed: its content is unknown. Write no mark while suspect replicas of this start have
-        not stepped aside: the next start must find them."""
+        """Write the clean mark, the file of a clean shutdown. Call this when all logs are durable
+        and closed. Without effect if the disk has failed, or suspect replicas of this start are
+        still in the ISR or eligible."""
         if self.failure is None and self._boot is not None:
             # In this order: if the disk has no space for the mark, the boot id is still there.
             self._disk.replace(self._path(CLEAN_MARK), meta.encode_clean_mark(broker_epoch))

@@ -1,7 +1,7 @@
 """The log directories of one broker, and which of them are usable, offline or lost.
 
-Each directory has an id (`directory.id` in `meta.properties`), and stores the ids of all. So the
-broker detects that a directory is lost, and does not create empty logs for its partitions.
+Each directory stores its own id and the ids of all others. So the broker detects a lost directory,
+and creates no empty logs for its partitions.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHOWN_MAX: Final = 3
 
 
 class DirectorySet:
-    """The log directories in log.dirs. A broker calls `lock`, `check` and `settle` at its start,
-    and `unlock` at its stop. If a directory cannot be used and another one can, the directory goes
-    offline (`failure` has the reason). If no directory can be used, the start fails."""
+    """The log directories in log.dirs. A starting broker calls `lock`, `check` and `settle`, a
+    stopping one `unlock`. An unusable directory goes offline; the start fails only if none is
+    usable."""
 
     def __init__(
         self, paths: Iterable[str], disk: Disk, foreign_names: frozenset[str] = frozenset()
@@ -54,9 +54,8 @@ class DirectorySet:
         return next((each for each in self.all if each.path == wanted), None)
 
     def absence(self, *, replaced: bool) -> str | None:
-        """Return an error text that names the directories that are offline or lost; None if all are
-        available. `replaced`: also name a lost directory if another directory is now at its
-        path."""
+        """Return an error text that names the directories that are offline or lost; None if there
+        are none. `replaced`: also name a lost directory if another directory is now at its path."""
         away = {*self.failed, *self.lost.values()}
         if not replaced:
             away.difference_update(each.path for each in self.usable())
@@ -67,17 +66,17 @@ class DirectorySet:
         return f"log directory {', '.join(gone[:_SHOWN_MAX])}{more} is not available"
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Stop expecting the partition's missing directory in any log directory (see
-        `LogDirectory.give_up`). Raises StorageError."""
+        """Stop expecting the partition's missing directory in any log directory. Raises
+        StorageError."""
         for directory in self.usable():
             directory.give_up(partition)
 
     # -- start and stop
 
     def identities(self) -> tuple[int | None, str | None]:
-        """Return the broker id and the cluster id that `meta.properties` of the directories
-        contain; None for an id that no file contains. Changes nothing. Raises StartupError if the
-        files contradict each other, or if no directory can be used."""
+        """Return the broker id and the cluster id in `meta.properties` of the directories; None for
+        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
+        each other, or if no directory is usable."""
         broker_ids: dict[int, str] = {}
         cluster_ids: dict[str, str] = {}
         unusable: list[UnusableDirectory] = []
@@ -112,16 +111,16 @@ class DirectorySet:
             raise
 
     def check(self, broker_id: int, cluster_id: str) -> None:
-        """Check that all directories belong to this broker and cluster. A directory that cannot be
-        read or written goes offline. Raises StartupError."""
+        """Check that all directories belong to this broker and cluster. An unreadable or read-only
+        directory goes offline. Raises StartupError."""
         for directory in self.usable():
             self.attempt(directory, lambda each: each.require_usable())
             if directory.failure is None:
                 directory.check(broker_id, cluster_id)
 
     def attempt(self, directory: LogDirectory, work: Callable[[LogDirectory], None]) -> None:
-        """Run `work`, a step of the start, for this directory. If the step fails, the directory
-        goes offline. Raises StartupError if no other directory is usable."""
+        """Run `work` for this directory. If it fails, the directory goes offline. Raises
+        StartupError if no other directory is usable."""
         try:
             work(directory)
         except (UnusableDirectory, StorageError) as error:
@@ -154,8 +153,7 @@ class DirectorySet:
     def settle(self, rng: Rng, *, expects_data: bool) -> tuple[dict[str, str], meta.Family]:
         """Find the lost directories. Return path -> id of each usable directory, and the list of
         all directories, which the caller must store in each usable one. Writes nothing.
-        `expects_data` is True if this broker had partitions: then the data is lost if all
-        directories are empty.
+        `expects_data`: this broker had partitions, so empty directories mean lost data.
 
         Raises StartupError if one directory is a copy of another; StorageError."""
         ids = self._ids()
@@ -195,8 +193,7 @@ class DirectorySet:
 
     @property
     def family(self) -> meta.Family:
-        """The log directories of this broker, without those whose loss was accepted. Each directory
-        stores this list when the accepted losses have been handled."""
+        """The log directories of this broker, without those whose loss the operator accepted."""
         return self._family
 
     def _ids(self) -> dict[str, str]:
@@ -227,14 +224,13 @@ class DirectorySet:
 
     def accepted(self) -> set[str]:
         """Return the losses that the operator accepts: paths or ids of log directories, and
-        partitions, as text. Raises StorageError."""
+        partitions. Raises StorageError."""
         words = [word for each in self.usable() for word in each.accepted_losses()]
         return {*words, *normalized(words)}
 
     def _take_back(self, ids: dict[str, str], lost: dict[str, str]) -> None:
-        """Find a directory that contains partitions but no `meta.properties`, and has the path of a
-        lost directory. It is the lost one: give it its id again in `ids`, and remove it from
-        `lost`."""
+        """Give a lost directory that has partitions but no `meta.properties` its id again: add it
+        to `ids`, and remove it from `lost`."""
         for key, path in list(lost.items()):
             for directory in self.usable():
                 if directory.path == path and path not in ids and directory.partitions():
@@ -248,9 +244,8 @@ class DirectorySet:
                     )
 
     def _keep_out_replacements(self, ids: Mapping[str, str], lost: Mapping[str, str]) -> None:
-        """Take an empty directory offline if it has the path of a lost one. It is usually a mount
-        point whose disk is not mounted: mounting the disk later would hide files that the broker
-        writes now."""
+        """Take an empty directory at the path of a lost one offline: its disk is probably not
+        mounted."""
         by_path = {path: key for key, path in lost.items()}
         for directory in self.usable():
             if directory.path in by_path and directory.path not in ids and len(self.usable()) > 1:
@@ -278,15 +273,13 @@ class DirectorySet:
             )
 
     def forget_accepted(self) -> None:
-        """Remove the files in which the operator accepts losses: they apply to one start only.
-        Raises StorageError."""
+        """Remove the files in which the operator accepts losses. Raises StorageError."""
         for directory in self.usable():
             directory.forget_accepted_losses()
 
 
 def _new_id(rng: Rng) -> str:
-    """Return a random id in Kafka's format. It does not begin with a dash: tools would take it for
-    an option."""
+    """Return a random id in Kafka's format, without a leading dash."""
     while True:
         text = encode_uuid(uuid.UUID(bytes=rng.randbytes(16), version=4))
         if not text.startswith("-"):

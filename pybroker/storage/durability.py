@@ -1,4 +1,4 @@
-"""The durable part of a log: its recovery point, when a flush is due, and the flush itself."""
+"""The flushes of a log: its recovery point, when a flush is due, and the flush itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 class Durability:
     """The flushes of one log. Invariant: records below `recovery_point` are durable.
 
-    A sync runs in another thread, and the log may be truncated meanwhile. A sync that began before
-    the last truncation does not move the recovery point. `syncing` is held during each sync: if two
-    syncs ran at once, the kernel would report a disk failure to only one of them."""
+    A thread holds `syncing` during a sync: of two concurrent syncs, the kernel reports a disk
+    failure to only one. A sync that began before the last truncation does not raise the recovery
+    point."""
 
     __slots__ = (
         "_limit",
@@ -33,7 +33,8 @@ class Durability:
     )
 
     def __init__(self, recovery_point: int, settled_end: int = -1) -> None:
-        """`settled_end` is the log end at the last call of `settle`; -1 if there was none."""
+        """`settled_end` is the log end offset at the last call of `settle`; -1 if there was
+        none."""
         self.recovery_point = recovery_point
         self._settled_end = settled_end
         self.syncing = threading.RLock()
@@ -46,21 +47,20 @@ class Durability:
 
     def is_due(self, end: int, config: LogConfig, now_ms: int) -> bool:
         """Return whether flush.messages or flush.ms require a flush at the wall-clock time
-        `now_ms`, for a log with the end offset `end`."""
+        `now_ms`. `end` is the log end offset."""
         unflushed = end - self.recovery_point
         return unflushed > 0 and (
             unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
         )
 
     def counted_end(self, end: int) -> int:
-        """Return the end offset of the records that count as durable, for a log with the end offset
-        `end`. All synced records count. Unsynced records count if they are below the `end` of the
-        last call of `tolerates` that returned True."""
+        """Return the end offset of the records that count as durable: they are synced, or
+        flush.messages allowed a later flush. `end` is the log end offset."""
         return min(end, max(self.recovery_point, self._tolerated_end))
 
     def tolerates(self, end: int, config: LogConfig) -> bool:
-        """Return whether flush.messages allows a log with the end offset `end` to postpone its
-        flush. If so, all its records count as durable (`counted_end`)."""
+        """Return whether flush.messages allows a later flush. If so, all records below the log end
+        offset `end` count as durable."""
         if end - self.recovery_point >= config.flush_messages:
             return False
         self._tolerated_end = end
@@ -76,8 +76,8 @@ class Durability:
         indexes: bool = False,
     ) -> None:
         """Make all appended records durable; with `closed_only`, only those in closed segments.
-        `indexes`: also sync the indexes of the active segment. The caller holds `syncing`. Waits
-        for the disk. Raises StorageError."""
+        `indexes`: also sync the active segment's indexes. The caller holds `syncing`. Waits for the
+        disk. Raises StorageError."""
         begun = self._truncations
         active = segments.active
         end = active.base_offset if closed_only else active.next_offset
@@ -100,10 +100,8 @@ class Durability:
         snapshots: SnapshotFiles,
         producers: ProducerState,
     ) -> None:
-        """Write the indexes, the producer snapshot and the leader epochs of the log, and make the
-        log durable. The next start of the broker then reads them instead of rebuilding them. All
-        files are written before the first sync, so that each is synced once. The caller holds
-        `syncing`. Waits for the disk. Raises StorageError."""
+        """Write the indexes, producer snapshot and leader epochs, and make the log durable. The
+        caller holds `syncing`. Waits for the disk. Raises StorageError."""
         end = segments.active.next_offset
         changed = end != self._settled_end
         if changed:
@@ -115,9 +113,7 @@ class Durability:
 
     @contextmanager
     def at_most(self, end: int) -> Iterator[None]:
-        """Keep the recovery point at or below `end` while the caller truncates the log to `end`.
-        Without this, a concurrent sync could raise the recovery point, and a checkpoint would cover
-        truncated records."""
+        """Keep the recovery point at or below `end` while the caller truncates the log to `end`."""
         self._settled_end = -1
         with self._lock:
             self._limit = end

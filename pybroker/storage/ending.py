@@ -1,7 +1,4 @@
-"""Syncs and closes all logs at the stop of a broker, several at a time.
-
-The log manager writes the checkpoints and the clean mark afterwards.
-"""
+"""Syncs and closes all logs at the stop of a broker, several at a time."""
 
 from __future__ import annotations
 
@@ -37,9 +34,8 @@ class Ending:
         self._closed: set[TopicPartition] = set()
 
     def shares(self) -> list[Sequence[Log]]:
-        """Return all logs, divided into shares. The caller may run `end` for each share in its own
-        thread. Before it returns, it makes the directory names of new logs durable, with one sync
-        for each log directory. Waits for the disk."""
+        """Return all logs, divided into shares for `end`, which may run in several threads. Also
+        syncs the names of new log directories. Waits for the disk."""
         found: list[Sequence[Log]] = []
         for directory in self._table.directories.usable():
             logs = [*self._table.within(directory).values()]
@@ -77,9 +73,8 @@ class Ending:
 
 
 def _end(partition_log: Log) -> bool:
-    """Make a log durable and close it. Return whether the log is undamaged and durable. If the disk
-    is full, the log is left as a kill of the broker would leave it, and recovery repairs it at the
-    next start. Waits for the disk. Raises StorageError."""
+    """Make a log durable and close it. Return whether the log is undamaged and durable. A full disk
+    leaves the log for recovery at the next start. Waits for the disk. Raises StorageError."""
     try:
         partition_log.close()
     except (BrokerError, StorageError) as error:

@@ -1,8 +1,8 @@
-"""Compares the leader epochs of a log in its epoch file with those in its batch headers, and
-decides which of them are right if they differ.
+"""Compares the leader epochs in a log's epoch file with those in its batch headers, and decides
+which are right.
 
-No checksum covers the leader epochs in either place. With wrong leader epochs the broker would
-truncate its own log, or its followers' logs, at the wrong offset.
+No checksum covers leader epochs. With wrong ones the broker would truncate logs at the wrong
+offset.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from pybroker.storage.segments import Segments
 
 
 def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> str | None:
-    """Compare the leader epochs in `history` with the batches before and after each epoch's start
-    offset, and with the last batch. Return a text about the first contradiction; None if they
-    agree. Batches without a leader epoch are ignored."""
+    """Return a text about the first batch whose leader epoch contradicts `history`; None if none
+    does. The check reads only the batches at the start offsets of epochs, and the last batch."""
     entries = history.entries
     expected = [
         (offset, entry.epoch)
@@ -50,8 +49,8 @@ def contradiction(history: EpochHistory, segments: Segments, log_start: int) -> 
 
 
 def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
-    """Return the header of the batch that contains the offset; None if no batch contains it, or if
-    the batch is unreadable."""
+    """Return the header of the batch that contains the offset; None if there is none or it is
+    unreadable."""
     try:
         for segment in segments.from_offset(offset):
             position = segment.locate(offset)
@@ -64,9 +63,8 @@ def _batch_at(segments: Segments, offset: int) -> BatchHeader | None:
 
 
 def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
-    """Return whether the leader epoch of the batch with this header agrees with `history`. A batch
-    also counts as agreeing if it has no leader epoch, is below the log start, or has an offset
-    whose epoch the history does not know."""
+    """Return whether the batch's leader epoch agrees with `history`. A batch without a leader
+    epoch, below the log start offset or with an offset of unknown epoch agrees."""
     if header.leader_epoch == NO_EPOCH or header.last_offset < log_start:
         return True
     known = history.epoch_of(header.last_offset)
@@ -76,8 +74,8 @@ def agrees(history: EpochHistory, header: BatchHeader, log_start: int) -> bool:
 
 
 def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
-    """Return whether an epoch of `history` begins inside the batch. This is impossible, except for
-    the first epoch of a log that starts inside the batch."""
+    """Return whether an epoch of `history` begins inside the batch. Only the first epoch of a log
+    may."""
     first = history.entries[0].start_offset if history.entries else 0
     begin = max(header.base_offset, first)
     return history.epoch_of(begin) != history.epoch_of(header.last_offset)
@@ -85,8 +83,7 @@ def _begins_inside(history: EpochHistory, header: BatchHeader) -> bool:
 
 class Verdict(NamedTuple):
     """The leader epochs to use for a log. `corrupt_header` is the first batch whose leader epoch is
-    corrupt, or may be; the log counts as damaged from that batch on. It is None if no batch is
-    suspected."""
+    or may be corrupt; None if there is none."""
 
     history: EpochHistory
     corrupt_header: Damage | None
@@ -94,8 +91,8 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Consecutive batches of one leader epoch: the offset, the file and the position of the first
-    batch, and the number of batches."""
+    """Consecutive batches of one leader epoch. Offset, file and position are those of the first
+    batch."""
 
     epoch: int
     start_offset: int
@@ -109,14 +106,11 @@ class _Run:
 
 
 def judge(filed: EpochHistory | None, segments: Segments, log_start: int) -> Verdict:
-    """Decide which leader epochs of a log to use: those in the epoch file (`filed`; None if the
-    file is unusable) or those in the headers of all batches. An epoch is durable in the file before
-    its first batch is written, so a correct file has all epochs. Raises CorruptionError.
-
-    Leader epochs never fall from batch to batch. So where they fall, a batch is corrupt. If a
-    single batch contradicts the file, either may be corrupt. If several batches contradict the
-    file, the file is corrupt. The file is also corrupt if one of its epochs begins inside a
-    batch."""
+    """Return the leader epochs to use for a log: those in the epoch file (`filed`; None if it is
+    unusable), or those in the batch headers. Raises CorruptionError."""
+    # An epoch is durable in the file before its first batch is written, so a correct file has all
+    # epochs. Where epochs fall, a batch is corrupt. If a single batch contradicts the file, either
+    # may be corrupt. If several batches do, or an epoch begins inside a batch, the file is corrupt.
     runs: list[_Run] = []
     odd: list[_Run] = []
     is_file_corrupt = filed is None
@@ -171,9 +165,9 @@ def _rise(runs: Sequence[_Run]) -> bool:
 
 
 def _corrupt_run(runs: Sequence[_Run]) -> _Run:
-    """Return the run to blame for a falling epoch. If removing a single batch leaves epochs that
-    never fall, return the run of that batch. Otherwise return the first run whose epoch is higher
-    than that of a later run."""
+    """Return the run to blame for a falling leader epoch."""
+    # If removing a single batch leaves epochs that never fall, that batch is to blame. Otherwise it
+    # is the first run whose epoch is higher than that of a later run.
     number = next(n for n, run in enumerate(runs) if run.epoch > runs[n + 1].epoch)
     for each in (number, number + 1):
         if runs[each].count == 1 and _rise([*runs[:each], *runs[each + 1 :]]):

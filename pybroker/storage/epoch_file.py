@@ -17,7 +17,7 @@ from pybroker.storage.filename import LEADER_EPOCHS
 
 
 class HasEnd(Protocol):
-    """The property of a log on which `EpochFile` depends: its log end offset."""
+    """A log with a log end offset."""
 
     @property
     def log_end_offset(self) -> int: ...
@@ -60,21 +60,17 @@ class EpochFile:
 
     @property
     def changed(self) -> bool:
-        """Whether `persist` must be called before the next batch is written: the epochs in memory
-        may differ from the file, or the file that `comes_after` has named is not synced yet."""
+        """Whether `persist` must be called before the next batch is written."""
         return self._precedes is not None or self._changes != self._durable_changes
 
     @property
     def is_owed(self) -> bool:
-        """Whether `persist` must be called before the log is closed. It need not be called if the
-        file lacks only epochs without records, because a starting broker ignores the epochs that
-        begin at the log end."""
+        """Whether `persist` must be called before the log is closed. Epochs without records need no
+        write."""
         return self.changed and not (self._begins_only and self._precedes is None)
 
     def comes_after(self, path: str) -> None:
-        """Make the next `persist` first sync the file at `path`, in the same directory. The log
-        calls `persist` before it writes a batch. So after a power loss no batch exists without the
-        content of that file."""
+        """Let the next `persist` first sync the file at `path`, in the same directory."""
         self._precedes = path
 
     def record(self, epoch: int, start_offset: int) -> None:
@@ -86,9 +82,8 @@ class EpochFile:
 
     @contextmanager
     def as_far_as_written(self, log: HasEnd) -> Iterator[None]:
-        """Wrap a write of batches of several leader epochs to `log`. If the write fails, remove the
-        epochs of the unwritten batches. If these epochs stayed, the log would reject later batches
-        of a lower epoch."""
+        """Wrap a write of batches of several leader epochs. If the write fails, the epochs of the
+        unwritten batches are removed."""
         try:
             yield
         except (BrokerError, StorageError):
@@ -97,7 +92,7 @@ class EpochFile:
 
     def begin(self, epoch: int, start_offset: int, log_end_offset: int) -> None:
         """Let the leader epoch `epoch` begin at `start_offset`. `log_end_offset` is the present log
-        end."""
+        end offset."""
         before = self.history.entries
         if epoch >= 0 and self.history.assign(epoch, start_offset):
             recorded = tuple(each for each in before if each.start_offset < log_end_offset)
@@ -109,7 +104,7 @@ class EpochFile:
             self._note_change()
 
     def remove_unrecorded(self, log_end_offset: int) -> None:
-        """Remove the epochs without records: those that begin at the log end."""
+        """Remove the epochs without records: those that begin at the log end offset."""
         self.last_recorded = NO_EPOCH
         if self.history.truncate_end(log_end_offset):
             self._note_change(begins_only=True)
@@ -135,15 +130,14 @@ class EpochFile:
         self._changes += 1
 
     def release(self) -> None:
-        """Make later calls of `persist` write nothing. After the return no thread writes the file,
-        so the directory of the log may be renamed."""
+        """Disable `persist`. After the return no thread writes the file, so the log's directory may
+        be renamed."""
         with self._lock:
             self._is_released = True
 
     def persist(self) -> None:
-        """Write the leader epochs to the file durably, if they have changed. If another thread is
-        writing the file, wait for that thread first: at the return all changes made before the call
-        are durable. Waits for the disk. Raises StorageError."""
+        """Write all changes made before this call to the file, durably. Waits for the disk. Raises
+        StorageError."""
         with self._lock:
             if not self.changed or self._is_released:
                 return

@@ -1,8 +1,4 @@
-"""The leader epochs of a log with their start offsets (KIP-101). They determine the offset of each
-truncation.
-
-The module does no I/O; `checkpoints.py` defines the file format.
-"""
+"""The leader epochs of a log with their start offsets (KIP-101). No I/O."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochHistory:
-    """The leader epochs of one log. Invariant: both the epochs and their start offsets rise
-    strictly."""
+    """The leader epochs of one log. Invariant: the epochs and their start offsets rise strictly."""
 
     __slots__ = ("_entries",)
 
@@ -45,8 +40,7 @@ class EpochHistory:
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Let the leader epoch `epoch` begin at `start_offset`. Remove larger epochs, and epochs
-        that begin at or after this offset. Return whether the history changed; False if `epoch` is
-        already the last one."""
+        that begin at or after this offset. Return False if `epoch` is already the last one."""
         if self._entries and self._entries[-1].epoch == epoch:
             return False
         kept = [
@@ -62,8 +56,8 @@ class EpochHistory:
         self._entries = list(other.entries)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known leader epoch that is at most `epoch`, and the offset at which it
-        ends (KIP-279).
+        """Return the largest known leader epoch that is at most `epoch`, and its end offset
+        (KIP-279).
 
         If `epoch` is larger than all known epochs, or no epoch is known, return (-1, -1). If
         `epoch` is smaller than all known epochs, return `epoch` and the start offset of the first
@@ -76,23 +70,22 @@ class EpochHistory:
         return (entries[after - 1].epoch if after else epoch, end)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`; NO_EPOCH if it is unknown."""
+        """Return the leader epoch of the record at `offset`; NO_EPOCH if unknown."""
         entries = self._entries
         after = bisect.bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[after - 1].epoch if after else NO_EPOCH
 
     def truncate_end(self, end_offset: int) -> bool:
-        """Remove the leader epochs that begin at `end_offset` or later, as the log is truncated to
-        it. Return whether the history changed."""
+        """Remove the leader epochs that begin at `end_offset` or later. Return whether the history
+        changed."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Let the history begin at `start_offset`, the new log start: remove the leader epochs that
-        end at or below it, and let the epoch that contains it begin there. Return whether the
-        history changed."""
+        """Remove the leader epochs that end at or below `start_offset`. The epoch that contains
+        `start_offset` begins there. Return whether the history changed."""
         covering = bisect.bisect_right(
             self._entries, start_offset, key=lambda entry: entry.start_offset
         )

@@ -1,10 +1,5 @@
-"""The names of all files and directories in a log directory. Only this module builds and parses
-them.
-
-The layout is Kafka's. A log directory contains one directory for each partition,
-`<topic>-<partition>`. The segment files in it are named after their base offset. The log directory
-also contains a few files about all partitions. The functions do no I/O.
-"""
+"""The names of all files and directories in a log directory, as in Kafka. Only this module builds
+and parses them. No I/O."""
 
 from __future__ import annotations
 
@@ -84,7 +79,7 @@ _PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9]\d*)")
 
 
 class SegmentFile(enum.Enum):
-    """The kinds of files that are named after an offset, by their file name extension."""
+    """The file name extensions of files that are named after an offset."""
 
     LOG = "log"
     INDEX = "index"
@@ -112,8 +107,8 @@ def parse_segment_file(name: str) -> ParsedName | None:
 
 
 def corrupt_file(segment_name: str, position: int, number: int) -> str:
-    """Return the name of the file that keeps the bytes which recovery removes from a segment file
-    at `position`. `number` counts such files of the same position from 0."""
+    """Return the name of the file for the bytes that recovery removes from a segment file at
+    `position`. `number` counts such files of the same position from 0."""
     return f"{segment_name}.{position}.{number}{CORRUPT_SUFFIX}"
 
 
@@ -130,8 +125,8 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose: str) -> str:
-    """Return a name for a directory that has files of a partition but is not the partition's log in
-    use. The purposes:
+    """Return the name of a directory with files of a partition that are not its log in use. The
+    purposes:
 
     - DELETED_DIRECTORY: the topic is deleted, and the files are removed later.
     - STRAY_DIRECTORY: the files belong to a deleted topic of the same name.
@@ -146,7 +141,7 @@ def marked_directory(topic_partition: TopicPartition, unique: uuid.UUID, purpose
 
 
 def can_have_future(topic_partition: TopicPartition) -> bool:
-    """Return whether the partition's FUTURE_DIRECTORY can have the whole topic name in its name."""
+    """Return whether the whole topic name fits into the name of a FUTURE_DIRECTORY."""
     return len(str(topic_partition)) + len(f".{'0' * 32}-future") <= NAME_LENGTH_MAX
 
 

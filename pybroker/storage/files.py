@@ -1,8 +1,7 @@
 """The `Disk` of a real process: the only module of the log that calls the operating system.
 
-A file is opened at its first use. The open descriptors are in an LRU cache of bounded size, so a
-broker may have more segments than the process may have descriptors. A file with unsynced content
-keeps its descriptor: only this descriptor certainly reports a failed write at a later sync.
+Open descriptors are in an LRU cache of bounded size. A file with unsynced content keeps its
+descriptor: only this descriptor certainly reports a failed write at a later sync.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
+# A class, because a generator as context manager takes as long as the call itself.
 class _reported:
-    """Wrap a call of the operating system: if it raises OSError, raise StorageError instead. This
-    is a class because a generator as context manager would take as long as the call itself."""
+    """Wrap a call of the operating system: convert OSError to StorageError."""
 
     __slots__ = ("_operation", "_path")
 
@@ -45,8 +44,7 @@ class _reported:
         self._operation = operation
         self._path = path
 
-    def __enter__(self) -> None:
-        """Do nothing: `__exit__` converts the error."""
+    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
@@ -58,9 +56,8 @@ class _reported:
 
 
 class _reported_write(_reported):
-    """Wrap an operation that writes. Raises DiskFull for a full disk, StorageError for any other
-    failure. Do not use it for a sync of acknowledged bytes: the log stays in use after DiskFull,
-    but after a failed sync the content of the disk is unknown."""
+    """Wrap a write: a full disk raises DiskFull, any other failure StorageError. Not for a sync of
+    acknowledged bytes, because a log stays in use after DiskFull."""
 
     __slots__ = ()
 
@@ -69,8 +66,8 @@ class _reported_write(_reported):
 
 
 def _is_in_memory(device: int) -> bool:
-    """Return whether the file system with the device number `device` (st_dev) is in memory, so that
-    a read never waits for a disk. Return False if the operating system does not report its type."""
+    """Return whether the file system with the device number `device` (st_dev) is in memory. False
+    if unknown."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text(errors="replace").splitlines()
@@ -121,8 +118,7 @@ class _Handles:
                 self._close(file)
 
     def synced(self) -> None:
-        """Close the descriptors that exceed the capacity: a synced file needs its descriptor no
-        more."""
+        """Close the descriptors above the capacity that became idle by a sync."""
         with self._lock:
             self._evict()
 
@@ -292,7 +288,7 @@ class SystemDisk:
 
     def is_in_memory(self, device: int) -> bool:
         """Return whether the file system with the device number `device` is in memory. The answer
-        is cached. It matters only for file systems that do not support RWF_NOWAIT."""
+        is cached."""
         if device not in self._in_memory:
             self._in_memory[device] = _is_in_memory(device)
         return self._in_memory[device]

@@ -1,10 +1,5 @@
-"""A file of fixed-size entries that are sorted by their first field. The offset index and the time
-index are such files.
-
-New entries are collected in memory and written in groups. So a broker with many partitions avoids
-small writes, and does not keep whole indexes in memory. A crash may lose the entries in memory; the
-index can be rebuilt from the log.
-"""
+"""A file of fixed-size entries that are sorted by their first field, such as an offset index or a
+time index. New entries stay in memory until they are written in groups; a crash may lose them."""
 
 from __future__ import annotations
 
@@ -58,8 +53,8 @@ class IndexTable:
         return state
 
     def _note_size(self, size: int) -> tuple[int, bytearray]:
-        """Compute the number of entries in the file from its `size`, if the number is not known
-        yet. Return this number, and the bytes of the entries that are only in memory."""
+        """Return the number of entries in the file, and the bytes of the entries that are only in
+        memory."""
         if self._state[0] < 0:
             self._state = (size // self._entry.size, self._state[1])
         return self._state
@@ -96,8 +91,8 @@ class IndexTable:
         return len(self._state[1]) >= TAIL_BYTES
 
     def spill(self) -> None:
-        """Write the entries that are only in memory to the file. Create the file if it does not
-        exist."""
+        """Write the entries that are only in memory to the file, and create the file if
+        necessary."""
         written, tail = self._loaded()
         if tail:
             self._opened().append(bytes(tail))
@@ -178,7 +173,7 @@ class IndexTable:
         self._state = (count, bytearray())
 
     def clear(self) -> None:
-        """Remove all entries, also a partial one at the end of the file."""
+        """Remove all entries, and a partial one at the end of the file."""
         if self._file is not None or self._disk.exists(self.path):
             self._opened().truncate(0)
             self._changes += 1

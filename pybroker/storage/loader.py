@@ -1,9 +1,6 @@
-"""Creates the log of a new partition, and opens the log of an existing one from its files.
-
-Opening removes the files that an interrupted deletion has left, and logs unknown files without
-changing them. It rebuilds indexes, producer state and leader epochs that are missing or damaged.
-`recovery.py` decides which batches are valid.
-"""
+"""Creates the log of a new partition, and opens the log of an existing one from its files. Missing
+or damaged indexes, producer states and leader epochs are rebuilt. Unknown files are logged and left
+alone."""
 
 from __future__ import annotations
 
@@ -85,8 +82,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The result of opening a log: the log, whether recovery checked its batches, and how many
-    bytes of a torn tail recovery cut off."""
+    """The opened log, whether recovery checked its batches, and the length in bytes of the torn
+    tail (incomplete last write) that recovery cut off."""
 
     log: Log
     recovered: bool
@@ -103,9 +100,9 @@ def create_log(
     first_offset: int = 0,
     log_start_offset: int = 0,
 ) -> Log:
-    """Create the directory of a new, empty log, and return the log. `first_offset` is the offset of
-    its first record. It is above 0 if the new log is the copy of a log that begins at this offset.
-    The log start is the larger one of `first_offset` and `log_start_offset`."""
+    """Create the directory of a new, empty log, and return the log. Its first record gets
+    `first_offset`. The log start offset is the larger one of `first_offset` and
+    `log_start_offset`."""
     # The first sync of a segment makes the directory's name durable. A power loss before that sync
     # may remove the directory; the broker handles that at its start.
     disk.make_dirs(directory)
@@ -133,7 +130,7 @@ def open_log(
     *,
     now_ms: int,
 ) -> Opened:
-    """Open the log in `directory`. If it was not closed cleanly, recovery checks it first. Raises
+    """Open the log in `directory`, with recovery if it was not closed cleanly. Raises
     StorageError."""
     try:
         return _open(topic_partition, directory, config, disk, owner, known, now_ms)
@@ -154,7 +151,7 @@ def _open(
     now_ms: int,
 ) -> Opened:
     """Open the log, and check only the batches that `known` requires. Raises StorageError. Raises
-    CorruptionError if another batch turns out to be corrupt."""
+    CorruptionError if another batch is corrupt."""
     loader = _Loader(directory, config, disk, known)
     loader.list_files()
     if known.may_be_in_memory_only:
@@ -253,10 +250,9 @@ class _Loader:
         self.snapshots = SnapshotFiles(self._directory, self._disk, snapshots)
 
     def write_anew(self) -> None:
-        """Copy each segment file that is not entirely durable, and use the copy instead of it.
-        After a failed sync the kernel may treat bytes as written that never reached the disk. They
-        can be read while they are in memory, but another sync of the same file does not write
-        them."""
+        """Replace each segment file that is not entirely durable by a synced copy."""
+        # After a failed sync the kernel may treat bytes as written that never reached the disk.
+        # They can be read while they are in memory, but another sync does not write them.
         durable = self._known.recovery_point or 0
         # After a power loss the directory of a new log may exist without its files.
         for base, end in zip(self._bases, [*self._bases[1:], None], strict=False):
@@ -286,8 +282,8 @@ class _Loader:
         return segments
 
     def find_end(self) -> recovery.Recovered:
-        """Find the log end: in the last segment if the log was closed cleanly, else by recovery. If
-        the operator accepts a loss, recovery cuts the log at the batch in `corrupt_header`."""
+        """Find the log end offset: in the last segment if the log was closed cleanly, else by
+        recovery."""
         self._read_epochs()
         known = self._known
         segments = self._segments()
@@ -332,17 +328,15 @@ class _Loader:
         return found
 
     def _gapless_from(self, recovery_point: int) -> int:
-        """Return the offset above which segments must follow each other without a gap. It is 0 for
-        a topic without compaction. In a compacted topic gaps are normal, so no offset is checked,
-        except after a power loss: compaction syncs its segments, so it cannot have left a gap above
-        the recovery point."""
+        """Return the offset above which segments must follow each other without a gap."""
         if not self._config.compacts:
             return 0
+        # In a compacted topic gaps are normal. But compaction syncs its segments, so after a power
+        # loss a gap above the recovery point means lost records.
         return recovery_point if self._known.lost_power else sys.maxsize
 
     def _look_at(self, position: int, header: BatchHeader) -> str | None:
-        """Check the leader epoch of a batch whose checksum is correct. Return the reason to reject
-        the batch; None to accept it."""
+        """Return the reason to reject the leader epoch of a batch; None to accept it."""
         if self.corrupt_header is not None and header.base_offset == self.corrupt_header.offset:
             return self.corrupt_header.reason
         epoch, end = self._agreed
@@ -365,7 +359,7 @@ class _Loader:
         return None
 
     def read(self, found: recovery.Recovered) -> tuple[Segments, int, EpochHistory, bool]:
-        """Return the segments that recovery has found, the log start, the leader epochs, and
+        """Return the segments that recovery has found, the log start offset, the leader epochs, and
         whether the leader epoch file must be rewritten."""
         # A killed broker may have created a segment without a sync of its name.
         are_durable = not self.recovered
@@ -377,10 +371,10 @@ class _Loader:
         return segments, log_start, *self.epochs(segments, log_start)
 
     def _known_start(self) -> int:
-        """Return the lower one of the log starts in the checkpoint and in the leader epoch file.
-        The epoch file is written before the checkpoint. So if the checkpoint has the higher log
-        start, the checkpoint is corrupt. If the broker used it, retention would delete valid
-        records."""
+        """Return the lower one of the log start offsets in the checkpoint and in the leader epoch
+        file."""
+        # The epoch file is written before the checkpoint. So if the checkpoint has the higher log
+        # start, it is corrupt: retention would delete valid records.
         start = self._known.log_start_offset or 0
         if self._filed is None or not self._filed.entries:
             return start
@@ -394,9 +388,7 @@ class _Loader:
         return min(start, first)
 
     def damage(self, found: recovery.Recovered) -> Damage | None:
-        """Return the damage of the log: what recovery has found, or the corrupt header, whichever
-        begins first; None if there is no damage. A suspected header, which may be intact, does not
-        count if recovery has found damage. No header counts if the operator accepts the loss."""
+        """Return the first damage of the log; None if there is none."""
         corrupt = self.corrupt_header
         if corrupt is None or self._known.accepts_loss:
             return found.damage
@@ -417,9 +409,7 @@ class _Loader:
             self._fault = str(error)
 
     def epochs(self, segments: Segments, log_start: int) -> tuple[EpochHistory, bool]:
-        """Return the leader epochs of the log, and whether the epoch file must be rewritten. The
-        epochs come from the file if no checked batch contradicts it, else from
-        `epoch_check.judge`."""
+        """Return the leader epochs of the log, and whether the epoch file must be rewritten."""
         history, fault = self._filed, self._fault
         if history is not None and fault is None:
             fault = epoch_check.contradiction(history, segments, log_start)
@@ -447,9 +437,8 @@ class _Loader:
 
     @staticmethod
     def _add_earlier(history: EpochHistory, segments: Segments, log_start: int) -> bool:
-        """Add to `history` the leader epochs of batches below its first epoch. The epoch file lacks
-        them if the log start was raised, and the checkpoint with the new log start was not written.
-        Return whether the history changed."""
+        """Add the leader epochs of batches below the first epoch of `history`. Return whether it
+        changed."""
         known = history.entries
         if not known or known[0].start_offset <= log_start:
             return False
@@ -468,8 +457,7 @@ class _Loader:
         return history.entries != known
 
     def known_damage(self) -> Damage | None:
-        """Return the damage that the scrubber found in an earlier run of the broker, as the file
-        `pybroker.damaged` describes it; None without this file."""
+        """Return the damage that the file `pybroker.damaged` describes; None without this file."""
         path = f"{self._directory}/{DAMAGED}"
         if self._known.accepts_loss:
             self._disk.unlink(path)
