@@ -1,13 +1,7 @@
 """Notes which partitions have changed since a periodic duty last looked at them.
 
-A duty looks only at the noted partitions, so its work is proportional to the changes, not to the
-number of partitions. The order of the steps ensures that no change is missed. A writer first
-changes the log, then notes it. The duty first removes the note, then reads the log. So if the log
-changes meanwhile, the duty reads the change, or the writer notes the log again. A superfluous note
-does no harm.
-
-The checkpoints, the flushes and the removal of deleted files have a set each: they run in threads.
-The other duties run on the event loop and have a `ChangeReader` each; one note serves all readers.
+A writer first changes the log, then notes it. A duty first removes the note, then reads the log. So
+no change is missed, and a superfluous note does no harm.
 """
 
 from __future__ import annotations
@@ -37,29 +31,28 @@ class LogChanges:
         self._readers: list[ChangeReader] = []
 
     def note(self, partition: TopicPartition) -> None:
-        """Add the partition to the notes of every periodic duty."""
+        """Note a change of the partition for every periodic duty."""
         self.note_files(partition)
         self._touched[partition] = None
 
     def note_files(self, partition: TopicPartition) -> None:
-        """Add the partition to the notes of the duties that write or remove files."""
+        """Note a change of the partition for the duties that write or remove files."""
         self.unflushed.add(partition)
         self.unsaved.add(partition)
         self.doomed.add(partition)
 
     def appended(self, partition: TopicPartition) -> None:
-        """Note that the partition's log end has moved."""
+        """Note that the partition's log end offset has changed."""
         self.unflushed.add(partition)
         self._touched[partition] = None
 
     def committed(self, partition: TopicPartition) -> None:
-        """Note that the partition's high watermark has moved."""
+        """Note that the partition's high watermark has changed."""
         self.unsaved.add(partition)
         self._touched[partition] = None
 
     def touch(self, partition: TopicPartition) -> None:
-        """Record that the partition has changed although none of its files has, for example
-        because its role changed."""
+        """Note a change of the partition that changed no file, such as a new role."""
         self._touched[partition] = None
 
     def reader(self, partitions: Iterable[TopicPartition] = ()) -> ChangeReader:
@@ -69,7 +62,7 @@ class LogChanges:
         return reader
 
     def share(self) -> None:
-        """Give all notes to all readers. The caller runs on the event loop, as all readers do."""
+        """Give all notes to all readers. Call it on the event loop only."""
         touched = self._touched.copy()
         for partition in touched:
             self._touched.pop(partition, None)
@@ -78,8 +71,7 @@ class LogChanges:
 
     @contextmanager
     def noted(self, partition: TopicPartition) -> Iterator[None]:
-        """Wrap a change of the partition's log: the log is noted afterwards, also after a
-        failure."""
+        """Wrap a change of the partition's log: it is noted afterwards, also after an exception."""
         try:
             yield
         finally:
@@ -97,8 +89,7 @@ class ChangeReader:
         """The partitions that the duty has to look at, without the newest notes."""
 
     def take(self) -> list[TopicPartition]:
-        """Remove all notes and return them, in their order. The caller looks at the partitions
-        afterwards."""
+        """Remove and return all notes, in their order. Read the logs only afterwards."""
         self._changes.share()
         taken = list(self.noted)
         self.noted.clear()
@@ -114,7 +105,7 @@ class ChangeReader:
 
 
 def take(noted: set[TopicPartition]) -> set[TopicPartition]:
-    """Remove all notes from the set and return them. The caller reads the logs afterwards."""
+    """Remove and return all notes in the set. Read the logs only afterwards."""
     taken = noted.copy()
     noted.difference_update(taken)
     return taken

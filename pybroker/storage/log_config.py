@@ -1,8 +1,4 @@
-"""The configuration of one partition's log: the options of its topic as typed values.
-
-`config/topic_config.py` declares and validates the options. This module converts the text values of
-`message.timestamp.type` and `compression.type` to enums.
-"""
+"""The configuration of one partition's log: the options of its topic as typed values."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ from pybroker.storage.snapshot_files import SnapshotFiles
 
 
 class AppendResult(NamedTuple):
-    """The offsets of an appended batch. `duplicate` is true for a retry: the log already had the
-    batch at these offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic
-    uses LogAppendTime. `log_start_offset` is that of the log."""
+    """The offsets of an appended batch. `duplicate`: the log already had the batch at these
+    offsets, and nothing was written. `log_append_time_ms` is -1 unless the topic uses
+    LogAppendTime."""
 
     first_offset: int
     last_offset: int
@@ -35,13 +35,11 @@ class AppendResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first corrupt range of a log: the bytes at `position` in the file `path` are not as they
-    were written. They are not a torn tail: valid batches follow, or the log is known to have been
-    written beyond them. Readers still get the records below `offset`.
+    """The first corrupt range of a log: the bytes at `position` in the file `path` were changed or
+    lost. Readers still get the records below `offset`.
 
     `is_whole`: all records are intact, and only the leader epoch in a batch header is wrong. With
-    `is_doubt`, the wrong one is either this leader epoch or the one in the epoch file. If a
-    partition has only one replica, this replica may ignore such damage."""
+    `is_doubt`, the wrong one is either this leader epoch or the one in the epoch file."""
 
     offset: int
     path: str
@@ -51,8 +49,7 @@ class Damage:
     is_whole: bool = False
 
     def encode(self) -> bytes:
-        """Return this damage as content of the file `pybroker.damaged`, which marks a log as
-        damaged."""
+        """Return the content of the file `pybroker.damaged` for this damage."""
         fields = {
             "offset": self.offset,
             "path": self.path,
@@ -63,8 +60,8 @@ class Damage:
 
     @staticmethod
     def decode(data: bytes, path: str) -> Damage:
-        """Return the damage that the content `data` of the file `pybroker.damaged` describes. If
-        the content is unreadable, the damage begins at offset 0. `path` is the path of the file."""
+        """Return the damage in the content `data` of the file `pybroker.damaged` at `path`. If
+        `data` is unreadable, the damage begins at offset 0."""
         try:
             fields = json.loads(data)
             return Damage(
@@ -96,7 +93,7 @@ class Damage:
 
 @dataclass(slots=True)
 class LogParts:
-    """The parts from which `loader.py` makes a log: its files, and the state read from them."""
+    """The parts of an opened log: its files, and the state read from them."""
 
     directory: str
     disk: Disk
@@ -142,13 +139,13 @@ class Flushable(Protocol):
 class LogOwner:
     """The callbacks of a log to the log manager.
 
-    - `lowering`: lowers the values in the checkpoint files to at most the given offset. A log calls
-      it before each truncation, and again afterwards, because a checkpoint may be written between.
+    - `lowering`: lowers the checkpointed values of a partition to at most an offset. A log calls it
+      before and after each truncation, because a checkpoint may be written between.
     - `failed`: called after a failure that ends the use of the log.
-    - `refused`: called after a write that failed and left the log usable, on a full disk.
-    - `sync_due`: asks for a flush soon, because of flush.messages. If it returns False, the log
+    - `refused`: called after a write that failed because the disk was full; the log stays usable.
+    - `sync_due`: requests a flush soon, because of flush.messages. If the result is False, the log
       flushes itself.
-    - `changes`: the log notes its changes there, for the periodic duties.
+    - `changes`: receives the log's notes of changes, for the periodic duties.
     """
 
     lowering: Callable[[TopicPartition, int], None] = lambda partition, offset: None
@@ -159,8 +156,8 @@ class LogOwner:
     changes: LogChanges = field(default_factory=LogChanges)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Call `lowering` with these arguments. Raises BrokerError KAFKA_STORAGE_ERROR if it
-        fails."""
+        """Lower the partition's checkpointed values to at most `offset`. Raises BrokerError
+        KAFKA_STORAGE_ERROR."""
         try:
             self.lowering(partition, offset)
         except StorageError as error:
@@ -168,8 +165,7 @@ class LogOwner:
 
     def refuse(self, partition: TopicPartition, error: StorageError) -> BrokerError:
         """Report an operation that failed with `error` and left the log unchanged. Return the error
-        to raise. After a full disk the log stays usable. A broken or read-only disk takes its log
-        directory offline."""
+        to raise. After any error but a full disk, the log directory goes offline."""
         tell = self.refused if isinstance(error, DiskFull) else self.failed
         tell(partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

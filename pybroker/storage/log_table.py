@@ -1,5 +1,4 @@
-"""The table of a broker's logs and their log directories. The log manager and the moves between log
-directories share it."""
+"""The table of a broker's logs and their log directories."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class LogTable:
     """The logs of a broker, and the log directory (`home`) of each log.
 
     Invariant: `logs` and `home` have the same partitions. A thread that changes them or the
-    checkpoints holds `lock`, because several threads do so. No thread takes `lock` while it holds a
-    log's own lock."""
+    checkpoints holds `lock`. No thread takes `lock` while it holds a log's own lock."""
 
     def __init__(self, directories: DirectorySet, disk: Disk, rng: Rng) -> None:
         self.directories = directories
@@ -36,8 +34,8 @@ class LogTable:
     def within(
         self, directory: LogDirectory, keys: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Log]:
-        """Return the logs in this log directory, by partition; with `keys`, only those of these
-        partitions."""
+        """Return partition -> log, for the logs in this log directory; with `keys`, only those of
+        these partitions."""
         with self.lock:
             return {
                 key: self.logs[key]
@@ -48,10 +46,9 @@ class LogTable:
     def choose(
         self, partition: TopicPartition, requested: LogDirectory | None
     ) -> LogDirectory | None:
-        """Return the log directory for the log of a new partition. The first choice is a directory
-        with files of the partition from an earlier attempt, because a partition must not be in two
-        directories. The second is the `requested` one, the third the directory with the fewest
-        partitions. Return None if all log directories have failed."""
+        """Return the log directory for the log of a new partition; None if all have failed. The
+        first choice is a directory with files of the partition, then `requested`, then the one with
+        the fewest partitions."""
         usable = self.directories.usable()
         for each in usable:
             if self.disk.exists(f"{each.path}/{partition_directory(partition)}"):
@@ -65,8 +62,8 @@ class LogTable:
         return uuid.UUID(bytes=self.rng.randbytes(16))
 
     def rename_away(self, log: Log, directory: LogDirectory, purpose: str) -> str:
-        """Rename the directory of a log that is no longer used, so that its name shows the
-        `purpose` (a suffix of `filename.py`). Return the new path. Raises StorageError."""
+        """Rename the directory of a log that is no longer used; `purpose` is a suffix such as
+        DELETED_DIRECTORY. Return the new path. Raises StorageError."""
         name = marked_directory(log.topic_partition, self.unique(), purpose)
         path = f"{directory.path}/{name}"
         self.disk.rename(log.directory, path)

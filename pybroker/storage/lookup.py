@@ -1,5 +1,5 @@
 """Lookups in the segments of a log: records by offset and by timestamp, aborted transactions, the
-producer state. No function changes the records of a log.
+producer state.
 
 The functions may raise StorageError and CorruptionError. Those decorated with `reported` raise
 BrokerError instead.
@@ -45,7 +45,7 @@ def reported() -> Iterator[None]:
 
 
 def unreadable(error: StorageError | CorruptionError) -> BrokerError:
-    """Return the error for a reader, instead of `error`: CORRUPT_MESSAGE for damaged bytes,
+    """Return the error for a reader instead of `error`: CORRUPT_MESSAGE for damaged bytes,
     KAFKA_STORAGE_ERROR for a failed disk."""
     is_corrupt = isinstance(error, CorruptionError)
     code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
@@ -71,8 +71,7 @@ def marker_of(batch: Buffer, header: BatchHeader) -> EndTransaction | None:
 def checked_batches(
     data: Buffer, expected: int, epoch: int, epoch_max: int
 ) -> list[tuple[int, BatchHeader]]:
-    """Return the position in `data` and the header of each whole batch that the leader sent in
-    `data`.
+    """Return the position in `data` and the header of each whole batch that the leader sent.
 
     Raises BrokerError CORRUPT_MESSAGE for a wrong checksum, for offsets that do not rise from
     `expected` on, and for leader epochs that fall, or that are not between `epoch` and
@@ -106,8 +105,8 @@ def checked_batches(
 def repeated(
     search: Callable[Concatenate[Segments, Params], Found],
 ) -> Callable[Concatenate[Segments, Params], Found]:
-    """Decorate a function that reads segments: call it again if the log cleaner or retention has
-    closed a segment during the call."""
+    """Decorate a function that reads segments: call it again if a segment was closed during the
+    call."""
 
     @functools.wraps(search)
     def until_unchanged(
@@ -133,10 +132,9 @@ def read(
     at_least_one_batch: bool,
     cached_only: bool,
 ) -> Buffer | None:
-    """Return whole batches of one segment, from the batch that contains `offset` up to, not
-    including, `upper_offset`, at most `max_bytes` in total (see `Log.read`). The reader calls again
-    for the next segment. Return None if `cached_only` is True and the read would wait for the
-    disk."""
+    """Return whole batches of one segment, from the one that contains `offset` on, below
+    `upper_offset`, at most `max_bytes` in total. Return None if `cached_only` is True and the read
+    would wait for the disk."""
     try:
         for segment in segments.from_offset(offset):
             if segment.base_offset >= upper_offset:
@@ -160,8 +158,8 @@ def read(
 def offset_for_timestamp(
     segments: Segments, timestamp_ms: int, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return offset, timestamp and leader epoch of the first record from the log start on whose
-    timestamp is at least `timestamp_ms`; None if no such record is below `upper_offset`."""
+    """Return offset, timestamp and leader epoch of the first record from the log start offset on
+    with at least `timestamp_ms`. Return None if no such record is below `upper_offset`."""
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
             break
@@ -185,7 +183,7 @@ def offset_of_max_timestamp(
     segments: Segments, log_start_offset: int, upper_offset: int
 ) -> tuple[int, int, int] | None:
     """Return offset, timestamp and leader epoch of the first record with the largest timestamp,
-    among the records from the log start to `upper_offset`; None if there are none."""
+    from the log start offset to `upper_offset`; None if there is no record."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in segments.from_offset(log_start_offset):
         if segment.base_offset >= upper_offset:
@@ -216,8 +214,7 @@ def offset_of_max_timestamp(
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
     """Yield the offset and the timestamp of each record in the batch at `position`. For a batch
-    that is too large to decompress, yield only its base offset with its largest timestamp: a reader
-    that begins at the base offset misses no record."""
+    that is too large to decompress, yield only its base offset and its largest timestamp."""
     batch = segment.file.pread(position, header.size)
     try:
         yield from record_times(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
@@ -231,9 +228,8 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tup
 def aborted_transactions(
     segments: Segments, from_offset: int, to_offset: int, cached_only: bool
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions that have records from `from_offset` up to `to_offset`,
-    ordered by their first offset. With `cached_only` raises NotCached if the lookup would wait for
-    the disk."""
+    """Return the aborted transactions with records in [from_offset, to_offset), ordered by first
+    offset. With `cached_only` raises NotCached if the lookup would wait for the disk."""
     found = []
     for entry in _entries(segments, from_offset, cached_only):
         if entry.first_offset < to_offset:
@@ -246,16 +242,15 @@ def aborted_transactions(
 def _entries(
     segments: Segments, from_offset: int, cached_only: bool
 ) -> Iterator[AbortedTransaction]:
-    """Yield the aborted transactions whose marker is at `from_offset` or later, in the order of
-    their markers."""
+    """Yield the aborted transactions whose marker is at `from_offset` or later, in marker order."""
     for segment in segments.from_offset(from_offset):
         if not segment.transactions.is_missing:
             yield from segment.transactions.overlapping(from_offset, cached_only=cached_only)
 
 
 def end_without(segments: Segments, offset: int) -> int:
-    """Return the log end after a removal of the batch that contains `offset` and of all later
-    batches."""
+    """Return the log end offset after a removal of the batch that contains `offset` and of all
+    later batches."""
     segment = segments.from_offset(offset)[0]
     try:
         position = segment.locate(offset)
@@ -269,13 +264,9 @@ def end_without(segments: Segments, offset: int) -> int:
 def rebuild_producers(
     segments: Segments, snapshots: SnapshotFiles, snapshot_max: int, seen_ms: int
 ) -> ProducerState:
-    """Return the producer state at the log end: the newest snapshot at an offset up to
-    `snapshot_max`, updated by the batches after it. The transaction index may have lost aborted
-    transactions above `snapshot_max` in a crash; reading the batches adds them again. If the
-    entries of a transaction index may be corrupt (`TxnIndex.doubt`), they are compared with all
-    markers of the segment, and corrected. `seen_ms` (ms since 1970) counts as the time of these
-    batches: from then on their producers are idle, and an open transaction holds back the last
-    stable offset."""
+    """Return the producer state at the log end offset: the newest snapshot up to `snapshot_max`,
+    updated by the later batches. `seen_ms` (ms since 1970) counts as the append time of these
+    batches. Also restores the transaction index entries that a crash has lost or damaged."""
     first, end = segments.first.base_offset, segments.active.next_offset
     for segment in segments.all:
         if segment.transactions.is_in_doubt:
@@ -296,8 +287,8 @@ def rebuild_producers(
 def _replay(
     state: ProducerState, segment: Segment, start: int, seen_ms: int
 ) -> Iterator[AbortedTransaction]:
-    """Apply the batches of a segment from the offset `start` on to `state`, and yield the
-    transactions that their markers abort."""
+    """Apply the batches of a segment from the offset `start` on to `state`. Yield the transactions
+    that their markers abort."""
     position = segment.locate(max(start, segment.base_offset))
     if position is None:
         return

@@ -1,8 +1,6 @@
 """All logs of a broker and their log directories, from start to shutdown.
 
-The docstring of a method says whether it waits for the disk. Callers run such a method in a thread,
-and may run several at the same time. `opening.py` opens the logs at the start, `directory_set.py`
-finds the usable directories, and `chores.py` does the periodic work.
+Call a method that waits for the disk in a thread. Several may run at the same time.
 """
 
 from __future__ import annotations
@@ -72,9 +70,8 @@ class LogManager:
         on_failure: Callable[[str, StorageError], None] | None = None,
         foreign_names: Iterable[str] = (),
     ) -> None:
-        """`on_failure` is called once for each log directory whose disk fails; its partitions
-        answer KAFKA_STORAGE_ERROR from then on. `foreign_names` are the entries of a log directory
-        that belong to other components."""
+        """`on_failure` is called once for each log directory whose disk fails. `foreign_names` are
+        the entries of a log directory that belong to other components."""
         self._directories = DirectorySet(directories, disk, frozenset(foreign_names))
         self.disk = disk
         self.free_bytes = disk.free_bytes
@@ -118,14 +115,14 @@ class LogManager:
 
     @staticmethod
     def peek(directories: Sequence[str], disk: Disk) -> tuple[int | None, str | None]:
-        """Return the broker id and the cluster id that `meta.properties` of the directories
-        contain; None for an id that no file contains. Changes nothing. Raises StartupError if the
-        files contradict each other, or if no directory can be used."""
+        """Return the broker id and the cluster id in `meta.properties` of the directories; None for
+        an id that no file contains. Changes nothing. Raises StartupError if the files contradict
+        each other, or if no directory is usable."""
         return DirectorySet(directories, disk).identities()
 
     def lock(self) -> None:
-        """Lock all usable log directories for this process. `start` calls it too. Raises
-        StartupError; then none is locked."""
+        """Lock all usable log directories for this process. Raises StartupError; then none is
+        locked."""
         self._directories.lock(self._process_id)
 
     @property
@@ -141,9 +138,9 @@ class LogManager:
         *,
         expects_data: bool = False,
     ) -> None:
-        """Check the log directories, then open all logs. `configs` has the topics that have options
-        of their own. `expects_data`: this broker had partitions before. Waits for the disk. Raises
-        StartupError; a failed check has written only new directories and lock files."""
+        """Check the log directories, then open all logs. `configs` has the topics with options of
+        their own. `expects_data`: this broker had partitions before. Waits for the disk. Raises
+        StartupError."""
         self._directories.check(broker_id, cluster_id)
         self.lock()
         opening = Opening(
@@ -197,8 +194,8 @@ class LogManager:
 
     @property
     def suspects(self) -> set[TopicPartition]:
-        """The replicas that a power loss or a disk failure before this start may have shortened.
-        Some may be damaged or incomplete, too."""
+        """The replicas that may have lost records by a power loss or a disk failure before this
+        start."""
         return {key for key, home in self._home.items() if is_suspect(home)}
 
     @property
@@ -208,8 +205,8 @@ class LogManager:
         return any(each.meta() and is_suspect(each) for each in self._directories.usable())
 
     def record_incarnation(self, incarnation: int) -> None:
-        """Store in the log directories that the suspect replicas of this start have stepped aside.
-        So the next start does not find them again. Waits for the disk."""
+        """Store in the log directories that the suspect replicas of this start have left the ISR
+        and the eligible replicas. Waits for the disk."""
         family = self._directories.family
         with self._lock:
             for directory in self._directories.usable():
@@ -220,9 +217,8 @@ class LogManager:
     def shutdown(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int = -1
     ) -> None:
-        """Close the logs that are not closed yet, and write the checkpoints. Write the clean mark
-        in each log directory that has neither failed nor contains a damaged log. Waits for the
-        disk. Idempotent."""
+        """Close all logs, and write the checkpoints. Write the clean mark in each log directory
+        that has neither failed nor contains a damaged log. Waits for the disk. Idempotent."""
         if not self._started:
             self.unlock()
             return
@@ -251,8 +247,9 @@ class LogManager:
         return self._logs.get(partition)
 
     def all(self) -> Mapping[TopicPartition, Log]:
-        """Return all logs by partition, as a copy. It takes no lock: the event loop calls it, and a
-        thread may hold the lock while it syncs checkpoints. Copying a dictionary is atomic."""
+        """Return a copy of partition -> log."""
+        # Without the lock: the event loop calls this, and a thread may hold the lock while it syncs
+        # checkpoints. Copying a dictionary is atomic.
         return dict(self._logs)
 
     def create(
@@ -264,14 +261,13 @@ class LogManager:
         is_new: bool = True,
         is_copied: bool = False,
     ) -> Log:
-        """Return the log of the partition. If it has none, create it in the log directory that a
-        client requested, or else in the one with the fewest partitions. An existing log gets this
+        """Return the log of the partition, created if missing. An existing log gets this
         configuration and, if it has no topic id, `topic_id`. `is_new`: no broker has a log of the
         partition yet. `is_copied`: another broker leads, so a lost log can be copied from it.
 
         Raises BrokerError INCONSISTENT_TOPIC_ID if the log belongs to another topic. Raises
-        BrokerError KAFKA_STORAGE_ERROR if the log is unusable, or may be in a directory that is
-        offline or lost, or is incomplete and would lead. Raises StorageError."""
+        BrokerError KAFKA_STORAGE_ERROR if the log is unusable, may be in an offline or lost
+        directory, or is incomplete and would lead. Raises StorageError."""
         with self._lock:
             existing = self._logs.get(partition)
             if existing is not None:
@@ -335,8 +331,8 @@ class LogManager:
             self.changes.touch(partition)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Delete the partition's log, if it has one: rename its directory. `remove_deleted` removes
-        the files after file.delete.delay.ms. Waits for the disk. Raises StorageError."""
+        """Delete the partition's log, if it has one. The files remain for file.delete.delay.ms.
+        Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             log = self._logs.get(partition)
@@ -348,9 +344,8 @@ class LogManager:
             self._directories.give_up(partition)
 
     def set_aside(self, partition: TopicPartition, *, is_replaced: bool = False) -> None:
-        """Rename the partition's directory to `*-stray` and keep its files: they belong to another
-        topic of the same name, or are damaged. `is_replaced`: a copy of the leader's log replaces
-        the log. Waits for the disk. Raises StorageError."""
+        """Rename the partition's directory to `*-stray`. `is_replaced`: a copy of the leader's log
+        replaces the log. Waits for the disk. Raises StorageError."""
         self.moves.cancel(partition)
         with self._lock:
             partition_log = self._logs.get(partition)
@@ -362,8 +357,8 @@ class LogManager:
                 self.health.forget(partition)
 
     def _take_away(self, log: Log, purpose: str) -> str:
-        """Close a log, and rename its directory so that the name shows the `purpose` (a suffix of
-        `filename.py`). Return the new path."""
+        """Close a log and rename its directory; `purpose` is a suffix such as DELETED_DIRECTORY.
+        Return the new path."""
         partition = log.topic_partition
         directory = self._home[partition]
         if directory.failure is not None:
@@ -382,14 +377,13 @@ class LogManager:
     # -- checkpoints
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """Return the last checkpointed high watermark, a lower bound of the present one; 0 if
-        none."""
+        """Return the partition's last checkpointed high watermark; 0 if there is none."""
         home = self._home.get(partition)
         return 0 if home is None else home.high_watermarks.offsets.get(partition, 0)
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks, recovery points and log starts that have changed. A partition
-        that is not in `high_watermarks` keeps its value in the file. Waits for the disk."""
+        """Write the high watermarks, recovery points and log start offsets that have changed.
+        Partitions that are not in `high_watermarks` keep their value. Waits for the disk."""
         self.checkpoints.write_changed(high_watermarks)
 
     def _checkpoint_one(
@@ -411,9 +405,8 @@ class LogManager:
     # -- chores
 
     def flush_idle(self, now_ms: int) -> int:
-        """Flush the closed segments of all logs. Flush the active segment of a log, too, if the log
-        is idle, or if its flush.ms or flush.messages is reached. Return the number of flushed logs.
-        Waits for the disk. The caller calls it every second."""
+        """Flush all closed segments, and the active segment of each log that is idle or has reached
+        flush.ms or flush.messages. Return the number of flushed logs. Waits for the disk."""
         keys = take(self.changes.unflushed)
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         try:
@@ -431,17 +424,16 @@ class LogManager:
         busy: Container[TopicPartition] = (),
         partitions: Iterable[TopicPartition] | None = None,
     ) -> int:
-        """Delete the segments whose retention has ended, and the state of idle producers. Return
-        the number of deleted segments; `remove_deleted` removes their files later. `hw_of` returns
-        the high watermark of a partition. Partitions in `busy` are not touched. `partitions` limits
-        the work to these. The caller runs on the event loop, as appends do."""
+        """Delete the expired segments of `partitions` (None: all), and the state of idle producers.
+        Return the number of deleted segments. `hw_of` returns the high watermark of a partition.
+        Partitions in `busy` are skipped. Call this on the event loop only."""
         keys = [*self._logs] if partitions is None else partitions
         logs = [log for key in keys if (log := self._logs.get(key)) is not None]
         return chores.run_retention(logs, now_ms, hw_of, self.producer_id_expiration_ms, busy)
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted logs and segments whose delay has passed at the time `now_ms`
-        (wall clock). Waits for the disk."""
+        """Remove the files of deleted logs and segments whose delay has passed at the wall-clock
+        time `now_ms`. Waits for the disk."""
         for partition in self.changes.doomed.copy():
             self.changes.doomed.discard(partition)
             log = self._logs.get(partition)

@@ -1,9 +1,8 @@
-"""The formats of the small files in a log directory: `meta.properties` (the broker that owns the
-directory), `partition.metadata` (the topic id of a partition), `pybroker.boot` (the id of the
-machine's boot), `pybroker.directories` (all log directories of the broker), and the mark of a clean
-shutdown.
+"""The formats of the small files in a log directory. No I/O.
 
-The functions do no I/O; `directory.py` reads and writes the files.
+The files: `meta.properties` (the broker that owns the directory), `partition.metadata` (the topic
+id), `pybroker.boot` (the boot of the machine), `pybroker.directories` (all log directories of the
+broker), and the mark of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ META_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The content of `meta.properties`. `other` are properties of newer Kafka versions, which this
-    broker keeps unchanged."""
+    """The content of `meta.properties`. `other` are properties of newer Kafka versions, which are
+    kept."""
 
     broker_id: int | None
     cluster_id: str | None
@@ -37,9 +36,9 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The content of `pybroker.boot`: the id of the machine's boot in which the broker began to use
-    the log directory, and the broker's incarnation, a number in ZooKeeper that grows with each
-    registration (-1 until it is known)."""
+    """The content of `pybroker.boot`: the machine's boot id at the last start of the broker, and
+    the broker's incarnation. The incarnation is a number in ZooKeeper that grows with each
+    registration; -1 if unknown."""
 
     boot_id: str
     incarnation: int = -1
@@ -47,9 +46,8 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The content of `pybroker.directories`: id -> path of each log directory of one broker. Each
-    log directory has this file, so that the broker detects a lost directory. If the files differ,
-    the one with the highest `revision` is valid."""
+    """The content of `pybroker.directories`: id -> path of each log directory of one broker. If the
+    files of several directories differ, the one with the highest `revision` is valid."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
@@ -86,8 +84,8 @@ def _escape(text: str) -> str:
 
 
 def decode_meta(data: bytes, path: str) -> Meta:
-    """Return the content of `meta.properties`. Raises CorruptionError, which names the file `path`,
-    if `data` is malformed."""
+    """Return the content of the file `meta.properties` at `path`. Raises CorruptionError if `data`
+    is malformed."""
     try:
         properties = decode_properties(data.decode())
         if "version" not in properties:
@@ -118,8 +116,8 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_partition_metadata(data: bytes, path: str) -> uuid.UUID:
-    """Return the topic id in the content `data` of `partition.metadata`: the lines `version: 0` and
-    `topic_id: <22 characters>`. Raises CorruptionError, which names the file `path`."""
+    """Return the topic id in the content `data` of the file `partition.metadata` at `path`. Raises
+    CorruptionError."""
     try:
         pairs = [line.partition(":") for line in data.decode().splitlines()]
         values = {key.strip(): value.strip() for key, _, value in pairs}
@@ -150,8 +148,8 @@ def encode_boot(boot: Boot) -> bytes:
 
 
 def decode_family(data: bytes, path: str) -> Family:
-    """Return the content of `pybroker.directories`. Raises CorruptionError, which names the file
-    `path`, if `data` is malformed."""
+    """Return the content of the file `pybroker.directories` at `path`. Raises CorruptionError if
+    `data` is malformed."""
     try:
         content = json.loads(data)
         members = {str(row["id"]): str(row["path"]) for row in content["directories"]}
@@ -170,6 +168,5 @@ def encode_family(family: Family) -> bytes:
 
 
 def encode_clean_mark(broker_epoch: int) -> bytes:
-    """Return the content of the clean mark, in the format of Kafka 3.7 and later. Earlier versions
-    wrote an empty file. Kafka checks only whether the file exists."""
+    """Return the content of the mark of a clean shutdown, in the format of Kafka 3.7 and later."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

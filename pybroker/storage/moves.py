@@ -1,14 +1,10 @@
 """The move of a replica from one log directory to another (KIP-113), while the broker serves it.
 
-The log is copied into the directory `<topic>-<partition>.<32 hex>-future` until the copy is nearly
-as long as the log. Then the directory of the copy gets its final name. In one step on the event
-loop the copy gets the last records and replaces the original. Later the original is removed.
-
-From the rename to the removal the partition has a directory in both log directories. If the broker
-is killed in this time, its next start uses the longer log. This is the log that was in use: before
-the replacement only the original grows, and after it only the copy grows. A truncation could make
-the log in use the shorter one. So before each truncation the broker marks the other log as
-outdated, and the next start never uses an outdated log.
+The log is copied into a directory `*-future`, which gets its final name when the copy is nearly
+complete. Then the copy gets the last records, replaces the original, and the original is
+removed. After a kill in between, the next start uses the longer of the two logs. Before a
+truncation the broker marks the log that is not in use as outdated, and the next start never uses
+an outdated log.
 """
 
 from __future__ import annotations
@@ -93,8 +89,8 @@ class ReplicaMove:
 
     @property
     def copied(self) -> tuple[int, int]:
-        """The size in bytes and the log end offset of the copy. Before `prepare` there is no copy:
-        the size is 0, and the offset is the log start of the original."""
+        """The size in bytes and the log end offset of the copy. Before `prepare`: 0, and the log
+        start offset of the original."""
         log = self._log
         return (
             (0, self.source.log_start_offset)
@@ -110,12 +106,12 @@ class ReplicaMove:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Make each further step fail with MoveCancelled. A step under way ends normally."""
+        """Make each further step fail with MoveCancelled. A running step ends normally."""
         self._cancelled = True
 
     def abandon(self) -> str | None:
-        """Cancel the move, wait for the step under way, and close the copy. Return the directory of
-        the copy; None if it does not exist yet. The original log stays in use."""
+        """Cancel the move, wait for a running step, and close the copy. Return the directory of the
+        copy; None if there is none."""
         self._cancelled = True
         with self._lock:
             self.stay()
@@ -125,10 +121,9 @@ class ReplicaMove:
             return self._log.directory
 
     def lower(self, offset: int) -> None:
-        """Prepare the move for a truncation to `offset` of the log in use. This is the original
-        until the copy has replaced it, and then the copy. The caller holds the lock of `LogTable`.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; after this error the caller must
-        not truncate the log."""
+        """Prepare the move for a truncation to `offset` of the log in use. The caller holds the
+        lock of `LogTable`. Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR: the caller
+        must not truncate then."""
         try:
             with self._marks:
                 if self.done:
@@ -146,13 +141,12 @@ class ReplicaMove:
             raise (self.source if self.done else self.log).fail(error) from error
 
     def _outdate(self, directory: str) -> None:
-        """Write the file `pybroker.outdated` into `directory`, the directory of the log that is not
-        in use. After a kill the next start must not use this log, even if it is the longer one."""
+        """Mark the log in `directory` as outdated, so that the next start never uses it."""
         self._disk.replace(f"{directory}/{OUTDATED}", b"")
 
     def prepare(self, unique: uuid.UUID) -> None:
-        """Create the copy and its directory. `unique` is part of the directory's name. Raises
-        StorageError, BrokerError."""
+        """Create the copy and its directory, whose name contains `unique`. Raises StorageError,
+        BrokerError."""
         with self._lock:
             partition, source = self.topic_partition, self.source
             name = marked_directory(partition, unique, FUTURE_DIRECTORY)
@@ -173,7 +167,8 @@ class ReplicaMove:
                 self._disk.replace(f"{directory}/{PARTITION_METADATA}", content)
 
     def _first_offset(self) -> int:
-        """Return the base offset of the batch that contains the log start of the original."""
+        """Return the base offset of the batch that contains the log start offset of the
+        original."""
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
         data = source.read(
@@ -182,8 +177,9 @@ class ReplicaMove:
         return read_header(data).base_offset if data else start
 
     def copy(self) -> bool:
-        """Copy up to `SLICE_BYTES` of batches. Return whether the copy has reached the log end that
-        the original had at the call. Raises MoveCancelled, BrokerError, StorageError."""
+        """Copy up to `SLICE_BYTES` of batches. Return whether the copy has reached the log end
+        offset that the original had at the call. Raises MoveCancelled, BrokerError,
+        StorageError."""
         with self._lock:
             self._require_wanted()
             self._shorten()
@@ -215,8 +211,8 @@ class ReplicaMove:
                 self._disk.sync_dir(self._named)
 
     def _copy(self, *, cached_only: bool) -> None:
-        """Copy up to `SLICE_BYTES` of batches, as `copy` does, but without its checks. With
-        `cached_only` raises NotCached instead of waiting for the disk."""
+        """Copy up to `SLICE_BYTES` of batches, without the checks of `copy`. With `cached_only`
+        raises NotCached instead of waiting for the disk."""
         source, log = self.source, self.log
         data = source.read(
             max(log.log_end_offset, source.log_start_offset),
@@ -266,10 +262,8 @@ class ReplicaMove:
                 raise self._log.damage.as_error(self.topic_partition)
 
     def _announce(self) -> None:
-        """Write the file `pybroker.moving`, which contains the path of the copy's log directory,
-        into the original's directory. The copy is about to replace the original, and will then have
-        newer records. If the copy's log directory is offline at the next start, the broker sees
-        from this file that it must not use the original."""
+        """Write the file `pybroker.moving`, with the path of the copy's log directory, into the
+        original's directory."""
         try:
             path = f"{self.source.directory}/{MOVING_AWAY}"
             self._disk.replace(path, _naming(self.target.path))
@@ -283,9 +277,8 @@ class ReplicaMove:
             )
 
     def stay(self) -> None:
-        """Remove the file `pybroker.moving` from the original's directory, because the original
-        stays in use. Do nothing if the file does not exist, or once the copy has replaced the
-        original. Waits for the disk."""
+        """Remove the file `pybroker.moving`, because the original stays in use. Without effect once
+        the copy has replaced the original. Waits for the disk."""
         path = f"{self.source.directory}/{MOVING_AWAY}"
         try:
             if not self.done and self._disk.exists(path):
@@ -295,21 +288,20 @@ class ReplicaMove:
             log.warning("file of a cancelled move not removed path=%s error=%s", path, error)
 
     def _copy_epochs(self, log: Log) -> None:
-        """Copy the leader epoch file, which includes epochs without records, from the original to
-        the copy. Exception: if the original was truncated and the copy was not yet, the copy keeps
-        the epochs of its own batches, because the original's file lacks some of them."""
+        """Copy the leader epoch file from the original to the copy."""
         self.source.persist_epochs()
         try:
             content = self._disk.read(f"{self.source.directory}/{LEADER_EPOCHS}")
         except FileNotFoundError:
             return
+        # If only the original was truncated yet, its file lacks some epochs of the copy's batches.
         if self._lowered is not None or self.source.log_end_offset < log.log_end_offset:
             return
         self._disk.replace(f"{log.directory}/{LEADER_EPOCHS}", content)
 
     def catch_up(self) -> bool:
-        """Copy the last bytes from the page cache. Return whether the copy is now as long as the
-        original, and may replace it. Runs on the event loop, and never waits."""
+        """Copy the last bytes from the page cache. Return whether the copy may replace the original
+        now. Call it on the event loop; it never waits."""
         if self._cancelled or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -341,15 +333,14 @@ class ReplicaMove:
         self.done = True
 
     def make_durable(self) -> None:
-        """Make the copy durable after it has replaced the original, so that the original's
-        directory can be removed. Raises BrokerError, StorageError."""
+        """Make the copy durable after it has replaced the original. Raises BrokerError,
+        StorageError."""
         self.log.flush()
         self._disk.sync_dir(self.log.directory)
         self._disk.sync_dir(self.target.path)
 
     def forget_origin(self) -> None:
-        """Remove the file `pybroker.moved` from the copy's directory, because the original's
-        directory is removed."""
+        """Remove the file `pybroker.moved` from the copy's directory."""
         self._disk.unlink(f"{self.log.directory}/{MOVED_HERE}")
 
     def _require_wanted(self) -> None:
@@ -369,9 +360,8 @@ def _naming(log_directory: str) -> bytes:
 
 
 def counterpart(log: Log, disk: Disk) -> str | None:
-    """Return the path of the log directory that has, or had, the other log of a move. If `log` is
-    the original, the other log is the copy, and vice versa. Return None if the directory of `log`
-    has no file that marks a move. Raises StorageError."""
+    """Return the log directory that has, or had, the other log of the partition's move. Return None
+    if no file in the directory of `log` marks a move. Raises StorageError."""
     for name in (MOVED_HERE, MOVING_AWAY):
         try:
             return disk.read(f"{log.directory}/{name}").decode(errors="replace").strip()
@@ -381,17 +371,15 @@ def counterpart(log: Log, disk: Disk) -> str | None:
 
 
 def forget_move(log: Log, disk: Disk) -> None:
-    """Remove the files that mark a move from the log's directory, because the partition has no
-    other log."""
+    """Remove the files that mark a move from the log's directory."""
     for name in (MOVED_HERE, MOVING_AWAY, OUTDATED):
         disk.unlink(f"{log.directory}/{name}")
 
 
 def prefer(first: Log, second: Log, disk: Disk) -> tuple[Log, Log]:
-    """Return the log to keep and the log to remove, of two logs of a partition that remain after a
-    kill of the broker during a move. The outdated log is removed. If neither is outdated, the
-    shorter one is removed; if they are equally long, the original. Raises CorruptionError if
-    neither log is marked as a copy."""
+    """Return the log to keep and the log to remove, of two logs that a kill during a move has left.
+    An outdated log is removed, else the shorter one; if they are equally long, the original. Raises
+    CorruptionError if neither log is marked as a copy."""
     copies = [log for log in (first, second) if disk.exists(f"{log.directory}/{MOVED_HERE}")]
     if not copies:
         raise CorruptionError(

@@ -1,7 +1,7 @@
 """The offset index of a segment (`.index`): the positions of batches in the segment's file.
 
-The index has entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is that
-of the LAST record of a batch; the position is the start of this batch. Some batches have no
+The index has entries of 8 bytes, big-endian `i32 offset - base, i32 position`. The offset is
+that of the LAST record of a batch; the position is the start of this batch. Some batches have no
 entry.
 """
 
@@ -64,10 +64,8 @@ class OffsetIndex:
         self.table.truncate(self.table.floor(offset - 1 - self._base_offset) + 1)
 
     def is_plausible(self, log_size: int) -> bool:
-        """Return whether the file can be the index of a segment of `log_size` bytes. The file must
-        consist of whole entries. The last entry must point inside the segment and after the first
-        batch, which never has an entry. This rejects the zeros that Apache Kafka leaves after a
-        crash. All other entries are not checked."""
+        """Return whether the file can be the index of a segment of `log_size` bytes: it has whole
+        entries, and the last one points inside the segment and after the first batch."""
         if not self.table.is_whole():
             return False
         last = self.last()

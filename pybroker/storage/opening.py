@@ -1,6 +1,4 @@
-"""Opens all logs at the start of a broker: checks that each log directory belongs to the broker,
-finds the partitions, and finishes the work that a kill has interrupted. The log manager uses the
-result."""
+"""Opens all logs at the start of a broker, and finishes the work that a kill has interrupted."""
 
 from __future__ import annotations
 
@@ -25,11 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def is_suspect(home: LogDirectory) -> bool:
-    """Return whether logs in the log directory `home` may lack records. They may if the broker did
-    not close the directory cleanly, and a power loss or a disk failure may have happened since.
-
-    The files do not show this: a file may have its full size although records in it that were not
-    synced are lost."""
+    """Return whether logs in the log directory `home` may lack records after a power loss or a disk
+    failure."""
+    # The files do not show this: a file may have its full size although unsynced records are lost.
     return not (home.was_clean or home.same_boot)
 
 
@@ -64,10 +60,10 @@ class Opening:
         """The paths of renamed directories, which can be removed."""
 
     def run(self, broker_id: int, cluster_id: str, boot_id: str, *, expects_data: bool) -> None:
-        """Open all logs of the broker. `expects_data` says that the broker had partitions before:
-        if all directories are empty, their data is lost. Raises StartupError or StorageError.
-        StartupError is raised before anything is written if two log directories contain the same
-        partition, or if one log directory is a copy of another."""
+        """Open all logs of the broker. `expects_data`: the broker had partitions before, so empty
+        directories mean lost data. Raises StartupError or StorageError. If two log directories
+        contain the same partition, or one is a copy of another, nothing is written before the
+        StartupError."""
         directories = self._directories
         ids, family = directories.settle(self._rng, expects_data=expects_data)
         found = self._find_partitions()
@@ -100,7 +96,7 @@ class Opening:
         # have stepped aside.
 
     def _find_partitions(self) -> Mapping[str, Mapping[TopicPartition, str]]:
-        """Return the paths of the partitions' directories, by log directory and partition."""
+        """Return log directory -> partition -> path of the partition's directory."""
         found: dict[str, dict[TopicPartition, str]] = {}
         where: dict[TopicPartition, str] = {}
 
@@ -156,9 +152,7 @@ class Opening:
         self.home[partition] = directory
 
     def _accept_loss(self, partition: TopicPartition, partition_log: Log) -> None:
-        """Record that the operator accepts the loss of records of the partition. These are the
-        records from a corrupt range on, or the records that only the other log of an interrupted
-        move has."""
+        """Record that the operator accepts the loss of records of the partition."""
         log.warning(
             "loss of records accepted by the operator partition=%s log_end=%d",
             partition,
@@ -167,8 +161,8 @@ class Opening:
         self.accepted_losses.add(partition)
 
     def _known_end(self, partition: TopicPartition) -> int:
-        """Return the limit for the partition's offsets in the checkpoint files: its log end offset.
-        A damaged log has no limit (sys.maxsize)."""
+        """Return the limit for the partition's checkpointed offsets: its log end offset, or
+        sys.maxsize if the log is damaged."""
         log = self.opened[partition].log
         return sys.maxsize if log.damage is not None else log.log_end_offset
 
@@ -178,8 +172,8 @@ class Opening:
         first: tuple[Opened, LogDirectory],
         second: tuple[Opened, LogDirectory],
     ) -> None:
-        """Keep one of the two logs of a partition that a kill during a move has left behind. Rename
-        the directory of the other log, so that it can be removed."""
+        """Keep one of the two logs that a kill during a move has left. Rename the directory of the
+        other."""
         try:
             kept, dropped = prefer(first[0].log, second[0].log, self._disk)
         except CorruptionError as error:
@@ -205,10 +199,8 @@ class Opening:
         )
 
     def _settle_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        """Handle the interrupted moves of which only one log remains. If the move's other log
-        directory is offline or lost, it may contain a log with newer records. The remaining log is
-        then not served until the other directory is usable again, or until the operator accepts the
-        loss of the other directory. In all other cases the remaining log is used."""
+        """Handle the interrupted moves of which only one log remains. This log is not served while
+        the move's other log directory is offline or lost, unless the operator accepts the loss."""
         directories = self._directories
         given_up = {*directories.given_up.values()}
         if len(directories.all) == 1 and not (directories.lost or given_up):
@@ -244,9 +236,8 @@ class Opening:
             partition_log.release(reason)
 
     def _drop_futures(self, directory: LogDirectory) -> None:
-        """Remove the unfinished copies in this log directory; their moves begin again later. If the
-        original of a copy is not on this broker, the copy stays: there may be no other copy of its
-        records."""
+        """Remove the unfinished copies in this log directory, except a copy whose original is not
+        on this broker."""
         for partition, path in directory.futures():
             if partition not in self.opened:
                 log.warning("copy of a move is kept, the original is missing path=%s", path)
@@ -263,8 +254,7 @@ class Opening:
         self.leftovers.append(f"{directory.path}/{name}")
 
     def _leave(self, directory: LogDirectory) -> None:
-        """Close the logs in this log directory, which could not be opened completely and is
-        offline."""
+        """Close the logs in this log directory, which is offline."""
         for partition in [key for key, home in self.home.items() if home is directory]:
             self.opened.pop(partition).log.release()
             del self.home[partition]

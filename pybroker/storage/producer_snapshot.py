@@ -5,14 +5,12 @@ Big-endian: `i16 version 1, u32 CRC-32C of the following bytes, i32 count`, then
 `i64 producer id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
 i32 coordinator epoch, i64 first offset of the open transaction`; -1 means "none".
 
-Kafka's format has only the last batch of each producer. After a restart the broker needs the last
-five, to recognize retries of them. The four earlier batches follow after the entries, where Apache
-Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32 last sequence, i64 last
-offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the transactions whose marker
-may still be at or above the high watermark: `4 bytes "pyB2", i32 count`, then `i64 producer id, i64
-first offset, i64 offset of the marker, i8 1 if it was aborted`. Without them the last stable offset
-could go back when a replica without the marker becomes the leader. The checksum covers both
-sections too.
+Kafka's format has only the last batch of each producer. The four earlier batches follow in a
+section that Apache Kafka does not read: `4 bytes "pyB1", i32 count`, then `i64 producer id, i32
+last sequence, i64 last offset, i32 offset delta, i64 timestamp`, oldest first. Then follow the
+transactions whose marker may still be at or above the high watermark: `4 bytes "pyB2", i32 count`,
+then `i64 producer id, i64 first offset, i64 offset of the marker, i8 1 if it was aborted`. The
+checksum covers both sections too.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ _CHECKED_POSITION: Final = 6
 def encode(
     entries: Iterable[ProducerEntry], undecided: Iterable[CompletedTransaction] = ()
 ) -> bytes:
-    """Return the content of a snapshot file with the state of these producers, and with these
-    transactions whose marker may still be at or above the high watermark."""
+    """Return the content of a snapshot file. `undecided` are the transactions whose marker may
+    still be at or above the high watermark."""
     rows = []
     earlier = []
     for entry in entries:
@@ -71,8 +69,8 @@ def _section(magic: bytes, rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> list[ProducerEntry]:
-    """Return the state of each producer in the content `data` of a snapshot file. Raises
-    CorruptionError, which names the file `path`, if `data` is damaged."""
+    """Return the state of each producer in the content `data` of the snapshot file `path`. Raises
+    CorruptionError if `data` is damaged."""
     if len(data) < _HEAD.size:
         raise CorruptionError(
             f"{path}: {len(data)} bytes are too short for a producer snapshot,"
@@ -102,8 +100,8 @@ def decode(data: bytes, path: str) -> list[ProducerEntry]:
 
 
 def decode_undecided(data: bytes) -> list[CompletedTransaction]:
-    """Return the transactions whose marker may still be at or above the high watermark. `data` is
-    the content of a snapshot file that `decode` has accepted."""
+    """Return the transactions in a snapshot file whose marker may still be at or above the high
+    watermark. `decode` must have accepted `data`."""
     (count,) = struct.unpack_from(">i", data, _CHECKED_POSITION)
     rows = _rows(data, _HEAD.size + count * _ENTRY.size, _UNDECIDED)
     return [CompletedTransaction._make(row) for row in rows]
@@ -117,8 +115,7 @@ def _earlier_batches(data: bytes, position: int) -> dict[int, tuple[RememberedBa
 
 
 def _rows(data: bytes, position: int, wanted: bytes) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of the section `wanted`. The sections begin at `position`. Reading ends
-    at the first unknown section."""
+    """Yield the rows of the section `wanted`. The first section begins at `position`."""
     while len(data) - position >= _SECTION.size:
         magic, count = _SECTION.unpack_from(data, position)
         row = _ROWS.get(magic)

@@ -1,11 +1,8 @@
-"""The state of a partition's idempotent and transactional producers (KIP-98, KIP-360).
+"""The state of a partition's idempotent and transactional producers (KIP-98, KIP-360). No I/O.
 
-The code does no I/O. `check` decides whether a batch may be appended, and changes nothing. `apply`
-updates the state for a batch that was written. The leader calls both. Followers and recovery call
-only `apply`, so all replicas reach the same state. `producer_snapshot.py` defines the file format.
-
-A transaction is open from its first batch to its marker. Then it is undecided until the high
-watermark is above its marker: a new leader might not have the marker.
+The leader checks a batch, which changes nothing, and then applies it. Followers and recovery only
+apply batches, so all replicas reach the same state. A transaction is undecided from its marker
+until the high watermark is above the marker.
 """
 
 from __future__ import annotations
@@ -34,8 +31,7 @@ EXPIRATION_MS_DEFAULT: Final = 24 * 3600 * 1000
 
 
 class RememberedBatch(NamedTuple):
-    """A batch that was appended. A repetition of it, which has the same sequences, gets the same
-    response."""
+    """An appended batch, by which the leader detects a retry of the same sequences."""
 
     last_sequence: int
     last_offset: int
@@ -75,10 +71,9 @@ class ProducerEntry:
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """The guard of a transaction's first append to a partition (KIP-890). The leader creates it,
-    asks the transaction coordinator whether the partition is in the producer's transaction, and
-    appends only while this object is still the producer's current one. A marker removes it, so a
-    confirmation of an earlier transaction does not count for the next one."""
+    """The guard of a transaction's first append to a partition (KIP-890). The leader appends only
+    if the transaction coordinator confirms the transaction, and no marker has removed the guard
+    meanwhile."""
 
     started_ms: int
     epoch: int
@@ -105,10 +100,9 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """The state of all producers of one partition.
 
-    Invariants: `open_transactions` has a key for each entry with an open transaction, its
-    `transaction_first_offset`, in ascending order. `first_unstable` is the smallest first offset of
-    all open and undecided transactions; None if there are none. Any thread may read
-    `first_unstable`."""
+    Invariants: `open_transactions` has the `transaction_first_offset` of each open transaction as
+    key, in ascending order. `first_unstable` is the smallest first offset of all open and undecided
+    transactions; None if there are none. Any thread may read `first_unstable`."""
 
     entries: dict[int, ProducerEntry] = field(default_factory=dict)
     open_transactions: OrderedDict[int, int] = field(default_factory=OrderedDict)
@@ -160,9 +154,9 @@ class ProducerState:
     def verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Return the guard of a transactional batch whose first sequence is `sequence`. The
-        transaction coordinator has to confirm the guard. Return None if the producer has an open
-        transaction in this partition: the coordinator has confirmed it before its first batch."""
+        """Return the guard of a transactional batch that begins with `sequence`, for the
+        transaction coordinator to confirm. Return None if the producer has an open transaction in
+        this partition."""
         entry = self.entries.get(producer_id)
         if entry is not None and entry.has_transaction:
             return None
@@ -184,15 +178,14 @@ class ProducerState:
         guard: Verification | None = EXEMPT,
     ) -> RememberedBatch | None:
         """Return None if the producer may append the batch with this header. If the batch repeats
-        one of the producer's last five batches, return that batch. `guard` is what `verification`
-        returned before the broker asked the coordinator.
+        one of the producer's last five batches, return that batch. `guard` is the earlier result of
+        `verification`.
 
         Raises BrokerError:
 
         - INVALID_PRODUCER_EPOCH: the batch's epoch is older than the producer's.
         - OUT_OF_ORDER_SEQUENCE_NUMBER: the sequences have a gap, or a new epoch does not begin with
-          sequence 0. A batch of an unknown producer may have any sequence, since the producer's
-          state may have expired. Batches of the group coordinator have no sequences.
+          sequence 0. A batch of an unknown producer may have any sequence.
         - INVALID_TXN_STATE: the batch is not transactional, but the producer has an open
           transaction; or the batch would begin a transaction, but its guard was removed.
         - TRANSACTION_COORDINATOR_FENCED: the marker comes from a replaced coordinator.
@@ -255,8 +248,8 @@ class ProducerState:
             )
 
     def refuse(self, producer_id: int, epoch: int) -> None:
-        """Remove the producer's guard. The coordinator has answered that the partition is not in
-        the transaction of the producer with `epoch`. A guard with a later epoch stays."""
+        """Remove the producer's guard, unless it has a later epoch: the partition is not in the
+        transaction of the producer with `epoch`."""
         found = self.verifications.get(producer_id)
         if found is not None and found.epoch <= epoch:
             del self.verifications[producer_id]
@@ -282,11 +275,8 @@ class ProducerState:
         marker: EndTransaction | None = None,
     ) -> CompletedTransaction | None:
         """Update the state for a batch that was written at `first_offset`. Return the transaction
-        that the batch completed, or None. `marker` is the transaction marker in the batch, if it
-        has one.
-
-        `seen_ms` is the wall-clock time of the append. The producer's idle time counts from it,
-        because the timestamps of the records may be years old."""
+        that the batch completed, or None. `marker` is the batch's transaction marker, if any.
+        `seen_ms` is the wall-clock time of the append."""
         last_offset = first_offset + header.last_offset_delta
         entry = self.entries.get(header.producer_id)
         if entry is None:
@@ -328,8 +318,7 @@ class ProducerState:
         return completed
 
     def decide(self, high_watermark: int) -> bool:
-        """Set the high watermark. Transactions whose markers are below it are no longer undecided.
-        Return whether there was such a transaction."""
+        """Set the high watermark. Return whether it passed the marker of a transaction."""
         undecided = self.undecided
         if not undecided or undecided[0].last_offset >= high_watermark:
             return False
@@ -353,12 +342,12 @@ class ProducerState:
 
     def stood_still_ms(self, now_ms: int) -> int:
         """Return for how long (ms) an open or undecided transaction has held back the last stable
-        offset; 0 if there is no such transaction."""
+        offset; 0 if there is none."""
         return 0 if self.first_unstable is None else max(0, now_ms - self.unstable_since_ms)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """Return the transaction index entry of the aborted transaction `completed`. The caller has
-        applied its marker, and no later batch."""
+        """Return the transaction index entry of the aborted transaction `completed`. Call it right
+        after `apply` of its marker."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -367,9 +356,9 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove each producer that has no open transaction and has not appended for
-        `expiration_ms`. Also remove each guard (`Verification`) that was created `expiration_ms`
-        ago or earlier. Return the number of removed producers."""
+        """Remove each producer without an open transaction that has not appended for
+        `expiration_ms`. Also remove guards of at least that age. Return the number of removed
+        producers."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

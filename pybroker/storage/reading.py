@@ -1,7 +1,7 @@
 """Reads a file, with or without waiting for the disk.
 
-A read that must not wait raises `NotCached` if some of its bytes are not in the page cache. If a
-step of a lookup raises it, the caller repeats the whole lookup in a thread that may wait.
+A read that must not wait raises `NotCached` if some of its bytes are not in the page cache. The
+caller then repeats the whole lookup in a thread.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ _HINTS_MAX: Final = 64
 
 
 class NotCached(PybrokerError):
-    """Raised if a lookup would have to wait for the disk. It has changed nothing: the caller
-    repeats it in a thread that may wait."""
+    """Raised if a lookup would have to wait for the disk. The caller repeats it in a thread."""
 
 
 def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffer:
-    """Return `length` bytes of the file from `position` on; fewer at the end of the file.
-
-    With `cached_only` raises NotCached if one of these bytes is not in the page cache."""
+    """Return `length` bytes of the file from `position` on; fewer at the end of the file. With
+    `cached_only` raises NotCached if one of these bytes is not in the page cache."""
     if not cached_only:
         return file.pread(position, length)
     data = file.pread_cached(position, length)
@@ -34,8 +32,7 @@ def fetch(file: File, position: int, length: int, *, cached_only: bool) -> Buffe
 
 
 def hint(hints: dict[int, int], offset: int, position: int) -> None:
-    """Store in `hints` the file position at which the batch at `offset` begins. A sequential reader
-    continues at this batch."""
+    """Store in `hints` the file position of the batch at `offset`, for a sequential reader."""
     if len(hints) >= _HINTS_MAX:
         hints.clear()
     hints[offset] = position
