@@ -1,2 +1,3 @@
-"""Configuration: the declaration of options, the tables of all options, and the precedence among
-the values that an option has in several layers."""
+"""Configuration: the declaration of options, the tables of all options, and the layers in which an
+option may have a value.
+"""

@@ -1,9 +1,5 @@
-"""The broker's options (`server.properties`) as one object. It parses the options, checks them
-against each other, and computes the values that depend on several options.
-
-The rows of the options are in `broker_options.py`, and the names of Kafka's options without a row
-in `kafka_options.py`. This module does not read files, and does not depend on the components that
-use the values.
+"""The broker's options (`server.properties`) as one object, checked against each other, with the
+values that depend on several options.
 """
 
 from __future__ import annotations
@@ -48,11 +44,7 @@ _ZOOKEEPER_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+)(:[0-9]{
 
 @dataclass(frozen=True)
 class BrokerConfig(BrokerOptionTable):
-    """All options of one broker. `BrokerConfig()` has Kafka's defaults.
-
-    A component receives all options and reads those that it needs. A value that is needed for each
-    request or each connection is computed once.
-    """
+    """All options of one broker. `BrokerConfig()` has Kafka's defaults."""
 
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Option name -> text, for the options that were set explicitly."""
@@ -63,7 +55,7 @@ class BrokerConfig(BrokerOptionTable):
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Return the configuration with the values in `properties` (option name -> text), and
-        defaults for all other options. Raise ConfigError with all faults of `properties`."""
+        defaults for all other options. Raise ConfigError with all faults."""
         values, faults = parse_values(BROKER_OPTIONS, properties)
         given = {name: text for name, text in properties.items() if name in BROKER_OPTIONS}
         ignored, refusals = _judge_unknown(properties)
@@ -102,8 +94,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def advertised(self) -> tuple[Listener, ...]:
-        """The advertised listeners. A host may be empty and a port may be 0: `listeners.endpoints`
-        replaces them when the broker registers."""
+        """The advertised listeners. A host may be empty and a port may be 0, as configured."""
         return self.listener_plan.advertised
 
     @property
@@ -113,8 +104,8 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def protected_listener(self) -> str | None:
-        """The name of the inter-broker listener if clients use other listeners, else None. When
-        max.connections is reached, this listener still accepts connections."""
+        """The inter-broker listener if clients use other listeners, else None. It accepts
+        connections above max.connections."""
         return None if len(self.bound_listeners) == 1 else self.inter_broker_listener
 
     @property
@@ -125,13 +116,13 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def zookeeper_wait_ms(self) -> int:
-        """How long (ms) the start of the broker waits for an answer of ZooKeeper."""
+        """How long (ms) the broker's start waits for an answer of ZooKeeper."""
         timeout_ms = self.zookeeper_connection_timeout_ms
         return self.zookeeper_session_timeout_ms if timeout_ms is None else timeout_ms
 
     @property
     def embedded_zookeeper_may_move(self) -> bool:
-        """Whether the embedded ZooKeeper may use another port if its configured port is in use."""
+        """Whether the embedded ZooKeeper may use another port if its port is in use."""
         return "pybroker.embedded.zookeeper.port" not in self.given
 
     @property
@@ -168,15 +159,13 @@ class BrokerConfig(BrokerOptionTable):
 
     @cached_property
     def connections_per_ip_overrides(self) -> dict[str, int]:
-        """IP address -> the maximum number of its connections, for addresses with a limit of their
-        own."""
+        """IP address -> maximum number of connections, for addresses with a limit of their own."""
         return connection_overrides(self.max_connections_per_ip_overrides)
 
     @property
     def http_address(self) -> tuple[str, int] | None:
-        """The host and the port of pybroker.http.listener, or None if the option is empty: the HTTP
-        pages are then disabled. An empty host means every interface, port 0 means any free port.
-        Raise ValueError if the text is invalid."""
+        """The host (empty: every interface) and port (0: any) of pybroker.http.listener, or None if
+        the HTTP pages are disabled. Raise ValueError if the text is invalid."""
         text = self.pybroker_http_listener.strip()
         found = _HTTP_ADDRESS.fullmatch(text)
         if text and (found is None or int(found["port"]) > 65_535):
@@ -185,8 +174,7 @@ class BrokerConfig(BrokerOptionTable):
 
     @property
     def log_levels(self) -> dict[str, str]:
-        """The level of each logger in pybroker.log.levels. Raise ValueError if the text is
-        invalid."""
+        """Logger -> level, from pybroker.log.levels. Raise ValueError if the text is invalid."""
         return _log_levels(self.pybroker_log_levels)
 
 
@@ -195,11 +183,9 @@ BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
 
 
 def small_cluster_properties(brokers: int) -> dict[str, str]:
-    """Return the options (name -> text) that replace Kafka's defaults when a broker is started
-    without a configuration file. Kafka's defaults need three brokers and delay the first rebalance
-    of a group; the returned values suit a developer's machine. If `brokers` is more than one,
-    topics survive the loss of one broker. With two brokers, a write is acknowledged even while only
-    one of them runs."""
+    """Return the options (name -> text) for a broker that is started without a configuration file,
+    on a developer's machine. With several brokers, topics survive the loss of one. With two, writes
+    are acknowledged while only one runs."""
     replicas = str(min(3, brokers))
     several = {"default.replication.factor": replicas}
     if brokers > 2:
@@ -214,8 +200,8 @@ def small_cluster_properties(brokers: int) -> dict[str, str]:
 
 
 def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names in `properties` (name -> text) that have no effect in this broker and are
-    ignored with a warning, and a fault for each name or value that must not be ignored."""
+    """Return the names that are ignored with a warning, and a fault for each name or value that
+    must not be ignored."""
     ignored, faults = [], []
     known = [*BROKER_OPTIONS, *NOT_IMPLEMENTED, *REFUSED]
     for name, text in properties.items():
@@ -242,7 +228,7 @@ def _judge_unknown(properties: Mapping[str, str]) -> tuple[list[str], list[str]]
 
 
 def connection_overrides(text: str) -> dict[str, int]:
-    """Return the maximum number of connections for each IP address in `text`, a value of
+    """Return IP address -> maximum number of connections, from a value of
     max.connections.per.ip.overrides. Raise ValueError for an item that is not ADDRESS:COUNT."""
     overrides = {}
     for item in text.split(","):
@@ -256,8 +242,8 @@ def connection_overrides(text: str) -> dict[str, int]:
 
 
 def _address(text: str) -> str:
-    """Return the IP address in the form in which the server sees a peer's address. Raise ValueError
-    if `text` is a host name: host names are not resolved."""
+    """Return the IP address in the form of a peer's address. Raise ValueError for a host name,
+    which is not resolved."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -269,8 +255,8 @@ def _address(text: str) -> str:
 
 
 def _log_levels(text: str) -> dict[str, str]:
-    """Return the level of each logger in a text such as "asyncio=WARN,kazoo=INFO". Raise ValueError
-    for an item that is not LOGGER=LEVEL."""
+    """Return logger -> level from a text such as "asyncio=WARN,kazoo=INFO". Raise ValueError for an
+    item that is not LOGGER=LEVEL."""
     levels = {}
     for item in filter(None, map(str.strip, text.split(","))):
         logger, _, level = map(str.strip, item.partition("="))

@@ -1,10 +1,8 @@
-"""The rows of the broker's options (`server.properties`): the names, types, defaults, bounds and
-update modes of Kafka 3.9 in ZooKeeper mode, and a sentence about each option.
+"""The table of the broker's options (`server.properties`): names, types, defaults, bounds and
+update modes of Kafka 3.9 in ZooKeeper mode.
 
-The attribute for an option is the option's name with underscores instead of dots. A row with
-`effective=False` is accepted, has no effect in this broker, and gives a warning if it is set.
-Values that several options determine together are in `broker_config.py`. This module does not parse
-or check values, and does not depend on the components that use them.
+The attribute of an option has underscores instead of dots. An option with `effective=False` is
+accepted, has no effect in this broker, and gives a warning if it is set.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ _PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in PROTOCO
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptionTable:
-    """The values of all options of one broker; each field also declares its option.
-    `BrokerOptionTable()` has Kafka's defaults."""
+    """The values of all options of one broker; each field also declares its option."""
 
     # fmt: off
     broker_id: int = integer("broker.id", -1, "The id of this broker in the cluster; -1 lets ZooKeeper generate one.")

@@ -1,13 +1,10 @@
 """The declaration of a configuration option, and the parser that turns the option's text into a
-typed value.
+typed value, by the rules of Kafka.
 
 A table of options is a frozen dataclass. The functions below make its fields, so that a field is an
 attribute with type and default, and at the same time the declaration of an option:
 
     log_segment_bytes: int = integer("log.segment.bytes", 1 << 30, minimum=14, meaning="...")
-
-The parsing rules are those of Kafka's own types of options. The options are declared in
-`broker_options.py` and `topic_config.py`. This module does not read files, sockets or clocks.
 """
 
 from __future__ import annotations
@@ -56,8 +53,7 @@ Value = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class OptionType(enum.Enum):
-    """Kafka's types of options. The value of each member is the type's name in the
-    documentation."""
+    """Kafka's types of options. Each value is the type's name in the documentation."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -70,8 +66,7 @@ class OptionType(enum.Enum):
 
 
 class UpdateMode(enum.Enum):
-    """Whether an option may be changed while the broker runs, as in Kafka: not at all, only for
-    each broker separately, or also for all brokers together."""
+    """Whether an option may be changed while the broker runs, as in Kafka."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -89,14 +84,12 @@ _RANGES: Final[Mapping[OptionType, tuple[int, int]]] = {
 class Option:
     """The declaration of one option: one row of a table of options.
 
-    `choices` are the allowed words; for a list, each item must be one of them. `excluded` are
-    numbers that are rejected although they are within the bounds. `pattern` is a regular expression
-    that the text, or each item of a list, has to match, and `shape` describes that form in words.
-    `inherits` (options of topics only) are the broker's options that give the default, in order of
-    precedence; if there are several, `inherited` is the attribute of the broker's configuration
-    with the resulting value. If `effective` is False, the option is accepted and has no effect in
-    this broker. `instead` (options of topics only) says what the broker does in place of an option
-    without effect.
+    `choices` are the allowed words of the value, or of each item of a list. `excluded` are numbers
+    within the bounds that are rejected. `pattern` is a regular expression for the text, or each
+    item of a list, and `shape` describes that form in words. `inherits` (topics only) are the
+    broker's options that give the default, in order of precedence; `inherited` is the broker's
+    attribute with the result, if there are several. An option that is not `effective` has no effect
+    in this broker; `instead` (topics only) says what the broker does.
     """
 
     name: str
@@ -122,8 +115,8 @@ class Option:
 
     @property
     def inherited_attribute(self) -> str | None:
-        """The attribute of the broker's configuration that gives the default of this option of a
-        topic, or None if it has a default of its own."""
+        """The broker's attribute that gives the default of this topic option, or None if the option
+        has a default of its own."""
         if self.inherited is None and self.inherits:
             return attribute_of(self.inherits[0])
         return self.inherited
@@ -143,8 +136,7 @@ class Option:
         )
 
     def expected(self) -> str:
-        """Return a description of the valid values of this option, such as "an integer from 1 to
-        10"."""
+        """Return a description of the valid values, such as "an integer from 1 to 10"."""
         if self.choices:
             words = ", ".join(self.choices)
             return f"a list of {words}" if self.type is OptionType.LIST else f"one of {words}"
@@ -164,8 +156,8 @@ class Option:
         return f"{kind} from {low} to {high}"
 
     def parse(self, text: str) -> Value:
-        """Turn `text` into a value of the option's type. If `text` is invalid, raise ValueError
-        without a message; `expected` describes the valid values."""
+        """Return `text` as a value of the option's type. Raise ValueError without a message if it
+        is invalid."""
         if self.type is OptionType.PASSWORD:
             return Password(text)
         if self.type is OptionType.STRING:
@@ -181,8 +173,8 @@ class Option:
         return self._checked_number(trimmed)
 
     def is_without_effect(self, text: str) -> bool:
-        """Whether this broker ignores the value `text`, so that a warning is due. False for Kafka's
-        default, which needs no warning, and for an invalid value, which other checks report."""
+        """Whether this broker ignores the value `text`. False for Kafka's default and for an
+        invalid value."""
         try:
             value = self.parse(text)
         except ValueError:
@@ -190,14 +182,13 @@ class Option:
         return not self.effective and value != self.default
 
     def fault(self, text: str) -> str:
-        """Return a sentence for the operator that says why `text` is no valid value of this
-        option."""
+        """Return a sentence that says why `text` is no valid value of this option."""
         shown = "[hidden]" if self.type is OptionType.PASSWORD else shortened(text)
         return f"{self.name}={shown}: expected {self.expected()}"
 
     def format(self, value: Value) -> str | None:
-        """Return the text that `parse` turns into `value`. Return None for None, and a placeholder
-        for a password."""
+        """Return the text that `parse` turns into `value`; None for None, a placeholder for a
+        password."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -237,28 +228,27 @@ def boolean(name: str, default: D, meaning: str, **rest: Any) -> D:
 
 
 def integer(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a field that declares an option whose value is an integer of 32 bits."""
+    """Return a field that declares a 32-bit integer option."""
     return _row(Option(name, OptionType.INT, _plain(default), meaning, **rest), default)
 
 
 def long(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a field that declares an option whose value is an integer of 64 bits."""
+    """Return a field that declares a 64-bit integer option."""
     return _row(Option(name, OptionType.LONG, _plain(default), meaning, **rest), default)
 
 
 def short(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a field that declares an option whose value is an integer of 16 bits."""
+    """Return a field that declares a 16-bit integer option."""
     return _row(Option(name, OptionType.SHORT, _plain(default), meaning, **rest), default)
 
 
 def double(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a field that declares an option whose value is a floating-point number."""
+    """Return a field that declares a floating-point option."""
     return _row(Option(name, OptionType.DOUBLE, _plain(default), meaning, **rest), default)
 
 
 def string(name: str, default: D, meaning: str, **rest: Any) -> D:
-    """Return a field that declares an option whose value is a text. As in Kafka, blanks at its ends
-    are kept."""
+    """Return a field that declares a text option. As in Kafka, blanks at the ends are kept."""
     return _row(Option(name, OptionType.STRING, _plain(default), meaning, **rest), default)
 
 
@@ -290,9 +280,8 @@ def options_of(table: type[Any]) -> dict[str, Option]:
 def parse_values(
     options: Mapping[str, Option], properties: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse `properties` (option name -> text). Return two dictionaries: the values of the valid
-    options by attribute, and the faults of the others by option name. Names that are not in
-    `options` are ignored."""
+    """Return the values of the valid options in `properties` by attribute, and the faults of the
+    others by option name. Names that are not in `options` are ignored."""
     values: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for name, text in properties.items():
@@ -307,17 +296,15 @@ def parse_values(
 
 
 def shortened(text: str) -> str:
-    """Return `text` for a message, and cut it if it is long: it may come from a client or another
-    program."""
+    """Return `text` for a message, cut off if it is long."""
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return text
     return f"{text[:_SHOWN_CHARACTERS_MAX]}... ({len(text)} characters)"
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """Return the first few of `faults`, for the log. If there are more, the last item says how
-    many. A client or another program may cause any number of faults, and they must not fill the
-    log."""
+    """Return the first few of `faults` for the log. If there are more, the last item says how
+    many."""
     more = len(faults) - SUGGESTIONS_MAX
     return [*faults[:SUGGESTIONS_MAX], *([f"and {more} more"] if more > 0 else [])]
 
@@ -328,17 +315,15 @@ def fits_in_message(text: str) -> bool:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the name in `known` that `name` is probably a misspelling of, or None if no known name
-    is similar."""
+    """Return the name in `known` of which `name` is probably a misspelling, or None."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=SIMILARITY_OF_A_TYPO)
     return by_lower[close[0]] if close else None
 
 
 def first_ms(*candidates: tuple[int | None, int]) -> int | None:
-    """Return the first amount that is set, in milliseconds, or None if none is set. Each of
-    `candidates` is an amount (None if it is not set) and the number of milliseconds in its unit.
-    This is Kafka's rule for options that differ only in their unit."""
+    """Return the first amount that is set, in milliseconds, or None. Each of `candidates` is an
+    amount (None: not set) and the milliseconds in its unit."""
     for amount, unit_ms in candidates:
         if amount is not None:
             return amount * unit_ms
@@ -354,8 +339,7 @@ def _plain(default: object) -> Value:
 
 
 def _java_double(number: float) -> str:
-    """Return a number as Java's Double.toString formats it, such as 0.5 and 1.0E10. Numbers from
-    0.001 up to ten million have no exponent."""
+    """Return a number as Java's Double.toString formats it, such as 0.5 and 1.0E10."""
     if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
         return str(number)
     sign, all_digits, exponent = Decimal(repr(number)).as_tuple()

@@ -1,8 +1,8 @@
-"""The names of Kafka's broker options that have no row in `broker_options.py`.
+"""The names of Kafka's broker options that have no row in `broker_options.py`: those of Kafka 3.9
+and some of earlier versions.
 
-If one of these options is set, the broker starts and logs a warning. A misspelled name is not in
-this list; with such a name the start fails. The list has the options of Kafka 3.9 and some that
-earlier versions had. When an option gets a row, its name is removed from the list.
+If one of these options is set, the broker starts and logs a warning. With a name that resembles an
+option but is none, the start fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The names of Kafka versions that are valid values of inter.broker.protocol.version and
-message.format.version, as `MetadataVersion.fromVersionString` of Kafka 3.9 reads them.
+"""The Kafka versions that are valid values of inter.broker.protocol.version and
+message.format.version, as in Kafka 3.9.
 
-A name is that of a release (2.8), or that of a development step of a release (2.8-IV1). A further
-dot, and the text after it, are ignored: 0.10.0.1 and 2.8.1 mean the releases 0.10.0 and 2.8.
+A name is that of a release (2.8) or of a development step (2.8-IV1). The text after a further dot
+is ignored: 0.10.0.1 means 0.10.0.
 """
 
 from __future__ import annotations

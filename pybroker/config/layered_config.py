@@ -1,8 +1,7 @@
 """The broker's options in Kafka's layers, in order of precedence: dynamic values of this broker,
 dynamic values of all brokers, the configuration file, and the defaults.
 
-This module determines which value of an option is in force, from which layer it comes, and which
-changes are allowed. It does not read or write ZooKeeper, and does not apply values to the broker.
+This module determines which value is in force and which changes are allowed. It does no I/O.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from pybroker.errors import BrokerError, ConfigError, ErrorCode
 
 
 class Source(enum.IntEnum):
-    """Where an option's value comes from: Kafka's ConfigSource, with its numbers in the
-    protocol."""
+    """The layer of an option's value: Kafka's ConfigSource, with its numbers in the protocol."""
 
     TOPIC = 1
     BROKER = 2
@@ -43,8 +41,8 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One value of an option in one layer: the name under which it is set, the value, and the
-    layer. The value is None if it is a secret."""
+    """One value of an option in one layer: the option under which it is set, the value (None: a
+    secret), and the layer."""
 
     name: str
     value: str | None
@@ -89,32 +87,30 @@ DYNAMIC_ONLY: Final[Mapping[str, Option]] = {
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the options that determine the same value as `name`, with `name` itself, in order of
-    precedence."""
+    """Return `name` and the other options that determine the same value, in order of precedence."""
     if name == "log.flush.interval.ms":
         return (name, "log.flush.scheduler.interval.ms")
     return next((group for group in _UNITS if name in group), (name,))
 
 
 def overlaid(base: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of `base` and `over` together (option -> text). For an option that is set
-    in `over`, the value of `base` is dropped. The values of its synonyms in `base` are dropped,
-    too, even that of a synonym with higher precedence."""
+    """Return the values of `base` and `over` together (option -> text). An option in `over`
+    replaces the same option in `base` and all of its synonyms there."""
     hidden = {synonym for name in over for synonym in broker_synonyms(name)}
     return {name: text for name, text in base.items() if name not in hidden} | dict(over)
 
 
 def option_of(name: str) -> Option | None:
-    """Return the declaration of the broker's option of that name, None if there is no such option.
-    The options that can be set only as dynamic values are included."""
+    """Return the declaration of a broker option, also of one that is only dynamic; None if there is
+    no such option."""
     return BROKER_OPTIONS.get(name) or DYNAMIC_ONLY.get(name)
 
 
 @dataclass(frozen=True)
 class LayeredConfig:
-    """The layers of the broker's configuration: the file (`static`), the dynamic values of all
-    brokers (`for_all`), and those of this broker (`for_this`), as option -> text. `current` is the
-    resulting configuration."""
+    """The layers of the broker's configuration, each option -> text: the file (`static`), the
+    dynamic values of all brokers (`for_all`), and those of this broker (`for_this`). `current` is
+    the configuration in force."""
 
     static: BrokerConfig
     for_all: Mapping[str, str] = field(default_factory=dict)
@@ -122,7 +118,7 @@ class LayeredConfig:
     current: BrokerConfig = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute `current`. Raise ConfigError if values of the layers contradict each other."""
+        """Compute `current`. Raise ConfigError if values contradict each other."""
         texts = overlaid(overlaid(self.static.given, self.for_all), self.for_this)
         known = {name: text for name, text in texts.items() if name in BROKER_OPTIONS}
         changed = known != dict(self.static.given)
@@ -130,16 +126,14 @@ class LayeredConfig:
         object.__setattr__(self, "current", current)
 
     def synonyms(self, name: str) -> Sequence[Synonym]:
-        """Return all values that the layers have for the option `name` or its synonyms, in order of
+        """Return all values of the option `name` and its synonyms in the layers, in order of
         precedence. The first one is in force."""
         known = self._synonyms.get(name)
         return self._found_synonyms(name) if known is None else known
 
     @cached_property
     def _synonyms(self) -> Mapping[str, Sequence[Synonym]]:
-        """The results of `synonyms` for all options of the broker, by option name. They are
-        computed once, since a description of a thousand topics needs the same values for each
-        topic."""
+        """The results of `synonyms` for all options of the broker, by option name."""
         return {name: self._found_synonyms(name) for name in BROKER_OPTIONS}
 
     def _found_synonyms(self, name: str) -> Sequence[Synonym]:
@@ -161,9 +155,8 @@ class LayeredConfig:
         return found[start:]
 
     def topic_synonyms(self, name: str, overrides: Mapping[str, str]) -> Sequence[Synonym]:
-        """Return all values of an option of a topic, in order of precedence: the topic's own value,
-        which is in `overrides` if it is set, and the values that the topic inherits from the
-        broker. The first one is in force."""
+        """Return all values of a topic's option, in order of precedence: its own in `overrides`,
+        then those inherited from the broker. The first one is in force."""
         row = TOPIC_OPTIONS.get(name)
         inherited = self.synonyms(row.inherits[0]) if row is not None and row.inherits else []
         if name not in overrides:
@@ -171,9 +164,9 @@ class LayeredConfig:
         return [Synonym(name, overrides[name], Source.TOPIC), *inherited]
 
     def checked(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
-        """Return the layers after a change: `values` become the dynamic values of this broker if
-        `per_broker` is True, else those of all brokers. Raise BrokerError INVALID_REQUEST if a
-        value is invalid or must not be changed, as Kafka does."""
+        """Return the layers after a change of the dynamic values of this broker (`per_broker`) or
+        of all brokers. Raise BrokerError INVALID_REQUEST if a value is invalid or must not be
+        changed."""
         _refuse(
             [name for name in values if _is_fixed(name)], "Cannot update these configs dynamically"
         )
@@ -195,8 +188,8 @@ class LayeredConfig:
 
     def with_values(self, values: Mapping[str, str], *, per_broker: bool) -> LayeredConfig:
         """Return the layers with `values` as the dynamic values of this broker (`per_broker`) or of
-        all brokers. Unlike `checked`, this does not check each value by itself. Raise ConfigError
-        if values contradict each other."""
+        all brokers. Raise ConfigError if values contradict each other; single values are not
+        checked."""
         if per_broker:
             return LayeredConfig(self.static, self.for_all, dict(values))
         return LayeredConfig(self.static, dict(values), self.for_this)
@@ -205,9 +198,8 @@ class LayeredConfig:
 def usable_values(
     values: Mapping[str, str], *, per_broker: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values of a node in ZooKeeper (option -> text) that can be applied. Return also
-    the faults of the other values (option -> reason). Any program may have written the node, and an
-    invalid value must not stop the broker."""
+    """Return the values of a node in ZooKeeper (option -> text) that can be applied, and a sentence
+    for each fault of the others."""
     usable, faults = {}, []
     wrong = _value_faults(values)
     for name, text in values.items():
@@ -229,13 +221,11 @@ def merged(
     operations: Iterable[tuple[int, str, str | None]],
     row_of: Callable[[str], Option | None],
 ) -> dict[str, str]:
-    """Return the values that result from applying `operations` to `current` (option -> text). Each
-    operation is a tuple: the operation's number in the protocol, the option, and a value. `row_of`
-    returns the declaration of an option (None: unknown).
+    """Return `current` (option -> text) after `operations`, each as (number of the operation in the
+    protocol, option, value). `row_of` returns an option's declaration (None: unknown).
 
-    Raise BrokerError INVALID_CONFIG if an operation on lists names an option that is not a list, or
-    if a value is longer than VALUE_BYTES_MAX; INVALID_REQUEST if the number of the operation is
-    unknown.
+    Raise BrokerError INVALID_CONFIG if a list operation names an option that is not a list, or a
+    value is longer than VALUE_BYTES_MAX; INVALID_REQUEST for an unknown operation.
     """
     values = dict(current)
     for operation, name, text in operations:
@@ -263,8 +253,7 @@ def merged(
 
 
 def is_secret(row: Option | None) -> bool:
-    """Whether values of the option must be hidden: its declaration `row` says that the option is a
-    password, or `row` is None because the name is unknown."""
+    """Whether values of the option must be hidden: it is a password, or it is unknown (None)."""
     return row is None or row.type is OptionType.PASSWORD
 
 
@@ -274,9 +263,8 @@ def _items(
     row_of: Callable[[str], Option | None],
     verb: str,
 ) -> list[str]:
-    """Return the items of the list option `name` before the change. If `values` does not have the
-    option, return the items of Kafka's default, as Kafka does. Raise BrokerError INVALID_CONFIG if
-    `name` is not a list."""
+    """Return the items of the list option `name` in `values`, or else in Kafka's default. Raise
+    BrokerError INVALID_CONFIG if `name` is not a list."""
     row = row_of(name)
     if row is None:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
@@ -326,8 +314,8 @@ def _value_fault(row: Option, name: str, text: str) -> str | None:
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether the option cannot be changed while the broker runs. An unknown name may belong to a
-    plugin, so it can be changed."""
+    """Whether the option cannot be changed while the broker runs. An unknown name, perhaps of a
+    plugin, can be changed."""
     row = option_of(name)
     if row is None:
         return name in NOT_IMPLEMENTED or name in REFUSED or name.startswith(_OF_A_LISTENER)

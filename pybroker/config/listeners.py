@@ -1,9 +1,4 @@
-"""Listeners in the syntax of Kafka's options: `NAME://host:port`. Another option maps the listener
-names to security protocols.
-
-The functions turn the options' texts into values and faults. They do not bind sockets, resolve
-names or connect.
-"""
+"""Listeners in the syntax of Kafka's options: `NAME://host:port`. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -25,9 +20,8 @@ _WILDCARDS: Final = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The address of a listener: one to bind, or one to advertise. An empty host means all
-    interfaces in an address to bind, and this machine's name in an advertised address. Port 0 in an
-    address to bind means any free port."""
+    """The address of a listener, to bind or to advertise. An empty host means all interfaces in an
+    address to bind, this machine's name in an advertised one. Port 0 means any free port."""
 
     name: str
     host: str
@@ -53,8 +47,7 @@ class Listener:
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
     """The result of all listener options together: the addresses to bind, the addresses to
-    advertise, and the name of the inter-broker listener (`inter_broker`). `faults` says what is
-    wrong with the options."""
+    advertise, the name of the inter-broker listener, and the faults of the options."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -99,8 +92,8 @@ def plan_listeners(
 
 
 def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
-    """Parse the text of `listener.security.protocol.map`. Return the security protocol of each
-    listener name, and the faults of the text."""
+    """Return the security protocol of each listener name in `listener.security.protocol.map`, and
+    the faults of the text."""
     protocols: dict[str, str] = {}
     faults = []
     prefix = f"listener.security.protocol.map={text}"
@@ -120,8 +113,8 @@ def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
 def parse_listeners(
     option: str, text: str, protocols: Mapping[str, str], *, distinct_ports: bool
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """Parse `text`, the value of `option`. Return its listeners, and the faults of the text. If
-    `distinct_ports` is True, two listeners with the same port are a fault."""
+    """Return the listeners in `text`, the value of `option`, and the faults of the text. With
+    `distinct_ports`, two listeners with the same port are a fault."""
     found: list[Listener] = []
     problems: list[str] = []
     for item in _items(text):
@@ -140,8 +133,8 @@ def parse_listeners(
 
 
 def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener]) -> list[str]:
-    """Return a warning for each listener to which other machines may connect although the broker
-    advertises a loopback address for it. This is the most frequent mistake of new users."""
+    """Return a warning for each listener that advertises a loopback address although other machines
+    can connect to it."""
     by_name = {listener.name: listener for listener in advertised}
     return [
         f"listener {listener.name} accepts connections from other machines but advertises "
@@ -156,9 +149,8 @@ def advertised_warnings(bound: Iterable[Listener], advertised: Sequence[Listener
 def endpoints(
     advertised: Iterable[Listener], bound_ports: Mapping[str, int], machine_name: str
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints with which a broker registers. An empty host is replaced by
-    `machine_name`, and port 0 by the port to which the listener was bound (`bound_ports`: listener
-    name -> port)."""
+    """Return the endpoints with which a broker registers. An empty host becomes `machine_name`,
+    port 0 the port to which the listener was bound (`bound_ports`: listener name -> port)."""
     filled = (
         replace(
             listener,
@@ -177,7 +169,7 @@ def _advertised_faults(
     option: str, text: str, advertised: Sequence[Listener], bound: Sequence[Listener]
 ) -> list[str]:
     """Return a sentence for each address that cannot be advertised, and for each name that is not
-    among the listeners to bind. `advertised` was parsed from `text`, the value of `option`."""
+    among the listeners to bind."""
     names = {listener.name for listener in bound}
     faults = []
     for listener in advertised:
@@ -205,8 +197,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
-    """Return the listener that `item` describes (NAME://HOST:PORT). If `item` is invalid, return
-    the reason instead."""
+    """Return the listener in `item` (NAME://HOST:PORT), or, if it is invalid, the reason."""
     match = _LISTENER.fullmatch(item)
     if match is None:
         return f"expected NAME://HOST:PORT, found {item}"
@@ -225,9 +216,8 @@ def _listener(item: str, protocols: Mapping[str, str]) -> Listener | str:
 
 
 def _share_a_port(one: Listener, other: Listener) -> bool:
-    """Whether two listeners cannot both be bound because they have the same port. Two listeners may
-    have the same port if it is 0 (any free port), or if one address is IPv4 and the other IPv6
-    (KIP-797)."""
+    """Whether two listeners cannot both be bound. They may share port 0 (any free port), and a port
+    with an IPv4 and an IPv6 address (KIP-797)."""
     if one.port != other.port or one.port == 0:
         return False
     versions = {getattr(_address(listener.host), "version", 0) for listener in (one, other)}

@@ -1,7 +1,5 @@
-"""Java's properties syntax, which the configuration files of Kafka and ZooKeeper have.
-
-The functions turn text into names and values, as `load` of java.util.Properties does. They do not
-interpret the names.
+"""Java's properties syntax, as `load` of java.util.Properties reads it, for the configuration files
+of Kafka and ZooKeeper.
 """
 
 from __future__ import annotations
@@ -20,16 +18,15 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertyText(str):
-    """A value from a properties file or from a command line. If a client does not know an option
-    with such a value, the client only logs a warning, because several programs may share a
-    properties file."""
+    """A value from a properties file or a command line. A client with such a value for an unknown
+    option only logs a warning, since several programs may share a properties file."""
 
     __slots__ = ()
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties in the text of a file (name -> value). If several lines set the same
-    name, the last one applies. Raise ConfigError for a `\\u` without four hexadecimal digits."""
+    r"""Return the properties in a file's text (name -> value); the last line of a name counts.
+    Raise ConfigError for a `\u` without four hexadecimal digits."""
     properties: dict[str, str] = {}
     faults = []
     for line in _logical_lines(text):
@@ -44,8 +41,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the properties (name -> value) in the file `path`. The file is UTF-8 or, if it is not
-    valid UTF-8, Latin-1. Raise ConfigError if the file cannot be read or has an error."""
+    """Return the properties (name -> value) in the file `path`, which is UTF-8, or else Latin-1.
+    Raise ConfigError if the file cannot be read or has an error."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -61,9 +58,9 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
-    """Return the properties (name -> value) that arguments of a command line such as `name=value`
-    set. If several arguments set the same name, the last one applies. Raise ConfigError for an
-    argument without a name or without an equals sign."""
+    """Return the properties (name -> value) in command line arguments such as `name=value`; the
+    last one of a name counts. Raise ConfigError for an argument without a name or an equals sign.
+    """
     properties: dict[str, str] = {}
     faults = []
     for assignment in assignments:
@@ -77,14 +74,14 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def is_property(name: str, value: object) -> bool:
-    """Whether an option has the form of a property: its name has Kafka's spelling, with dots, and
-    its value is a text. An option given as a Python keyword argument does not have this form."""
+    """Whether an option has the form of a property: a name with dots, as Kafka spells it, and a
+    text."""
     return isinstance(value, PropertyText) or ("_" not in name and isinstance(value, str))
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines of a properties file that are neither comments nor empty. A line that ends in
-    an odd number of backslashes is joined with the line after it."""
+    """Yield the lines that are neither comments nor empty. A line that ends in an odd number of
+    backslashes is joined with the next one."""
     joined = ""
     continues = False
     for natural in _LINE_END.split(text):
@@ -114,8 +111,8 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _unescape(text: str) -> str:
-    """Return the text with its escape sequences, such as `\\t` and `\\u00e4`, replaced. Raise
-    ValueError for a `\\u` without four hexadecimal digits."""
+    r"""Return the text with escape sequences such as `\t` and `\u00e4` replaced. Raise ValueError
+    for a `\u` without four hexadecimal digits."""
     if "\\" not in text:
         return text
     result = []

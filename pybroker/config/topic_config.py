@@ -1,10 +1,8 @@
-"""The rows of a topic's options: Kafka 3.9's names, and the broker's options that give the
+"""The table of a topic's options: Kafka 3.9's names, and the broker's options that give the
 defaults.
 
 The values that are set for a topic ("overrides") are stored as text under /config/topics in
-ZooKeeper. This module checks them, and makes the typed `TopicConfig` of a topic from them and the
-broker's options. The partition's log reads the same rows (`storage/log_config.py`). This module
-does not depend on the log or on ZooKeeper.
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -92,8 +90,8 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> Self:
-        """Return the options in force for a topic, from `overrides` (those set for the topic: name
-        -> text) and the broker's options. Raise ConfigError with all faults of `overrides`."""
+        """Return the options in force for a topic with `overrides` (name -> text). Raise
+        ConfigError with all faults of `overrides`."""
         values, faults = _parse(broker, overrides)
         if faults:
             raise ConfigError(list(faults.values()))
@@ -106,8 +104,7 @@ class TopicConfig:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Option name -> value as text, for every option of a topic, as CreateTopics and
-        DescribeConfigs return it."""
+        """Option name -> value as text, for every option of a topic."""
         return {name: row.format(self.values[name]) or "" for name, row in TOPIC_OPTIONS.items()}
 
     @property
@@ -128,8 +125,7 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether old records of the topic are deleted by age and size: its cleanup.policy contains
-        delete."""
+        """Whether cleanup.policy contains delete: old records are deleted by age and size."""
         return DELETION in self.cleanup_policy
 
     @property
@@ -142,8 +138,7 @@ TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
 
 
 def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> list[str]:
-    """Return a sentence for each fault of the options in `overrides` (those set for a topic), for
-    the error INVALID_CONFIG. The protocol allows None instead of a value; here None is a fault."""
+    """Return a sentence for each fault of the options in `overrides`, in which None is a fault."""
     missing = [
         f"{name}: the value is missing (null)" for name, text in overrides.items() if text is None
     ]
@@ -154,9 +149,8 @@ def topic_config_faults(broker: BrokerConfig, overrides: Mapping[str, str | None
 def usable_overrides(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """`overrides` are the options that ZooKeeper has for a topic. Return the valid ones, and a
-    sentence for each fault of the others. Any program may have written them, and an invalid value
-    must not keep a partition from being opened."""
+    """Return the valid options of a topic in `overrides`, and a sentence for each fault of the
+    others."""
     usable = dict(overrides)
     problems: list[str] = []
     while (faults := _parse(broker, usable)[1]) and faults.keys() & usable.keys():
@@ -169,9 +163,8 @@ def usable_overrides(
 def _parse(
     broker: BrokerConfig, overrides: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return two dictionaries. The first has, by attribute, the values that are set for the topic
-    or inherited from the broker. The second has, by option name, the faults of the invalid options
-    in `overrides`."""
+    """Return the topic's set or inherited values by attribute, and the faults of `overrides` by
+    option name."""
     own, faults = parse_values(TOPIC_OPTIONS, overrides)
     for name, text in overrides.items():
         if name in TOPIC_OPTIONS and not fits_in_message(text):

@@ -1,8 +1,5 @@
-"""Options of topics that this version accepts, as Kafka does, but does not implement. This module
-finds such options among those of a topic, and writes the text of the warning for the operator.
-
-The rows of `topic_config.py` declare which options and values have no effect, and what the broker
-does in their place. This module does not log or print; brokers and tools do that.
+"""Topic options that this broker accepts, as Kafka does, but does not implement: finds them, and
+writes the text of the warning.
 """
 
 from __future__ import annotations
@@ -13,9 +10,8 @@ from pybroker.config.topic_config import TOPIC_OPTIONS
 
 
 def options_without_effect(config: Mapping[str, str]) -> list[str]:
-    """Return the names of those options of a topic (name -> text) whose value has no effect, in the
-    order of `config`. Unknown names and invalid values are omitted, since other checks reject
-    them."""
+    """Return the names of a topic's options (name -> text) whose values have no effect. Unknown
+    names and invalid values are omitted."""
     return [
         name
         for name, text in config.items()
