@@ -1,7 +1,8 @@
-"""The ZooKeeper consumer ("classic" in the names here), compatible with the high-level consumer of
-Kafka 0.8. Its group exists only in ZooKeeper: the members watch each other there, divide the
-partitions without a broker's help, and store their offsets there. It is not what Kafka 4 calls a
-classic consumer, which uses JoinGroup."""
+"""The ZooKeeper consumer ("classic" here), compatible with the high-level consumer of Kafka 0.8.
+The members of its group watch each other in ZooKeeper, divide the partitions without a broker's
+help, and store their offsets there. It is not what Kafka 4 calls a classic consumer, which uses
+JoinGroup.
+"""
 
 from pybroker.classic.consumer import ClassicConsumer
 from pybroker.classic.errors import (

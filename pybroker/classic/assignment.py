@@ -1,9 +1,8 @@
-"""The assignment of a group's partitions, which every member computes by itself.
+"""The assignment of a group's partitions, which every member computes by itself from the same
+nodes.
 
-All members must compute the same assignment from the same nodes, so the strategies are exactly
-those of the Scala consumer. `range` is the same in all of its releases. `roundrobin` is the
-strategy of the releases 0.8.2 to 0.10.1, which sorts partitions by the hash of `[topic,partition]`;
-later releases hash another text. `nodes.py` reads the nodes.
+The strategies are exactly those of the Scala consumer; `roundrobin` is that of the releases 0.8.2
+to 0.10.1, as later releases hash another text.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pybroker.model import TopicPartition
 
 
 class ThreadId(NamedTuple):
-    """The id of one stream of a member. As text it is the content of the owner nodes of the
-    partitions that the stream reads."""
+    """The id of one stream of a member. Its text is the content of the owner nodes of the stream's
+    partitions."""
 
     consumer: str
     number: int
@@ -32,14 +31,13 @@ Assignment = dict[TopicPartition, ThreadId]
 
 
 class NoRoundRobin(PybrokerError):
-    """The error of the strategy `roundrobin`: some member has more streams for one topic of the
-    group than for another."""
+    """`roundrobin` is impossible: some member has more streams for one topic than for another."""
 
 
 def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
     """Return the assignment by the strategy `range`: in each topic, each thread gets consecutive
-    partitions. If the partitions do not divide evenly, the first threads get one more.
-    `partitions`: topic -> partition numbers, ascending. Topics without a consumer are ignored."""
+    partitions, and the first threads get one more if need be. `partitions` maps a topic to its
+    partition numbers, ascending."""
     found: Assignment = {}
     for topic, numbers in partitions.items():
         threads = sorted(_threads_of(streams, topic), key=_java_order)
@@ -55,7 +53,7 @@ def assign_range(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> A
 
 def assign_roundrobin(streams: Streams, partitions: Mapping[str, Sequence[int]]) -> Assignment:
     """Return the assignment by the strategy `roundrobin`: all partitions, in the order of a hash of
-    their names, are assigned to the threads in turn. Raises NoRoundRobin."""
+    their names, go to the threads in turn. Raises NoRoundRobin."""
     topics = dict.fromkeys(topic for counts in streams.values() for topic in counts)
     if not topics:
         return {}
@@ -96,6 +94,6 @@ def _threads_of(streams: Streams, topic: str) -> list[ThreadId]:
 
 
 def _java_order(thread: ThreadId) -> bytes:
-    """Return the sort key of Java's order of strings, which compares UTF-16 units: thread 10 comes
-    before thread 2."""
+    """Return the sort key of Java's order of strings (UTF-16 units): thread 10 comes before thread
+    2."""
     return str(thread).encode("utf-16-be", "surrogatepass")

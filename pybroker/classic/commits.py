@@ -1,9 +1,9 @@
 """Committed offsets in the ZooKeeper nodes /consumers/<group>/offsets/<topic>/<partition>, as
 decimal text.
 
-A write is one multi with checks that the owner node and the topic still exist. The multi is sent in
-the session that created the owner node. So a member whose session has expired writes nothing, and
-no offset is written for a deleted topic.
+A write is one multi, in the session that created the owner node, with checks that the owner node
+and the topic still exist. So a member with an expired session writes nothing, and a deleted topic
+gets no offset.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Progress(NamedTuple):
-    """The stored offsets of one partition. `stored` is the offset in the store to which this member
-    commits. `start` is the offset at which a new owner of the partition starts; it is larger than
-    `stored` if the group migrates from ZooKeeper and the offset there is larger. Each is None if
-    there is no such offset."""
+    """The stored offsets of one partition, each None if there is none: `stored` in the store to
+    which this member commits, and `start`, where a new owner starts. `start` is larger if the group
+    migrates from ZooKeeper and the offset there is larger."""
 
     start: int | None
     stored: int | None
@@ -59,8 +58,8 @@ class Offsets:
         holder waits only for ZooKeeper."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offset of each of these partitions, from the group's nodes. Raises
-        CoordError, MalformedNode."""
+        """Return the stored offset of each of these partitions. Raises CoordError,
+        MalformedNode."""
         offsets = await asyncio.gather(*(self._read_one(key) for key in partitions))
         return {
             key: Progress(offset, offset) for key, offset in zip(partitions, offsets, strict=True)
@@ -71,9 +70,9 @@ class Offsets:
         owned_partitions: Iterable[OwnedPartition],
         exact: Mapping[TopicPartition, int] | None = None,
     ) -> list[OwnedPartition]:
-        """Store the consumed offset of each of these partitions, or its offset in `exact`, unless
-        this offset is stored already. Return the partitions that this member no longer owns. Raises
-        CoordError if ZooKeeper did not confirm that all offsets are stored."""
+        """Store the changed offset of each partition: its consumed offset, or that in `exact`.
+        Return the partitions that this member no longer owns. Raises CoordError if ZooKeeper did
+        not confirm every write."""
         async with self._writing:
             outcomes = await asyncio.gather(
                 *(self._write_one(owned, exact) for owned in owned_partitions),
@@ -125,8 +124,8 @@ class Offsets:
     async def _write_one(
         self, owned: OwnedPartition, exact: Mapping[TopicPartition, int] | None
     ) -> OwnedPartition | None:
-        """Store the offset of one partition: its consumed offset, or that in `exact`. Return None
-        if it is stored, or the partition if this member no longer owns it."""
+        """Store the offset of one partition. Return None if it is stored, or the partition if this
+        member no longer owns it."""
         key = owned.topic_partition
         offset = owned.consumed if exact is None else exact[key]
         if offset is None or offset == owned.stored:

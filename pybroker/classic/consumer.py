@@ -64,8 +64,8 @@ class ClassicConsumer:
         rng: Rng | None = None,
         **options: object,
     ) -> None:
-        """`coord`: a started ZooKeeper session, which the caller closes; None: the consumer opens
-        one. `listener` is called for lost and gained partitions. Raises ConfigError."""
+        """`coord` is a started ZooKeeper session, which the caller closes; with None the consumer
+        opens one. `listener` is called for lost and gained partitions. Raises ConfigError."""
         if zookeeper_connect is not None:
             options["zookeeper_connect"] = zookeeper_connect
         self.options = parse_classic_options(options)
@@ -116,8 +116,8 @@ class ClassicConsumer:
         )
 
     async def close(self) -> None:
-        """Leave the group. With auto.commit.enable the offsets of consumed records are committed
-        first. The records that a stream returned last do not count as consumed. Idempotent."""
+        """Leave the group, with auto.commit.enable after a commit of the consumed records. The
+        records that a stream returned last do not count as consumed. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -156,9 +156,8 @@ class ClassicConsumer:
     # ---- subscription: one of these methods may be called, once
 
     async def subscribe(self, topics: Mapping[str, int] | Iterable[str]) -> dict[str, list[Stream]]:
-        """Join the group for these topics, each with a number of streams; a topic name alone means
-        one stream. A topic may be created later. When this member has its partitions, return the
-        streams of each topic.
+        """Join the group for these topics, each with a number of streams (default: one), and return
+        the streams of each topic. A topic may be created later.
 
         Raises ConfigError, GroupIsCoordinated, RebalanceFailed.
         """
@@ -181,8 +180,8 @@ class ClassicConsumer:
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[Stream]:
         """Join the group for all present and future topics whose whole name matches `white_list`,
-        or does not match `black_list`. Patterns are regular expressions; a comma means `|`. Return
-        the streams: each reads a part of the partitions of all topics. Raises the errors of
+        or does not match `black_list`: regular expressions, in which a comma means `|`. Return the
+        streams, each of which reads a part of the partitions of all topics. Raises the errors of
         `subscribe`."""
         if white_list is not None and black_list is None:
             subscription = by_pattern(WHITE_LIST, white_list, streams)
@@ -206,12 +205,11 @@ class ClassicConsumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit `offsets`: for each partition the next offset to read. Without `offsets`, commit
-        the offsets after all records that the streams have returned. Only changed offsets are
-        written.
+        the offsets after all records that the streams have returned.
 
         Raises NotOwned for partitions that this member does not own (the other offsets are
-        committed); CoordError if ZooKeeper did not confirm the write; with offsets.storage=kafka
-        ClientError if the coordinator did not confirm the commit; ValueError for a negative offset.
+        committed); CoordError, or with offsets.storage=kafka ClientError, if the commit was not
+        confirmed; ValueError for a negative offset.
         """
         rebalancer, store = self._rebalancer, self._offsets
         if rebalancer is None or store is None or self._closed:
@@ -238,9 +236,9 @@ class ClassicConsumer:
             raise NotOwned([*missing, *(owned.topic_partition for owned in lost)])
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset at which a new owner of the partition would start; None if no
-        offset is stored. Before `subscribe` this reads only the offset in ZooKeeper. Raises
-        CoordError, MalformedNode, and with offsets.storage=kafka ClientError."""
+        """Return the committed offset at which a new owner of the partition would start, or None.
+        Before `subscribe` this reads only the offset in ZooKeeper. Raises CoordError,
+        MalformedNode, and with offsets.storage=kafka ClientError."""
         key = TopicPartition(*partition)
         store = self._offsets or Offsets(self._coord(), self.options.group_id, era=lambda: 0)
         return (await store.read([key]))[key].start

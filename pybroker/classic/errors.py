@@ -11,16 +11,15 @@ from pybroker.model import TopicPartition
 
 class RebalanceFailed(ClientError):
     """The member could not get its partitions within rebalance.max.retries times
-    rebalance.backoff.ms. The message and `__cause__` have the reason. The member reads no new
-    partitions, and tries again when a node of the group changes."""
+    rebalance.backoff.ms. The message and `__cause__` have the reason. The member tries again when a
+    node of the group changes."""
 
     retriable = True
 
 
 class GroupIsCoordinated(ResponseError):
-    """A broker coordinates the group: its members use JoinGroup. A consumer that coordinates
-    through ZooKeeper must not join it, because partitions would have two owners. Use another group,
-    or wait until those members have left."""
+    """A broker coordinates the group: its members use JoinGroup. A ZooKeeper consumer must not join
+    it, because partitions would have two owners."""
 
     def __init__(self, group_id: str, member: str) -> None:
         super().__init__(

@@ -1,10 +1,9 @@
-"""Offsets that the group's coordinator stores (offsets.storage=kafka). With dual.commit.enabled
-they are also written to the group's nodes in ZooKeeper, while a group migrates from there.
+"""Offsets that the group's coordinator stores (offsets.storage=kafka), with dual.commit.enabled
+also in the group's ZooKeeper nodes.
 
-The coordinator accepts these commits without a member id, so it cannot refuse those of a former
-owner. Before each commit, this member syncs with ZooKeeper's leader and checks that it still owns
-the partitions. As in Kafka, nothing prevents the commit if the owner changes between this check and
-the commit.
+The coordinator accepts these commits without a member id. So before each commit, this member syncs
+with ZooKeeper's leader and checks that it still owns the partitions. As in Kafka, the owner may
+still change between this check and the commit.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from pybroker.model import TopicPartition
 
 
 class KafkaOffsets:
-    """The store of committed offsets for offsets.storage=kafka: the group's coordinator stores the
-    offsets. `nodes` is the store of the same offsets in ZooKeeper. The methods raise ClientError in
-    addition to the errors of `OffsetStore`."""
+    """The store of committed offsets for offsets.storage=kafka. `nodes` is the store of the same
+    offsets in ZooKeeper. The methods raise ClientError besides the errors of `OffsetStore`."""
 
     def __init__(
         self, nodes: Offsets, *, consumer: Callable[[], Consumer], dual: bool, timeout_ms: int
     ) -> None:
-        """`consumer` returns a Consumer with the group's id and without automatic commits. If
-        `dual` is True, offsets are also written to the nodes in ZooKeeper."""
+        """`consumer` returns a Consumer with the group's id and without automatic commits. With
+        `dual`, offsets are also written to ZooKeeper."""
         self._nodes = nodes
         self._consumer = consumer
         self._dual = dual
@@ -36,9 +34,8 @@ class KafkaOffsets:
         """Held during a whole commit. Always acquired before the lock of `nodes`."""
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """Return the stored offset of each of these partitions, from the group's coordinator. With
-        dual.commit.enabled a member starts at the larger one of this offset and the offset in
-        ZooKeeper."""
+        """Return the stored offset of each of these partitions. With dual.commit.enabled a member
+        starts at the larger one of this offset and the one in ZooKeeper."""
         committed = await self._consumer().committed(partitions)
         found = {}
         for key, answer in committed.items():

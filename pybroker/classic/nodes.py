@@ -2,7 +2,7 @@
 partitions.
 
 All nodes that this module creates are ephemeral. After a lost reply the member reads the node to
-find out whether the write was applied. `rebalancing.py` decides when to write.
+find out whether the write was applied.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic: its partition numbers, ascending, and the czxid of its node. A recreated topic of
-    the same name has another czxid."""
+    """A topic: its partition numbers, ascending, and the czxid of its node, which a recreated topic
+    changes."""
 
     partitions: tuple[int, ...]
     czxid: int
@@ -37,8 +37,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group's members and topics, from which a member computes the assignment. `topics` are the
-    requested topics that exist. `has_brokers` says whether at least one broker is registered."""
+    """The group's members, and the requested topics that exist. `has_brokers` says whether a broker
+    is registered."""
 
     streams: Streams
     topics: Mapping[str, TopicFacts]
@@ -82,8 +82,8 @@ class GroupNodes:
 
     async def look(self, consumer_id: str, watch: Watch, *, all_topics: bool) -> GroupView:
         """Return the group's members and topics, and set `watch` for changes of their nodes. The
-        topics are those to which this member subscribes, or with `all_topics` those to which any
-        member subscribes. Raises GroupIsCoordinated."""
+        topics are those of this member's subscription, or with `all_topics` of any member's. Raises
+        GroupIsCoordinated."""
         members = await self._members(watch)
         names: list[str] = []
         if any(member.is_pattern for member in members.values()):
@@ -106,7 +106,7 @@ class GroupNodes:
         )
 
     async def broker_addresses(self) -> list[str]:
-        """Return host:port of each unencrypted listener (PLAINTEXT) of each live broker."""
+        """Return host:port of each PLAINTEXT listener of each live broker."""
         names = await self._coord.children(paths.BROKER_IDS)
         nodes = await asyncio.gather(*(self._data(f"{paths.BROKER_IDS}/{name}") for name in names))
         found = []
@@ -123,8 +123,8 @@ class GroupNodes:
     # ---- owners
 
     async def create_owners(self, wanted: Mapping[TopicPartition, ThreadId]) -> str | None:
-        """Create the owner nodes of these partitions, all or none. Return None if all are created,
-        or the path of a node that another member owns."""
+        """Create the owner nodes of these partitions, all or none. Return None, or the path of a
+        node that another member owns."""
         for topic in sorted({key.topic for key in wanted}):
             await ensure(self._coord, paths.group_owners(self._group_id, topic))
         done: list[TopicPartition] = []
@@ -169,8 +169,8 @@ class GroupNodes:
         return found
 
     async def _topic(self, topic: str, watch: Watch) -> TopicFacts | None:
-        """Return the topic, and set `watch` for its changes. Return None if the topic does not
-        exist; `watch` then fires at its creation."""
+        """Return the topic, or None if it does not exist. Set `watch` for its changes or its
+        creation."""
         path = paths.topic(topic)
         while True:
             try:
@@ -189,8 +189,7 @@ class GroupNodes:
             return None
 
     async def _delete_own(self, path: str) -> None:
-        """Remove the node if this session created it. No other client removes or recreates such a
-        node, so the check remains valid until the removal."""
+        """Remove the node if this session created it."""
         stat = await self._coord.exists(path)
         if stat is not None and stat.ephemeral_owner == self._coord.session_id:
             try:

@@ -1,5 +1,6 @@
 """The options of `ClassicConsumer`: those of Kafka 0.8's high-level consumer, with the same names
-and defaults. This module opens no connections."""
+and defaults.
+"""
 
 from __future__ import annotations
 
@@ -112,8 +113,8 @@ class ClassicOptions:
 
 
 def parse_classic_options(given: Mapping[str, object]) -> ClassicOptions:
-    """Return the options. `given` maps the names of options, with dots or underscores, to Python
-    values or texts. Raises ConfigError, which lists every invalid option."""
+    """Return the options. `given` maps names, with dots or underscores, to Python values or texts.
+    Raises ConfigError, which lists every invalid option."""
     rows = options_of(ClassicOptions)
     texts: dict[str, str] = {}
     faults = []

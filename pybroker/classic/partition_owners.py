@@ -1,7 +1,4 @@
-"""A partition that this member owns: its queued records, and how far they were consumed.
-
-No function of this module waits.
-"""
+"""A partition that this member owns: its queued records, and how far they were consumed."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ from pybroker.records.consumed import ConsumerRecord
 class OwnedPartition:
     """One owned partition, from the creation of its owner node to its release.
 
-    `stored` is the offset in the group's node, None if there is no node. `consumed` is the first
-    offset that a new owner has to read. `in_hand` is the offset after the records that the stream
-    returned last; the user may still be processing these. Invariant: `stored` <= `consumed` <=
-    `in_hand`, if they are not None.
+    `stored` is the offset in the group's node (None: no node), `consumed` the first offset that a
+    new owner has to read, `in_hand` the offset after the records that the stream returned last.
+    Invariant: `stored` <= `consumed` <= `in_hand`, if they are not None.
     """
 
     topic_partition: TopicPartition
@@ -52,7 +48,7 @@ class OwnedPartition:
             self.chunks.append(deque(records))
 
     def take(self, limit: int) -> list[ConsumerRecord]:
-        """Remove and return up to `limit` queued records, for the stream."""
+        """Remove and return up to `limit` queued records."""
         taken: list[ConsumerRecord] = []
         while self.is_open and self.chunks and len(taken) < limit:
             chunk = self.chunks[0]
@@ -72,14 +68,13 @@ class OwnedPartition:
             self.on_settled()
 
     def done_until(self, offset: int) -> None:
-        """Count all records below `offset` as consumed, because the user committed `offset`."""
+        """Count all records below `offset` as consumed."""
         if self.in_hand is not None and offset >= self.in_hand:
             self.settle()
         self._done(offset)
 
     def shut(self) -> None:
-        """Drop the queued records and return no more records. The next owner reads the dropped
-        records again."""
+        """Drop the queued records, which the next owner reads again, and return no more records."""
         self.is_open = False
         self.chunks.clear()
 

@@ -28,12 +28,11 @@ _WAIT_MS = 60_000
 
 
 class Reader:
-    """The reader of the owned partitions. Owns a `Consumer` and the task that reads from it, from
-    `start` to `close`.
+    """Reads the owned partitions. Owns a `Consumer` and a task, from `start` to `close`.
 
-    `deliver` is called with each owned partition that has new records. `on_start_found` is called
-    when the start position of a partition without a valid offset was found. `on_failure` is called
-    with an error that ends all reading.
+    `deliver` is called with each owned partition that has new records, `on_start_found` when the
+    start position of a partition without a valid offset is found, `on_failure` with an error that
+    ends all reading.
     """
 
     def __init__(
@@ -124,8 +123,7 @@ class Reader:
                 self._consumer.seek(owned.topic_partition, owned.consumed)
 
     def room_again(self, owned: OwnedPartition) -> None:
-        """Fetch a paused partition again if its queue has room, because its stream has taken
-        records."""
+        """Fetch a paused partition again if its queue has room."""
         if (
             self._consumer is not None
             and self._is_current(owned)
@@ -179,9 +177,8 @@ class Reader:
                 self._search(consumer, owned)
 
     def _search(self, consumer: Consumer, owned: OwnedPartition) -> None:
-        """Fetch the partition from the position that auto.offset.reset names. Also look up the
-        offset of that position: if the partition is released before a record is consumed, the next
-        owner has to start at the same offset."""
+        """Fetch the partition from the position that auto.offset.reset names, and look up the
+        offset of that position, at which the next owner has to start, too."""
         key = owned.topic_partition
         owned.searching = True
         if owned.in_hand is None and not owned.chunks:

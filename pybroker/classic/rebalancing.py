@@ -1,12 +1,11 @@
-"""The rebalance of a member. The member computes the assignment by itself, releases the partitions
-that are no longer assigned to it, and creates the owner nodes of its new partitions.
+"""The rebalance of a member: it computes the assignment, releases the partitions that are no longer
+assigned to it, and creates the owner nodes of its new partitions.
 
-Owner nodes prevent two members from reading the same partition. A member reads a partition only
-after it has created the owner node, and removes the node only after it has stored the offset of the
-consumed records. Scala consumers may be in the same group. This consumer differs from them in three
-points. It continues to read its remaining partitions during a rebalance. It reads the committed
-offsets only after it has created the owner nodes: the previous owner has stored its last offsets by
-then. It repeats a failed attempt as soon as the other owner has released the partition.
+A member reads a partition only after it has created the owner node, and removes the node only after
+it has stored the offset of the consumed records. Unlike Scala consumers in the same group, it
+continues to read its remaining partitions during a rebalance, reads the committed offsets after the
+creation of the owner nodes, and repeats a failed attempt once the other owner has released the
+partition.
 """
 
 from __future__ import annotations
@@ -41,16 +40,15 @@ class RebalanceListener(Protocol):
     rebalance."""
 
     async def before_release(self, partitions: Collection[TopicPartition]) -> None:
-        """Called before these partitions are released. The member still owns them, but streams
-        return no more of their records. The callback may commit their offsets."""
+        """Called before these partitions are released, when streams return no more of their
+        records. The callback may commit their offsets."""
 
     async def after_claim(self, partitions: Collection[TopicPartition]) -> None:
         """Called when the member owns these partitions, before streams return their records."""
 
     async def after_loss(self, partitions: Collection[TopicPartition]) -> None:
-        """Called when these partitions are lost, because the session with ZooKeeper has expired.
-        Other members may already read them. The next owner reads all records after this member's
-        last committed offset again."""
+        """Called when these partitions are lost, because the ZooKeeper session has expired. Other
+        members may already read them again from the last committed offset."""
 
 
 class Streams(Protocol):
@@ -62,8 +60,8 @@ class Streams(Protocol):
 
 
 class Rebalancer:
-    """Carries out the rebalances of one member, and owns the member's partitions. `run` is its
-    task; `rebalance` is one rebalance with its retries."""
+    """Carries out the rebalances of one member in the task `run`, and owns the member's
+    partitions."""
 
     def __init__(
         self,
@@ -163,8 +161,8 @@ class Rebalancer:
 
     async def rebalance(self) -> None:
         """Compute the assignment from the present nodes, and own exactly this member's partitions.
-        Raises RebalanceFailed if no attempt succeeds within rebalance.max.retries times
-        rebalance.backoff.ms, and GroupIsCoordinated."""
+        Raises GroupIsCoordinated, or RebalanceFailed after rebalance.max.retries times
+        rebalance.backoff.ms."""
         limit_ms = self._options.rebalance_max_retries * self._options.rebalance_backoff_ms
         deadline = Deadline(self._clock, limit_ms)
         cause: PybrokerError | None = None
@@ -209,8 +207,7 @@ class Rebalancer:
     # ---- one try
 
     async def _try(self) -> str | None:
-        """Make one attempt to rebalance. Return None if it succeeded, else the reason why it
-        failed."""
+        """Make one attempt to rebalance. Return None, or the reason if it failed."""
         era = self._validity.era
         if self._lost:
             lost, self._lost = self._lost, []
@@ -279,8 +276,8 @@ class Rebalancer:
     async def _stop_reading(
         self, owned_partitions: Collection[OwnedPartition], *, patience_ms: int
     ) -> None:
-        """Stop reading these partitions. Wait, at most `patience_ms`, until the records that
-        streams have returned count as consumed. Then call `before_release`."""
+        """Stop reading these partitions, wait at most `patience_ms` until their returned records
+        count as consumed, then call `before_release`."""
         if not owned_partitions:
             return
         for owned in owned_partitions:
@@ -299,7 +296,7 @@ class Rebalancer:
 
     async def _release(self) -> None:
         """Store the offsets of the partitions to release, then remove their owner nodes. Raises
-        CoordError or ClientError; it may then be called again."""
+        CoordError or ClientError, after which it may be called again."""
         if self._leaving and self._options.auto_commit_enable:
             await self._offsets.write(self._leaving.values())
         gone = [*self._leaving, *self._uncertain]
@@ -314,8 +311,8 @@ class Rebalancer:
             self._uncertain.pop(key, None)
 
     async def withdraw(self) -> None:
-        """Leave the group like `leave`, but do not raise. At the end of the session ZooKeeper
-        deletes the nodes that could not be removed."""
+        """Leave the group like `leave`, but raise nothing. ZooKeeper deletes remaining nodes at the
+        end of the session."""
         try:
             await self.leave()
         except (CoordError, ClientError) as error:
@@ -346,8 +343,7 @@ class Rebalancer:
 
 
 def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
-    """Return the partitions that the strategy assigns to this member, given the group's members
-    and topics in `view`. Raises NoRoundRobin."""
+    """Return the partitions that the strategy assigns to this member. Raises NoRoundRobin."""
     topics = {topic for counts in view.streams.values() for topic in counts} | view.topics.keys()
     partitions = {
         topic: view.topics[topic].partitions if topic in view.topics else ()
@@ -358,10 +354,8 @@ def own_part(strategy: str, view: GroupView, consumer_id: str) -> Assignment:
 
 
 def _is_foreign(owned: OwnedPartition, view: GroupView, wanted: Assignment) -> bool:
-    """Whether this member has to release the partition: `wanted` does not assign it to the same
-    stream, or the topic was deleted or recreated. If the topic was deleted or recreated, also mark
-    the partition so that its offset is not stored: it would be the start offset in the recreated
-    topic."""
+    """Whether `wanted` does not assign the partition to the same stream, or the topic was deleted
+    or recreated. The offset of a deleted or recreated topic is then not stored."""
     key = owned.topic_partition
     topic = view.topics.get(key.topic)
     if topic is None or topic.czxid != owned.topic_czxid:

@@ -1,7 +1,7 @@
 """Whether this member still owns its partitions, according to its ZooKeeper session.
 
-While the connection is lost, or after the process was paused, ZooKeeper may have given the
-partitions to other members. So streams get records only if ZooKeeper has answered recently.
+Without a recent answer of ZooKeeper, other members may own the partitions already, so streams get
+no records.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ _RETRY_S: Final = 0.1
 
 
 class SessionValidity:
-    """Tracks whether one member's ZooKeeper session is valid. `era` is the number of this member's
-    sessions that have ended.
+    """Tracks whether one member's ZooKeeper session is valid. `era` is the number of sessions that
+    have ended.
 
-    `on_expired` is called at once when a session has ended. `on_connected` is called when the
-    connection is restored, in the old or a new session. `on_certain` is called when streams may
-    continue.
+    `on_expired` is called at once when a session has ended, `on_connected` when the connection is
+    restored in the old or a new session, `on_certain` when streams may continue.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class SessionValidity:
         await self._tasks.close()
 
     def is_certain(self) -> bool:
-        """Whether it is certain that no other member owns this member's partitions."""
+        """Whether certainly no other member owns this member's partitions."""
         return self._coord.session_id != 0 and self._coord.silence() < self._silence_max_s
 
     def find_out(self) -> None:

@@ -19,7 +19,7 @@ _WAIT_MS: Final = 60_000
 
 
 class Certainty(Protocol):
-    """Says whether it is certain that this member still owns its partitions."""
+    """Whether certainly no other member owns this member's partitions."""
 
     def is_certain(self) -> bool: ...
 
@@ -66,9 +66,8 @@ class Stream:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int = RECORDS_MAX
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition, at most `max_records` in total. The result is empty if no
-        record arrives within `timeout_ms`. The records that earlier calls returned count as
-        consumed from now on.
+        """Return records by partition, at most `max_records` in total, none if no record arrives
+        within `timeout_ms`. The records that earlier calls returned count as consumed from now on.
 
         Raises RebalanceFailed while the member cannot get its partitions, GroupIsCoordinated, and
         DamagedRecords or ResponseError for errors that are not retriable.
@@ -124,16 +123,15 @@ class Stream:
         self._owned.pop(owned, None)
 
     def settle_all(self) -> None:
-        """Count the returned records as consumed at once, without waiting until the next records
-        are read."""
+        """Count all returned records as consumed."""
         self._settle()
 
     def wake(self) -> None:
         self._news.set()
 
     def fail(self, failure: PybrokerError | None) -> None:
-        """Make reads raise `failure` once the queued records have been returned. With None, reads
-        wait for records again."""
+        """Make reads raise `failure` once the queued records are returned. With None, reads wait
+        for records again."""
         self._failure = failure
         self._news.set()
 
@@ -177,8 +175,7 @@ class StreamSet:
     """All streams of a consumer. `of` finds the stream that reads an owned partition."""
 
     def __init__(self, streams: Mapping[tuple[str | None, int], Stream]) -> None:
-        """`streams` maps a topic and the number of a stream to the stream. The topic is None for
-        streams of a pattern."""
+        """`streams` maps a topic (None: a pattern) and the number of a stream to the stream."""
         self._streams = dict(streams)
 
     def __iter__(self) -> Iterator[Stream]:

@@ -19,8 +19,8 @@ _QUOTES: Final = "\"'"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of one member. `counts` maps a topic, or the regular expression of a
-    pattern, to the number of streams."""
+    """The subscription of one member. `counts` maps a topic or a pattern to the number of
+    streams."""
 
     kind: str
     counts: Mapping[str, int]
@@ -30,10 +30,9 @@ class Subscription:
         return self.kind != STATIC
 
     def streams(self, topics: Iterable[str], *, exclude_internal: bool) -> dict[str, int]:
-        """Return the number of streams for each topic. `topics` are all topics that exist. A
-        subscription by name includes topics that do not exist yet. With `exclude_internal`, a
-        subscription by pattern excludes Kafka's internal topics. Raises ConfigError for an invalid
-        pattern."""
+        """Return the number of streams for each topic, where `topics` are all existing topics. A
+        subscription by name includes topics that do not exist yet; one by pattern excludes internal
+        topics if `exclude_internal`. Raises ConfigError for an invalid pattern."""
         if not self.is_pattern:
             return dict(self.counts)
         ((expression, count),) = self.counts.items()
@@ -63,9 +62,9 @@ def by_names(counts: Mapping[str, int]) -> Subscription:
 
 
 def by_pattern(kind: str, expression: str, count: int) -> Subscription:
-    """Return a subscription by pattern with `count` streams. `kind` says whether the topics that
-    match are read or excluded. `expression` has the syntax of Kafka's tools: a regular expression
-    for whole names, or several regular expressions separated by commas. Raises ConfigError."""
+    """Return a subscription by pattern with `count` streams. `kind` says whether matching topics
+    are read or excluded. `expression` is one regular expression for whole names, or several
+    separated by commas. Raises ConfigError."""
     if count < 1:
         raise ConfigError([f"the pattern subscription has {count} streams, expected 1 or more"])
     plain = expression.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
