@@ -1,2 +1,2 @@
 """The group membership of a consumer: the lookup of the coordinator, JoinGroup and heartbeats,
-assignments and committed offsets. `session` combines them. `decisions` and `topics` do no I/O."""
+assignments and committed offsets."""

@@ -1,8 +1,5 @@
-"""The commits of a consumer's positions: those that the application requests, and automatic ones.
-
-A record counts as processed when the application requests the next record. Automatic commits
-therefore happen during calls that read, not in a timer.
-"""
+"""The commits of a consumer's positions. A record counts as processed when the application requests
+the next record, so automatic commits happen during calls that read, not in a timer."""
 
 from __future__ import annotations
 
@@ -37,8 +34,8 @@ offsets, and the error or None."""
 
 
 class Committer:
-    """The sender of a consumer's commits. `readers` returns the state of each assigned partition.
-    The committer calls `news` after each automatic commit, because the next one may be due."""
+    """Sends a consumer's commits. `readers` returns the state of each assigned partition. `news` is
+    called after each automatic commit."""
 
     def __init__(
         self,
@@ -75,11 +72,9 @@ class Committer:
     def handled(
         self, in_hand: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit when the consumer closes. `in_hand` has the partitions of
-        the records that the last call returned, each with the offset of its first such record: the
-        application may not have processed them. So for these partitions this offset is committed,
-        not the position. But if the application itself has committed the present position of such a
-        partition, nothing more is committed for it."""
+        """Return the offsets to commit when the consumer closes. `in_hand`: partition -> first
+        offset that the last call returned, and that is committed in place of the position. A
+        partition whose position the application itself has committed is omitted."""
         handled, places = self.positions(), self._places()
         for key in in_hand.keys() & handled.keys():
             if self._requested.get(key) == places[key]:
@@ -89,13 +84,12 @@ class Committer:
         return handled
 
     async def commit(self, offsets: GivenOffsets | None, deadline: Deadline) -> None:
-        """Commit `offsets`, or the positions with None, and wait for the result. Raises the errors
-        of `Consumer.commit`."""
+        """Commit `offsets` (None: the positions). Raises the errors of `Consumer.commit`."""
         await self._offsets.commit(self._chosen(offsets), deadline)
 
     def commit_async(self, offsets: GivenOffsets | None, callback: CommitCallback | None) -> None:
-        """Commit `offsets`, or the positions with None, without waiting for the result. `callback`
-        gets the result. Raises ValueError for a negative offset."""
+        """Commit `offsets` (None: the positions), without waiting; `callback` gets the result.
+        Raises ValueError for a negative offset."""
         chosen = self._chosen(offsets)
         work = self._offsets.commit(chosen, self._deadline(), once=True)
         self._tasks.start(self._report(work, chosen, callback), "commit")
@@ -106,25 +100,24 @@ class Committer:
         return self._options.enable_auto_commit and now >= self._next_s and not self._running
 
     def due_in_s(self, now: float) -> float | None:
-        """Return the seconds from `now` to the next automatic commit. Return None if automatic
-        commits are disabled, or one is in flight."""
+        """Return the seconds from `now` to the next automatic commit; None if these are disabled,
+        or one is in flight."""
         if not self._options.enable_auto_commit or self._running:
             return None
         return max(self._next_s - now, 0.0)
 
     def postpone(self) -> None:
-        """Begin auto.commit.interval.ms again: the next automatic commit is due after it."""
+        """Restart auto.commit.interval.ms."""
         self._next_s = self._cluster.clock.monotonic() + self._interval_s
 
     def commit_if_due(self) -> None:
-        """Commit the positions if auto.commit.interval.ms has passed since the last automatic
-        commit, without waiting for the result."""
+        """Begin an automatic commit of the positions if auto.commit.interval.ms has passed since
+        the last."""
         if self.due(self._cluster.clock.monotonic()):
             self.commit_now()
 
     def commit_now(self) -> None:
-        """Commit the positions now if automatic commits are enabled, without waiting for the
-        result."""
+        """Begin an automatic commit of the positions, if enabled."""
         self.postpone()
         positions = self.positions()
         if self._options.enable_auto_commit and positions:
@@ -148,7 +141,7 @@ class Committer:
 
     async def commit_last(self, offsets: Offsets, limit_ms: int | None = None) -> None:
         """Commit `offsets` if automatic commits are enabled, before partitions are released or the
-        consumer closes. A failure is logged: the next owner reads the records again."""
+        consumer closes. A failure is only logged."""
         self._gave_up = False
         if not self._options.enable_auto_commit:
             return
@@ -165,8 +158,7 @@ class Committer:
         self._gave_up = not await self._tasks.finish(self._last_limit_ms / 1_000)
 
     async def close(self) -> None:
-        """Wait for commits in flight, unless `settle` has already waited for them in vain. Then
-        cancel those that have not ended."""
+        """Wait for commits in flight, unless `settle` has, and cancel those that have not ended."""
         try:
             if not self._gave_up:
                 await self.settle()
@@ -176,8 +168,8 @@ class Committer:
     # Internal
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit: `offsets`, or the positions with None. Note that the
-        application has committed them. Raises ValueError for a negative offset."""
+        """Return the offsets to commit, and record that the application commits them. Raises
+        ValueError for a negative offset."""
         positions = self.positions()
         chosen = {}
         for key, given in (positions if offsets is None else offsets).items():
@@ -191,10 +183,8 @@ class Committer:
         return chosen
 
     def _places(self) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return for each partition the number of seeks and resets so far, and the position. If
-        both numbers are the same as at a commit, the position has not changed since that commit.
-        The position alone does not show this, because a seek may return to the committed
-        position."""
+        """Return partition -> (number of seeks and resets, position). The position alone does not
+        show a seek back to it."""
         return {key: (reader.era, reader.position) for key, reader in self._readers().items()}
 
     def _deadline(self) -> Deadline:

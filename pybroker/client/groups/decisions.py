@@ -1,5 +1,4 @@
-"""The reactions of a member to the responses of its coordinator, as a table for each request. This
-module does no I/O.
+"""The reactions of a member to the responses of its coordinator, as a table for each request.
 
 Each row names a request, the state in which the member sends it, and what follows the response:
 
@@ -54,8 +53,8 @@ class Next(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a member that its requests contain. Without membership, the generation is -1
-    and the member id is empty."""
+    """The identity of a member in its requests. Without membership, the generation is -1 and the
+    member id empty."""
 
     generation: int = NO_GENERATION
     member_id: str = ""
@@ -92,20 +91,17 @@ FETCH_OFFSETS: Final[Mapping[ErrorCode, Next]] = _COORDINATOR
 
 
 def decide(table: Mapping[ErrorCode, Next], code: ErrorCode) -> Next:
-    """Return the member's reaction to the error code `code`. `table` has the reactions for the
-    request that the coordinator answered."""
+    """Return the member's reaction to the error code of a response, by the table of its request."""
     return table.get(code, Next.AGAIN if code.retriable else Next.GIVE_UP)
 
 
 def forgets_member_id(code: ErrorCode) -> bool:
-    """Return whether the member id is invalid after an error code with the reaction LOST. After
-    ILLEGAL_GENERATION it stays valid: the member only missed a rebalance."""
+    """Return whether the member id is invalid after this error code with the reaction LOST."""
     return code != ErrorCode.ILLEGAL_GENERATION
 
 
 def refusal(group_id: str, instance_id: str | None, code: ErrorCode) -> ClientError:
-    """Return the exception for an error code with the reaction GIVE_UP, in the response to any
-    request to the coordinator."""
+    """Return the exception for an error code with the reaction GIVE_UP."""
     match code:
         case ErrorCode.FENCED_INSTANCE_ID:
             return FencedInstance(
@@ -152,7 +148,7 @@ def commit_refusal(group_id: str, step: Next, code: ErrorCode, identity: Identit
 
 
 def rebalancing(group_id: str) -> RebalanceInProgress:
-    """Return the exception for a commit that is called while the group rebalances."""
+    """Return the exception for a commit during a rebalance."""
     return RebalanceInProgress(
         group_id,
         "the offsets were not committed, because the group is rebalancing: call "
@@ -162,7 +158,7 @@ def rebalancing(group_id: str) -> RebalanceInProgress:
 
 
 def no_member(group_id: str) -> CommitFailed:
-    """Return the exception for a commit that is called after the member has left its generation."""
+    """Return the exception for a commit after the member has left its generation."""
     return CommitFailed(
         group_id,
         "the offsets were not committed: the group has rebalanced without this "

@@ -1,4 +1,4 @@
-"""The group of a consumer: the part of the consumer that needs the option group.id."""
+"""The part of a consumer that needs the option group.id."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ retry.backoff.max.ms."""
 
 
 class Group:
-    """The group of a consumer. After `session.subscribe` the consumer is a member; with manual
-    assignment it only commits offsets to the group."""
+    """The group of a consumer. With manual assignment the consumer only commits offsets to the
+    group."""
 
     def __init__(
         self,
@@ -62,20 +62,20 @@ class Group:
         fetcher.positions.find_committed = self._find_committed
 
     def due(self) -> bool:
-        """Return whether `attend` has work to do. The consumer calls this method for every record.
-        Each call also counts as a sign that the application still reads."""
+        """Return whether `attend` has work to do. Each call also shows that the application still
+        reads."""
         now = self._member.last_read = self._cluster.clock.monotonic()
         return self.session.due() or self.committer.due(now)
 
     async def attend(self) -> None:
-        """Do what is due for the group (join, release or accept partitions, commit automatically)
-        before the consumer returns records. Raises the errors of `GroupSession.attend`."""
+        """Do what is due for the group: join, release or accept partitions, commit automatically.
+        Raises the errors of `GroupSession.attend`."""
         await self.session.attend()
         self.committer.commit_if_due()
 
     def wait_at_most_s(self, limit_s: float) -> float:
-        """Return the time in seconds, at most `limit_s`, that a call that reads may wait before it
-        calls `attend` again."""
+        """Return how long a call may wait before it calls `attend` again, in seconds, at most
+        `limit_s`."""
         if self.session.due():
             return 0.0
         due_s = self.committer.due_in_s(self._cluster.clock.monotonic())
@@ -83,8 +83,8 @@ class Group:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Return a context manager for a call that reads. While the context manager is open,
-        max.poll.interval.ms does not run out."""
+        """Return a context manager for a call that reads. While it is open, max.poll.interval.ms
+        does not run out."""
         self._member.reading = True
         try:
             yield
@@ -93,8 +93,7 @@ class Group:
             self._member.last_read = self._cluster.clock.monotonic()
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
-        """Return the offset that the group has committed in each partition, None if it has
-        committed nothing there. Raises ClientError."""
+        """Return partition -> the group's committed offset, or None. Raises ClientError."""
         return await self._offsets.fetch(
             partitions,
             Deadline(self._cluster.clock, self._options.default_api_timeout_ms),
@@ -102,8 +101,8 @@ class Group:
         )
 
     def metadata(self) -> GroupMetadata:
-        """Return the identity of the member for a producer's transaction. Raises CommitFailed if
-        the consumer has subscribed and is not in a generation."""
+        """Return the identity of the member for a producer's transaction. Raises CommitFailed if a
+        subscribed consumer is not in a generation."""
         who = self._identity(None)
         return GroupMetadata(self._link.key, who.generation, who.member_id, who.instance_id)
 
@@ -113,9 +112,9 @@ class Group:
         await self._leave({})
 
     async def close(self, in_hand: Mapping[TopicPartition, int], *, quick: bool) -> None:
-        """Commit, release all partitions and leave the group, before the consumer closes. A record
-        at or above the partition's offset in `in_hand` counts as not processed. With `quick`, wait
-        only briefly for brokers that do not answer. Raises the errors of callbacks."""
+        """Commit, release all partitions and leave the group. Records from a partition's offset in
+        `in_hand` on count as not processed. With `quick`, wait only briefly for brokers. Raises the
+        errors of callbacks."""
         if quick:
             self.committer.hurry()
         try:
@@ -134,10 +133,9 @@ class Group:
         return None if self.session.choice is None else self._member.identity
 
     def _identity(self, asker: Identity | None) -> Identity:
-        """Return the identity to send with a commit. `asker` is the member at the time of the call,
-        None for a consumer without membership. A member's commit is sent only in the generation of
-        the call: in a later generation other members may own the partitions, and the commit would
-        replace larger offsets that they have committed. Raises CommitFailed."""
+        """Return the identity for a commit of `asker` (None: without membership). Raises
+        CommitFailed in a later generation, in which other members may have committed larger
+        offsets."""
         if self.session.choice is None:
             if asker is not None:
                 raise no_member(self._link.key)

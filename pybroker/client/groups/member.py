@@ -1,9 +1,5 @@
 """The membership of a consumer in a group: joining, computing the assignment as the leader,
-heartbeats, and leaving.
-
-Joining and heartbeats run in background tasks, which the application cannot delay. `session`
-handles the assigned partitions during calls of the application.
-"""
+heartbeats, and leaving. Joining and heartbeats run in background tasks."""
 
 from __future__ import annotations
 
@@ -58,8 +54,7 @@ JOIN_MARGIN_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """The result of joining: the generation, the assignor that the group uses, and the partitions
-    assigned to the member."""
+    """The generation, the group's assignor, and the partitions assigned to the member."""
 
     identity: Identity
     assignor: Assignor
@@ -71,8 +66,8 @@ class Membership:
     work to do.
 
     Invariant: `state` is STABLE exactly if, by the coordinator's last answer, this consumer is a
-    member of the generation in `identity`. `rejoin` is the reason to join, or None.
-    `failure` is the error that makes the membership impossible, or None.
+    member of the generation in `identity`. `rejoin` is the reason to join, or None. `failure` is
+    the error that makes the membership impossible, or None.
     """
 
     def __init__(
@@ -117,13 +112,12 @@ class Membership:
 
     @property
     def in_generation(self) -> bool:
-        """Whether the member, as far as it knows, is in a generation and so still owns its
-        partitions."""
+        """Whether the member, as far as it knows, is in a generation and owns its partitions."""
         return self.identity.generation != NO_GENERATION
 
     def for_commit(self) -> Identity:
-        """Return the identity to send with a commit. Raises CommitFailed, or the error that makes
-        the membership impossible."""
+        """Return the identity for a commit. Raises CommitFailed, or the error that makes the
+        membership impossible."""
         if self.failure is not None:
             raise self.failure
         if self.state is MemberState.STABLE:
@@ -133,8 +127,7 @@ class Membership:
         raise no_member(self._link.key)
 
     def commit_refused(self, step: Next, code: ErrorCode, identity: Identity) -> None:
-        """React to a commit that the coordinator rejected with `code`. A code that concerns only
-        the offsets changes nothing."""
+        """React to a commit that the coordinator rejected with `code`."""
         if self.state is MemberState.STABLE and (
             step is not Next.GIVE_UP or code == ErrorCode.FENCED_INSTANCE_ID
         ):
@@ -148,8 +141,8 @@ class Membership:
         self._news()
 
     def look_at_partitions(self) -> None:
-        """Let the group rebalance if this member is the leader, and the partition counts of topics
-        differ from those at the last assignment."""
+        """Let the group rebalance if this member is the leader, and partition counts have changed
+        since the last assignment."""
         if self._divided is not None and self.state is MemberState.STABLE:
             topics, counts = self._divided
             if self._memory.partition_counts(topics) != counts:
@@ -157,8 +150,7 @@ class Membership:
                 self.request_rejoin("the partition counts of topics changed")
 
     def begin(self, topics: Iterable[str], owned: Iterable[TopicPartition]) -> None:
-        """Start to join in the background, with the subscribed topics and the partitions that the
-        member still owns."""
+        """Start to join in the background. `owned`: the partitions that the member still owns."""
         self.state = MemberState.JOINING
         self._began_to_join = self._cluster.clock.monotonic()
         self._stable.clear()
@@ -170,14 +162,13 @@ class Membership:
             self._heartbeats = self._tasks.start(self._beat(), "heartbeats")
 
     def take(self) -> JoinResult | None:
-        """Return the result of joining if there is a new one, that is, one that no earlier call has
-        returned. Otherwise return None."""
+        """Return the result of joining, once; otherwise None."""
         joined, self.joined = self.joined, None
         return joined
 
     async def leave(self, reason: str) -> None:
-        """End the membership, with `reason` for the log. A dynamic member sends LeaveGroup; a
-        static member does not, because it may return."""
+        """End the membership; `reason` is for the log. A static member sends no LeaveGroup, because
+        it may return."""
         identity = self.identity
         try:
             await self._tasks.close()
@@ -219,8 +210,8 @@ class Membership:
     async def _join_once(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...], owned_in: int
     ) -> Next:
-        """Send one JoinGroup request and, if it succeeds, one SyncGroup request. Return the
-        reaction to the response. Raises ClientError."""
+        """Send JoinGroup and, if it succeeds, SyncGroup. Return the reaction. Raises
+        ClientError."""
         limit_ms = max(
             self._options.request_timeout_ms, self._options.max_poll_interval_ms + JOIN_MARGIN_MS
         )
@@ -256,8 +247,8 @@ class Membership:
         return await self._sync(assignor, answer, given)
 
     def _not_joined(self, step: Next, code: ErrorCode, request: str) -> Next:
-        """Note that the coordinator rejected a JoinGroup or SyncGroup request with `code`, whose
-        reaction is `step`. Return `step`. Raises ClientError if the error is final."""
+        """Handle a rejected JoinGroup or SyncGroup request and return `step`, the reaction to
+        `code`. Raises ClientError if the error is final."""
         log.info(
             "request to join refused group=%s member=%s request=%s reason=%s",
             self._link.key, self.identity.member_id, request, code.name,
@@ -289,8 +280,7 @@ class Membership:
         )
 
     async def _divide(self, assignor: Assignor, answer: JoinGroupResponse) -> Assignments:
-        """Compute the assignment of all members, as the leader of the group. Return the partitions
-        of each member, by member id."""
+        """As the leader of the group, return member id -> partitions."""
         members = requests.members_of(answer)
         topics = {topic for member in members for topic in member.subscription.topics}
         self._cluster.watch(topics)
@@ -360,16 +350,16 @@ class Membership:
     def _divide_what_was_withheld(self, now: float) -> None:
         """Let the group rebalance, as its leader, if a partition still has no owner.
 
-        A cooperative assignor gives a moving partition to no member until the previous owner has
-        released it and rejoins. If a static member fails before that and restarts, it causes no
-        rebalance: without this function the partition would stay without an owner.
+        A cooperative assignor gives a moving partition to no member until the previous owner
+        rejoins. A static member that restarts meanwhile causes no rebalance, so the partition would
+        stay without owner.
         """
         if self._withheld_until is not None and now >= self._withheld_until:
             self._withheld_until = None
             self.request_rejoin("partitions were assigned to no member")
 
     async def _beat_once(self) -> float:
-        """Send one heartbeat. Return the time in seconds to wait before the next heartbeat."""
+        """Send one heartbeat. Return the seconds to wait before the next."""
         sent = self.identity
         limit_ms = min(self._options.request_timeout_ms, self._options.session_timeout_ms)
         try:
@@ -402,8 +392,8 @@ class Membership:
         return min(self._options.heartbeat_interval_ms / 1_000, self._cluster.pause_s(self._missed))
 
     def _silent_s(self) -> float:
-        """Return the seconds that remain of max.poll.interval.ms, which begins at the end of each
-        call that reads. When they are over, the member leaves the group."""
+        """Return the seconds that remain of max.poll.interval.ms since the last call that reads. At
+        0 the member leaves the group."""
         limit = self._options.max_poll_interval_ms / 1_000
         return limit if self.reading else limit - (self._cluster.clock.monotonic() - self.last_read)
 
@@ -442,8 +432,8 @@ class Membership:
             )
 
     def _react(self, step: Next, code: ErrorCode, sent: Identity, request: str) -> None:
-        """React to an error code that the coordinator returned to a stable member. A response to a
-        request of an earlier identity changes nothing."""
+        """React to an error code for a stable member. A response to a request of an earlier
+        identity changes nothing."""
         reason = f"{request} was answered with {code.name}"
         if step is Next.FIND:
             self._link.lost(code.name)
@@ -466,8 +456,7 @@ class Membership:
         self.request_rejoin(reason)
 
     def _forget(self, code: ErrorCode) -> None:
-        """Reset the identity of the member, because it is no longer in a generation. `code` decides
-        whether the member id stays valid."""
+        """Reset the identity, because the member is no longer in a generation."""
         self._stable.clear()
         self.joined = None
         self.identity = Identity(
@@ -487,8 +476,8 @@ class Membership:
         self._news()
 
     def _broken(self, error: BaseException) -> None:
-        """End the membership with an error, because its background task has failed by a defect of
-        the client. Otherwise the application would wait forever."""
+        """End the membership after a defect in its background task, so that the application does
+        not wait forever."""
         text = f"group {self._link.key}: a defect of the client ended the membership: {error!r}"
         failure = Closed(text)
         failure.__cause__ = error

@@ -53,15 +53,15 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class Turnstile:
-    """A lock that callers get in the order of their tickets. So a commit that is retried cannot
-    overwrite a commit that was called after it."""
+    """A lock that callers get in the order of their tickets, so that a retried commit cannot
+    overwrite a later one."""
 
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     def ticket(self) -> asyncio.Future[None]:
-        """Return a ticket, a future that is done when the caller has the lock. The caller must call
-        `leave` with the ticket, even if it no longer waits for the lock."""
+        """Return a future that is done when the caller has the lock. The caller must pass it to
+        `leave`, even if it no longer waits."""
         ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(ticket)
         self._admit()
@@ -78,9 +78,8 @@ class Turnstile:
 
 class GroupOffsets:
     """The committed offsets of a consumer's group. `asker` returns the member's identity at the
-    time of a commit call, or None for a consumer that is not a member. `identity` gets this value
-    and returns the identity for the OffsetCommit request, or raises CommitFailed. `refused` is
-    called if the coordinator rejects the request."""
+    time of a commit call (None: no member). `identity` turns it into that of the OffsetCommit
+    request, or raises CommitFailed. `refused` is called if the coordinator rejects the request."""
 
     def __init__(
         self,
@@ -102,12 +101,9 @@ class GroupOffsets:
     def commit(
         self, offsets: Offsets, deadline: Deadline, *, once: bool = False, automatic: bool = False
     ) -> Coroutine[Any, Any, frozenset[TopicPartition]]:
-        """Return an awaitable that commits `offsets`. Commits run in the order of the calls. Errors
-        are retried until the deadline, unless `once` is set. With `automatic`, deleted partitions
-        are skipped; the awaitable returns them.
-
-        Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors.
-        """
+        """Return an awaitable that commits `offsets`, in the order of the calls. Errors are retried
+        until the deadline, unless `once`. With `automatic`, deleted partitions are skipped and
+        returned. Raises CommitFailed, FencedInstance, DeadlinePassed and other ClientErrors."""
         asker, ticket = self._asker(), self._turnstile.ticket()
         return self._commit(asker, ticket, offsets, deadline, once, automatic)
 
@@ -166,10 +162,9 @@ class GroupOffsets:
         automatic: bool,
         gone: set[TopicPartition],
     ) -> ClientError | None:
-        """Send one OffsetCommit request for the offsets in `rest`. Remove the committed partitions
-        from `rest`; with `automatic`, move deleted partitions from `rest` to `gone`. Return a
-        retriable error of the request or of a partition in `rest`, or None if `rest` is empty.
-        Raises the error of a partition if it is not retriable."""
+        """Send one OffsetCommit request, and remove committed partitions from `rest`. With
+        `automatic`, move deleted ones to `gone`. Return a retriable error, or None if `rest` is
+        empty. Raises any other error."""
         identity = self._identity(asker)
         began = self._cluster.clock.monotonic()
         try:
@@ -206,10 +201,8 @@ class GroupOffsets:
         return problem
 
     def _is_gone(self, key: TopicPartition, code: ErrorCode) -> bool:
-        """Return whether the partition was deleted: the coordinator rejected its commit with
-        UNKNOWN_TOPIC_OR_PARTITION, and the client's metadata does not have the partition. The error
-        code alone does not show this, because the coordinator may not know a new partition yet; a
-        retry then succeeds."""
+        """Return whether the partition was deleted: the coordinator and the client's metadata do
+        not know it. The coordinator alone may not know a new partition yet."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         self._cluster.request_refresh()
@@ -218,9 +211,8 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: Deadline, *, stable: bool
     ) -> Committed:
-        """Return the offset that the group has committed in each partition, None if it has
-        committed nothing there. With `stable`, wait while an open transaction may commit offsets.
-        Raises DeadlinePassed and other ClientErrors."""
+        """Return partition -> the group's committed offset, or None. With `stable`, wait while an
+        open transaction may commit offsets. Raises DeadlinePassed and other ClientErrors."""
         wanted = list(dict.fromkeys(partitions))
         failures = 0
         reason: ClientError | None = None
@@ -260,7 +252,7 @@ class GroupOffsets:
         return found
 
     def _check(self, number: int) -> None:
-        """Raise ClientError if `number` is the number of an error code other than NONE."""
+        """Raise ClientError unless `number` is that of NONE."""
         code = error_code(number)
         match decide(FETCH_OFFSETS, code):
             case Next.GO_ON:
@@ -280,10 +272,8 @@ class GroupOffsets:
         problem: ClientError,
         reason: ClientError,
     ) -> None:
-        """Wait before the next attempt, or raise DeadlinePassed if no time is left for one.
-        `problem` is the error of the last attempt. `reason` is the error that the message names:
-        usually the same, but if the deadline ended the last attempt, the error of an earlier
-        attempt, which says more."""
+        """Wait before the next attempt, or raise DeadlinePassed with `reason` if no time is left.
+        `problem` is the error of the last attempt."""
         pause = self._cluster.pause_s(failures)
         if deadline.remaining_s() <= pause:
             text = f"group {self._link.key}: {what} within the time limit ({reason})"

@@ -1,5 +1,4 @@
-"""The requests of a group member, and the members in the JoinGroup response to the leader. This
-module does no I/O."""
+"""The requests of a group member, and the members in the JoinGroup response to the leader."""
 
 from __future__ import annotations
 
@@ -41,9 +40,8 @@ LEAVE_SEVERAL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The data of a member in JoinGroup, which the leader of the group gets: the subscribed topics,
-    the user data of the assignor, the partitions that the member owns, and the generation in which
-    it got them."""
+    """The data of a member for the leader of the group: the subscribed topics, the assignor's user
+    data, and the owned partitions with their generation."""
 
     topics: tuple[str, ...]
     user_data: bytes | None
@@ -58,9 +56,8 @@ def join(
     protocols: Sequence[tuple[str, Joining]],
     version: int,
 ) -> JoinGroupRequest:
-    """Return the JoinGroup request in `version`. `protocols` pairs the name of each assignor with
-    its data, in order of preference. Raises UnsupportedByBroker if the broker knows no static
-    members."""
+    """Return the JoinGroup request. `protocols`: (assignor, its data) pairs in order of preference.
+    Raises UnsupportedByBroker if the broker knows no static members."""
     if identity.instance_id is not None and version < JOIN_WITH_INSTANCE:
         raise UnsupportedByBroker(
             "the broker does not support group.instance.id, which needs Kafka 2.3: upgrade the"
@@ -92,8 +89,8 @@ def join(
 
 
 def members_of(answer: JoinGroupResponse) -> list[GroupMember]:
-    """Return the members of the group that the JoinGroup response to the leader lists. A member
-    whose subscription cannot be decoded has no topics, because other clients may send any bytes."""
+    """Return the members in the JoinGroup response to the leader. A malformed subscription has no
+    topics."""
     found = []
     for row in answer.members:
         try:
@@ -115,8 +112,8 @@ def sync(
     protocol_name: str | None,
     given: Mapping[str, Sequence[TopicPartition]],
 ) -> SyncGroupRequest:
-    """Return the SyncGroup request. `given` has the partitions of each member by member id; it is
-    empty unless the sender is the leader."""
+    """Return the SyncGroup request. `given`: member id -> partitions; empty unless from the
+    leader."""
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=identity.generation,

@@ -1,9 +1,7 @@
-"""The rebalance work that a consumer does in the application's own calls, before they return
-records.
+"""The rebalance work that a consumer does in the application's own calls.
 
-`attend` runs during calls that read. Only `attend` and `close` change the assigned partitions, so
-the partitions of the returned records stay assigned until the next call. If the next call comes
-later than max.poll.interval.ms, the member has left, and commits fail.
+`attend` runs in calls that read. Only `attend` and `close` change the assigned partitions, so the
+partitions of returned records stay assigned until the next call, at most max.poll.interval.ms.
 
     eager:        release all partitions -> join -> read the assigned partitions
     cooperative:  join, keeping all -> release those that move -> join again
@@ -34,8 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupSession:
-    """The rebalance work of a consumer with a group. `choice` is the subscription, None without
-    one."""
+    """The rebalance work of a consumer. `choice` is the subscription, or None."""
 
     def __init__(
         self,
@@ -65,8 +62,8 @@ class GroupSession:
         cluster.add_listener(self._metadata_changed)
 
     def subscribe(self, choice: TopicChoice, callbacks: RebalanceCallbacks) -> None:
-        """Set the subscription and the rebalance callbacks. The next call that reads joins the
-        group or rejoins it."""
+        """Set the subscription and the callbacks. The next call that reads joins the group or
+        rejoins it."""
         first = self.choice is None
         self.choice, self._callbacks = choice, callbacks
         self._cluster.watch(choice.topics)
@@ -87,8 +84,8 @@ class GroupSession:
         )
 
     async def attend(self) -> None:
-        """Join the group, release partitions and accept partitions, if one of these is due. Raises
-        the error that makes the membership impossible, and the errors of callbacks."""
+        """Join the group, release partitions and accept partitions, as is due. Raises the error
+        that makes the membership impossible, and the errors of callbacks."""
         if not self.due():
             return
         async with self._own_turn():
@@ -129,8 +126,8 @@ class GroupSession:
         return self._member.rejoin is not None or self.topics is not self._joined_with
 
     async def _prepare(self) -> None:
-        """Release the partitions that the member must not keep while it joins (all of them with an
-        eager assignor), then start to join."""
+        """Release the partitions that the member must not keep while it joins, then start to
+        join."""
         member, topics = self._member, self.topics
         assert topics is not None
         if member.in_generation and self._fetcher.readers:
@@ -150,7 +147,7 @@ class GroupSession:
                     member.begin(topics, kept)
 
     async def _complete(self, result: JoinResult) -> None:
-        """Accept the partitions that the group assigned to the member in `result`."""
+        """Accept the partitions assigned to the member."""
         if result.identity != self._member.identity:
             return
         topics = self._joined_with or frozenset()
@@ -168,8 +165,7 @@ class GroupSession:
                 await self._call(self._callbacks.assigned, added)
 
     async def _hand_over(self, gone: list[TopicPartition]) -> None:
-        """Release the partitions `gone`, which move to other members, and rejoin, as a cooperative
-        assignor requires. The member rejoins even if the application cancels the call."""
+        """Release the partitions `gone`, and rejoin, even if the application cancels the call."""
         self._member.request_rejoin("partitions were released")
         positions = self._committer.positions()
         last = {key: positions[key] for key in gone if key in positions}
@@ -192,8 +188,7 @@ class GroupSession:
         callback: Callable[[Iterable[TopicPartition]], Awaitable[None]],
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Run a rebalance callback of the application. max.poll.interval.ms begins again at its
-        start and also limits the callback."""
+        """Run a rebalance callback, for at most max.poll.interval.ms."""
         reading, self._member.reading = self._member.reading, False
         self._member.last_read = self._cluster.clock.monotonic()
         try:
@@ -203,8 +198,8 @@ class GroupSession:
 
     @asynccontextmanager
     async def _own_turn(self) -> AsyncIterator[None]:
-        """Return a context manager that is open in at most one task. This task may open it again,
-        so that a rebalance callback may close the consumer or unsubscribe."""
+        """Return a context manager that is open in at most one task. The same task, in a rebalance
+        callback, may open it again."""
         if self._in_turn is asyncio.current_task():
             yield
             return

@@ -1,5 +1,4 @@
-"""The subscription of a member, by names or by a pattern, and its rebalance callbacks. This module
-does no I/O."""
+"""The subscription of a member, by names or by a pattern, and its rebalance callbacks."""
 
 from __future__ import annotations
 
@@ -22,28 +21,27 @@ partitions."""
 
 
 class RebalanceListener:
-    """The base class of listeners of rebalances, for `Consumer.subscribe`. A method may be a plain
-    or an async function. It gets a sorted list of partitions. The methods run only during calls
-    that read, unsubscribe or close."""
+    """The base class of rebalance listeners for `Consumer.subscribe`. A method may be a plain or an
+    async function, and gets a sorted list of partitions. The methods run only during calls that
+    read, unsubscribe or close."""
 
     def on_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """The member has these new partitions, possibly none; seek here to start at another
+        """Called with the member's new partitions, possibly none. Seek here to start at another
         position than the committed offset."""
 
     def on_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """The member is about to release these partitions but still owns them; finish and commit
-        their records here."""
+        """Called before the member releases these partitions. Finish and commit their records
+        here."""
 
     def on_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """The member has already lost these partitions: other members may read them, and commits
-        fail. Unless overridden, this method calls `on_revoked`."""
+        """Called when the member has already lost these partitions: other members may read them,
+        and commits fail. Unless overridden, this calls `on_revoked`."""
         return self.on_revoked(partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceCallbacks:
-    """The callbacks of a subscription, which are called as the methods of `RebalanceListener`.
-    Without `on_lost`, `on_revoked` is called instead."""
+    """The callbacks of a subscription, as in `RebalanceListener`."""
 
     on_assigned: Callback | None = None
     on_revoked: Callback | None = None
@@ -67,8 +65,8 @@ async def _call(callback: Callback | None, partitions: Iterable[TopicPartition])
 
 
 def topic_names(topics: Iterable[str]) -> frozenset[str]:
-    """Return the names of topics to subscribe to, possibly none. Raises ValueError for anything
-    that is not a list of names."""
+    """Return the names of topics to subscribe to, possibly none. Raises ValueError unless given a
+    list of names."""
     if isinstance(topics, str):
         # One topic or, as in bootstrap_servers, several names with commas between them?
         raise ValueError(f"topics must be a list of names, not {topics!r}: write [{topics!r}]")
@@ -83,8 +81,7 @@ def topic_names(topics: Iterable[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """A subscription: either the names `topics`, or all topics whose full name matches
-    `pattern`."""
+    """A subscription: the names `topics`, or all topics whose full name matches `pattern`."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -92,8 +89,8 @@ class TopicChoice:
     """Whether the pattern may match internal topics."""
 
     def resolve(self, memory: TopicMemory) -> frozenset[str] | None:
-        """Return the names of the subscribed topics, or None if `memory` does not yet have the
-        metadata of all topics, which a pattern needs."""
+        """Return the names of the subscribed topics; None if a pattern needs metadata that `memory`
+        does not have yet."""
         if self.pattern is None:
             return self.topics
         if not memory.complete:
@@ -107,13 +104,9 @@ class TopicChoice:
 
 
 class TopicMemory:
-    """The topics that exist, according to the brokers' metadata.
-
-    A starting broker reports for a moment that topics do not exist. If the member used such a
-    response, the group would rebalance and members would lose partitions. So a known topic counts
-    as deleted only after brokers have reported it as missing for `patience_s` seconds. Other errors
-    of a topic do not count.
-    """
+    """The topics that exist, according to the brokers' metadata. A known topic counts as deleted
+    only after brokers have reported it as missing for `patience_s` seconds, because a starting
+    broker may report so for a moment."""
 
     def __init__(self, patience_s: float) -> None:
         self.known: dict[str, TopicInfo] = {}
@@ -129,8 +122,8 @@ class TopicMemory:
         return bool(self._missing)
 
     def look(self, view: ClusterView, now: float) -> None:
-        """Add the topics of the new metadata `view`, and remove those that brokers have reported as
-        missing for `patience_s`. `now` is the time of the monotonic clock in seconds."""
+        """Update the topics from new metadata. `now` is the time of the monotonic clock in
+        seconds."""
         self.complete = self.complete or view.complete
         for name, topic in view.topics.items():
             if topic.partitions:
@@ -143,7 +136,7 @@ class TopicMemory:
                 del self.known[name], self._missing[name]
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the partition count of each of these topics that exists."""
+        """Return topic -> partition count, for those of the topics that exist."""
         return {
             name: len(self.known[name].partitions) for name in sorted(topics) if name in self.known
         }

@@ -1,14 +1,12 @@
 """The check whether a range still has the records that were counted when the range was created.
 
-The record at an offset never changes, and compaction only removes records. So two readings of a
-range return the same records if they return the same offsets. The check compares the number of
-records and a digest of their offsets, because replicas that were compacted at different times may
-have the same number of different records. Batch headers are enough for both; only a batch from
-which compaction removed records is decoded.
+Compaction only removes records, so two readings return the same records if they return the same
+offsets. The check compares the number of records and a digest of their offsets, because replicas
+compacted at different times may have equally many different records. Only a batch from which
+compaction removed records is decoded.
 
-The digest of offsets is the sum of BASE**offset modulo a prime. Consecutive offsets need no loop,
-the digest of two parts together is the sum of their digests, and different offsets have the same
-digest only by chance.
+The digest is the sum of BASE**offset modulo a prime. Consecutive offsets need no loop, digests of
+parts add up, and different offsets have the same digest only by chance.
 """
 
 from __future__ import annotations
@@ -35,16 +33,15 @@ _POWERS: Final = 2**16
 
 
 class Difference(NamedTuple):
-    """A part of a range whose records differ from those counted when the range was created.
-    `records` is the number of records that were read. It may equal the counted number if the
-    offsets differ."""
+    """A part of a range whose records differ from the counted ones. `records` is the number that
+    was read; it may equal the counted number if the offsets differ."""
 
     counted: Counted
     records: int
 
 
 class Tally:
-    """A counter of the records in batches. Batches are added in the order of offsets."""
+    """Counts the records in batches, which are added in the order of offsets."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -54,9 +51,8 @@ class Tally:
         yet."""
 
     def add(self, header: BatchHeader, batch: Buffer, first: int, beyond: int) -> None:
-        """Count those records of a batch whose offsets are from `first` up to, not including,
-        `beyond`. Raises CorruptionError, and BrokerError for records that cannot be
-        decompressed."""
+        """Count the records of a batch with offsets from `first` up to, not including, `beyond`.
+        Raises CorruptionError; BrokerError for records that cannot be decompressed."""
         base = header.base_offset
         first, beyond = max(first, base), min(beyond, header.next_offset)
         if first >= beyond or not header.record_count:
@@ -73,8 +69,7 @@ class Tally:
         self._digest += pow(BASE, base, DIGEST_END) * _sum_of_powers(deltas)
 
     def take(self) -> tuple[int, int]:
-        """Return the number of records that were added and the digest of their offsets, and start
-        anew at zero."""
+        """Return (number of added records, digest of their offsets), and start again at zero."""
         self._settle()
         found = self.records, self._digest % DIGEST_END
         self.records = self._digest = 0
@@ -88,8 +83,8 @@ class Tally:
 
 
 class CountCheck:
-    """Compares the batches of a range with the counts of its parts, which were stored when the
-    range was created. Counts and batches are in the order of offsets."""
+    """Compares the batches of a range with the counts of its parts. Counts and batches are in the
+    order of offsets."""
 
     def __init__(self, counts: Iterable[Counted]) -> None:
         self._due = deque(counts)
@@ -98,8 +93,7 @@ class CountCheck:
         self._different: list[Difference] = []
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Count the records of a batch whose offsets are `first_offset` or above, in the part to
-        which they belong. Raises the errors of `Tally.add`."""
+        """Count the records of a batch from `first_offset` on. Raises the errors of `Tally.add`."""
         place = max(header.base_offset, first_offset)
         while self._due and place < header.next_offset:
             due = self._due[0]
@@ -111,9 +105,8 @@ class CountCheck:
             place = beyond
 
     def passed(self, position: int) -> list[Difference]:
-        """Return the parts that end at or before `position` and whose records differ from the
-        counted ones. Parts that an earlier call returned are omitted. The caller must have added
-        all batches below `position`."""
+        """Return, once, the parts that end at or before `position` and differ from the counts. The
+        caller must have added all batches below `position`."""
         while self._due and self._due[0].beyond <= position:
             self._close()
         found, self._different = self._different, []
@@ -127,7 +120,7 @@ class CountCheck:
 
 
 def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeFailed:
-    """Return the exception for a part of a range whose records differ from the counted ones."""
+    """Return the exception for a part of a range that differs from its count."""
     (first, beyond, records, _), now = difference
     if now < records:
         found = f"{now} are there now"
@@ -153,8 +146,7 @@ def compacted(topic_partition: TopicPartition, difference: Difference) -> RangeF
 
 
 def _deltas(header: BatchHeader, batch: Buffer, first: int, beyond: int) -> Sequence[int]:
-    """Return the offset deltas of those records of a batch whose deltas are from `first` up to, not
-    including, `beyond`."""
+    """Return the offset deltas of a batch from `first` up to, not including, `beyond`."""
     try:
         builder = ColumnBuilder(keys=False, values=False)
     except ImportError:  # neither the compiled module nor NumPy is installed

@@ -1,9 +1,5 @@
-"""The position in a range, and its update by Fetch responses. This module does no I/O.
-
-The position advances by whole batches. It passes transaction markers, aborted records and batches
-emptied by compaction, so it also reaches the end of a range that ends with them. It never
-decreases.
-"""
+"""The position in a range, and its update by Fetch responses. The position advances by whole
+batches, also past transaction markers, aborted records and empty batches."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ class RangeCursor:
         return self.position >= self.end
 
     def skip_to(self, offset: int) -> None:
-        """Move the position to `offset`, because the offsets below it are missing from the log."""
+        """Move the position to `offset`, because the log does not have the offsets below it."""
         self.position = self.first = max(self.position, min(offset, self.end))
         self._follows_batch = False
 
@@ -64,9 +60,9 @@ class RangeCursor:
         self, data: Buffer, aborted: Iterable[tuple[int, int]], committed_end: int
     ) -> list[Batch]:
         """Return the data batches of a Fetch response that overlap the range, in order, and move
-        the position behind them. The first and the last batch may exceed the range. `aborted` has
-        the first offset and the producer id of each aborted transaction. `committed_end` is the
-        high watermark, which no batch may exceed.
+        the position behind them. The first and the last batch may exceed the range. `aborted`:
+        (first offset, producer id) of each aborted transaction. No batch may exceed
+        `committed_end`, the high watermark.
 
         At a damaged batch `accept` stops: `damage` has the reason, and the position is before the
         batch.
@@ -95,9 +91,9 @@ class RangeCursor:
         return found
 
     def _check(self, header: BatchHeader, rest: memoryview, committed_end: int) -> None:
-        """Raise CorruptionError if the batch with this header is damaged. `rest` has the bytes from
-        this batch on. The checksum does not cover offsets, so they are compared with the high
-        watermark `committed_end` and with the next batch."""
+        """Raise CorruptionError if the batch is damaged. `rest` has the bytes from this batch on.
+        The checksum does not cover offsets, so they are compared with the high watermark
+        `committed_end` and the next batch."""
         base, beyond = header.base_offset, header.next_offset
         if not crc_matches(rest, 0, header.size):
             raise CorruptionError(f"the checksum of the batch at offset {base} is wrong")
@@ -119,8 +115,8 @@ class RangeCursor:
             )
 
     def _step(self, header: BatchHeader, is_aborted: bool) -> bool:
-        """Move the position behind the batch with this header. Return whether the application gets
-        records of the batch: it overlaps the range, and is neither a marker nor aborted."""
+        """Move the position behind the batch. Return whether the application gets records of the
+        batch."""
         base, beyond = header.base_offset, header.next_offset
         if beyond <= self.position:
             return False
@@ -140,8 +136,8 @@ class _Aborts:
         self._aborting: set[int] = set()
 
     def meet(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether the next batch belongs to an aborted transaction, so that the application
-        does not get it. Raises CorruptionError."""
+        """Return whether the next batch belongs to an aborted transaction. Raises
+        CorruptionError."""
         while self._waiting and self._waiting[0][0] <= header.last_offset:
             self._aborting.add(self._waiting.popleft()[1])
         if header.is_control:
@@ -157,8 +153,8 @@ def _is_abort(batch: memoryview) -> bool:
 
 
 def _whole_batch(data: memoryview, place: int) -> BatchHeader | None:
-    """Return the header of the batch at the byte `place` of `data`. Return None if the batch is cut
-    off, as the last batch of a response may be. Raises CorruptionError."""
+    """Return the header of the batch at the byte `place`; None if the batch is cut off. Raises
+    CorruptionError."""
     if len(data) - place < HEADER_SIZE:
         return None
     header = read_header(data, place)

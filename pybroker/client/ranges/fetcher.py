@@ -1,9 +1,6 @@
-"""The reading of one range by Fetch requests, across changes of leader and restarts of brokers.
-
-`cursor` updates the position from a response, and `validity` checks whether the range is unchanged.
-This module sends requests, waits and retries. It checks the validity before the first batch, after
-each change of leader, and after the last batch.
-"""
+"""The reading of one range by Fetch requests, across changes of leader and restarts of brokers. The
+range's validity is checked before the first batch, after each change of leader, and after the last
+batch."""
 
 from __future__ import annotations
 
@@ -58,8 +55,8 @@ RECORD_BYTES_GUESS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The time in seconds for which each kind of problem must last before the reading fails.
-    Brokers learn changes at different times, and a starting broker has no metadata for a moment."""
+    """How long (s) each kind of problem must last before the reading fails. Brokers learn changes
+    at different times."""
 
     stalled_s: float = 120.0
     """The maximum time without progress (kafkaConsumer.pollTimeoutMs)."""
@@ -82,8 +79,7 @@ class Patience:
 
 
 class _Doubtful(ClientError):
-    """A problem of the range that makes the reading fail if it lasts. `failed` is the error to
-    raise then."""
+    """A problem that makes the reading fail with `failed` if it lasts."""
 
     retriable = True
 
@@ -93,16 +89,15 @@ class _Doubtful(ClientError):
 
 
 class _NothingYet(ClientError):
-    """The leader returned no batch, although the range is not read completely. The fetcher asks
-    again."""
+    """The leader returned no batch, although the range is not read completely: ask again."""
 
     retriable = True
 
 
 class RangeFetcher:
     """The fetcher of one range. Without `fail_on_data_loss` it goes on after missing records:
-    `lost` has the offsets that no longer exist, and `compacted` the parts whose records differ from
-    those counted when the range was created."""
+    `lost` has the offsets that no longer exist, `compacted` the parts whose records differ from the
+    counted ones."""
 
     def __init__(
         self,
@@ -133,8 +128,8 @@ class RangeFetcher:
         self._check = CountCheck(wanted.counts)
 
     async def read(self, deliver: Deliver) -> None:
-        """Pass all batches of the range to `deliver`. Raises RangeFailed, and a ClientError that is
-        not retriable, such as a missing authorization."""
+        """Pass all batches of the range to `deliver`. Raises RangeFailed, and ClientErrors that are
+        not retriable."""
         try:
             await self._read(deliver)
         except RangeFailed as failed:
@@ -161,9 +156,8 @@ class RangeFetcher:
         await self._persist(self._look)
 
     def _compared(self, batches: list[Batch]) -> list[Difference]:
-        """Add these batches to the comparison with the counted records. Return the completely read
-        parts whose records differ from the counted ones. Raises RangeFailed for a batch that cannot
-        be decoded."""
+        """Compare these batches with the counts. Return the completely read parts that differ.
+        Raises RangeFailed for a batch that cannot be decoded."""
         cursor, check = self._cursor, self._check
         for header, batch in batches:
             try:
@@ -178,9 +172,9 @@ class RangeFetcher:
         return check.passed(cursor.position)
 
     async def _tell(self, different: list[Difference]) -> None:
-        """Report the parts whose records differ from the counted ones: raise RangeFailed or,
-        without `fail_on_data_loss`, add them to `compacted`. Before that, check the validity of the
-        range, and raise a more serious fault instead if there is one."""
+        """Raise RangeFailed for the parts that differ from their counts; without
+        `fail_on_data_loss`, add them to `compacted`. First raise a more serious fault of the range,
+        if there is one."""
         await self._persist(self._look)
         for difference in different:
             counted = difference.counted
@@ -191,8 +185,8 @@ class RangeFetcher:
             self.compacted.append(difference)
 
     async def _meet_topic(self) -> None:
-        """Add the topic to the topics that the client watches, and wait for one metadata refresh if
-        it is new. A failure is only logged."""
+        """Watch the topic, and wait for one metadata refresh if it is new. A failure is only
+        logged."""
         cluster, topic = self._cluster, self._key.topic
         cluster.watch([topic])
         if topic not in cluster.view.topics:
@@ -202,13 +196,9 @@ class RangeFetcher:
                 log.debug("topic not in the metadata yet partition=%s reason=%s", self._key, error)
 
     def _is_bearable(self, reason: RangeFault) -> bool:
-        """Return whether the reading may end without an error although the range cannot be
-        completed.
-
-        `reason` is the reason why the rest of the range cannot be read. With `fail_on_data_loss`
-        the result is False. Otherwise it is True if the partition no longer exists, or if the topic
-        was recreated before any batch was delivered.
-        """
+        """Return whether the reading may end without an error although the rest cannot be read, for
+        `reason`: without `fail_on_data_loss`, if the partition no longer exists, or if the topic
+        was recreated before any batch was delivered."""
         if self._fail_on_data_loss:
             return False
         nothing_given = self._cursor.delivered == NO_OFFSET
@@ -306,9 +296,9 @@ class RangeFetcher:
         cursor.skip_to(log_start)
 
     def _cut_off(self, fault: RangeFailed, end: int) -> None:
-        """Shorten the range to `end`, the end offset of its leader epoch, because an unclean
-        election truncated the rest. The rest counts as lost. Raises `fault` with
-        `fail_on_data_loss`, or if records of the rest were delivered already."""
+        """Shorten the range to `end`, because an unclean election truncated the rest, which counts
+        as lost. Raises `fault` with `fail_on_data_loss`, or if records of the rest were delivered
+        already."""
         cursor = self._cursor
         if cursor.end <= end:
             return  # the range was shortened before
@@ -319,9 +309,8 @@ class RangeFetcher:
         self._lose(cursor.end, self._wanted.end)
 
     def _settle(self, gaps: list[Gap], log_start: int) -> None:
-        """Decide what happened to the offsets in `gaps`, which no batch contained. At or above
-        `log_start` their records were compacted, which is no loss. Below it the cause is unknown,
-        so they count as lost."""
+        """Count the offsets in `gaps`, which no batch contained, as lost below `log_start`. At or
+        above it their records were compacted, which is no loss."""
         for first, beyond in gaps:
             if log_start > first:
                 if self._fail_on_data_loss:
@@ -335,8 +324,8 @@ class RangeFetcher:
     # Fetching
 
     async def _fetch(self) -> list[Batch]:
-        """Return the data batches of one Fetch response. The result is empty if the response only
-        has batches that the application does not get."""
+        """Return the data batches of one Fetch response; empty if it has none for the
+        application."""
         cluster, key = self._cluster, self._key
         current = from_metadata(cluster.view, key)
         if current is not None and not current.known:
@@ -386,8 +375,7 @@ class RangeFetcher:
         )
 
     def _bytes_due(self) -> int:
-        """Return the number of bytes to request: the estimated size of the rest of the range, from
-        the average number of bytes per offset so far."""
+        """Return the number of bytes to request: the estimated size of the rest of the range."""
         cursor = self._cursor
         offsets_read = cursor.position - self._wanted.start
         each = self._bytes_read // offsets_read + 1 if self._bytes_read else RECORD_BYTES_GUESS
@@ -430,10 +418,9 @@ class RangeFetcher:
         )
 
     def _wait_or_pass_over(self, answer: PartitionData, epoch: int, is_throttled: bool) -> None:
-        """Handle a Fetch response without a batch. If the leader keeps returning no batch although
-        the whole range is below its high watermark (read_committed: its last stable offset),
-        compaction has removed the last records of the range, and the range ends. Otherwise raises
-        _NothingYet, so that the fetcher asks again."""
+        """Handle a Fetch response without a batch. If the leader keeps returning none below its
+        high watermark (read_committed: last stable offset), the last records were compacted, and
+        the range ends. Otherwise raises _NothingYet."""
         cursor, now = self._cursor, self._cluster.clock.monotonic()
         committed = self._options.isolation_level == "read_committed"
         end = answer.last_stable_offset if committed else answer.high_watermark

@@ -13,8 +13,7 @@ from pybroker.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
 class Counted(NamedTuple):
     """The count of the records from the offset `first` up to, not including, `beyond`. `digest` (0
-    to DIGEST_END - 1) depends on the offsets of the records. If two counts have the same number of
-    records, equal digests show that they are the same records; see `counts`."""
+    to DIGEST_END - 1) is that of the records' offsets; see `counts`."""
 
     first: int
     beyond: int
@@ -30,9 +29,9 @@ DIGEST_END: Final = 2**53 - 111
 class PartitionRange:
     """The offsets from `start` up to, not including, `end` of one partition: 0 <= start <= end.
 
-    The other fields describe the cluster when the range was created, to detect later changes: the
-    topic id as UUID text ("" without topic ids), the leader epoch and the log start offset (-1 for
-    unknown, which is not compared) and, if counted, the records of each part of the range.
+    The other fields describe the cluster when the range was created: the topic id as UUID text (""
+    without topic ids), the leader epoch and the log start offset (-1: unknown, not compared) and,
+    if counted, the records of each part.
     """
 
     topic: str
@@ -54,14 +53,13 @@ class PartitionRange:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Self:
-        """Return the part of the range from the offset `start` to `end`, with those counts that lie
-        within it."""
+        """Return the part from the offset `start` to `end`, with the counts within it."""
         inside = (each for each in self.counts if start <= each.first and each.beyond <= end)
         return replace(self, start=start, end=end, counts=tuple(inside))
 
 
 class RangeFault(enum.Enum):
-    """The reason why a range cannot be read as it was when it was created."""
+    """Why a range cannot be read as it was when it was created."""
 
     AGED_OUT = "aged out"
     """The log start offset is above the start of the range: retention or DeleteRecords deleted
@@ -82,8 +80,8 @@ class RangeFault(enum.Enum):
 
 
 class RangeFailed(ClientError):
-    """A range cannot be read as it was when it was created. `reason` tells why, `offset` is the
-    first offset that cannot be read."""
+    """A range cannot be read as it was when it was created. `reason` tells why; `offset` is the
+    first that cannot be read."""
 
     def __init__(
         self, topic_partition: TopicPartition, offset: int, reason: RangeFault, text: str

@@ -24,10 +24,10 @@ CLIENT_PREFIX: Final = "kafka."
 def parse_range_options(
     options: Mapping[str, str], **fixed: object
 ) -> tuple[ConsumerOptions, Patience]:
-    """Return the parsed consumer options, and how long a problem may last before the reading fails.
-    `options` are the options of a consumer with Kafka's names, in upper or lower case and with or
-    without the prefix `kafka.`, and kafkaConsumer.pollTimeoutMs. Values in `fixed` override them.
-    Raises ConfigError with all invalid options."""
+    """Return (consumer options, how long a problem may last before the reading fails). `options`
+    have Kafka's names, in upper or lower case and with or without the prefix `kafka.`, and
+    kafkaConsumer.pollTimeoutMs. Values in `fixed` override them. Raises ConfigError with all
+    invalid options."""
     given: dict[str, object] = {}
     stalled_ms = POLL_TIMEOUT_MS
     faults: list[str] = []

@@ -1,10 +1,9 @@
-"""The check whether a range can still be read as it was when it was created. It looks at the
-current state of the range's partition.
+"""The check whether a range can still be read as it was when it was created.
 
-If the log start offset is above the start of the range, records are lost. Other missing offsets
-between the log start and the log end were compacted, or are transaction markers, and are no loss.
-The topic was recreated if its id differs or its leader epoch is lower. An unclean election
-truncated the range if the range's leader epoch ends before the end of the range.
+Records are lost if the log start offset is above the start of the range. The topic was recreated if
+its id differs or its leader epoch is lower. An unclean election truncated the range if its leader
+epoch ends before the end of the range. Other missing offsets were compacted, or are transaction
+markers.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 @dataclass(frozen=True, slots=True)
 class CurrentPartition:
-    """The present state of the partition of a range. `known` is false if the partition does not
-    exist. `topic_id` is UUID text, "" without topic ids. `log_start` is the log start offset,
-    `epoch_end` the end offset of the range's leader epoch, both in the leader's log. Numbers are -1
-    if unknown."""
+    """The present state of the partition of a range. `known`: it exists. `topic_id` is UUID text,
+    "" without topic ids. `epoch_end` is the end offset of the range's leader epoch in the leader's
+    log. Unknown numbers are -1."""
 
     known: bool
     topic_id: str = ""
@@ -46,9 +44,8 @@ def topic_id_text(topic: TopicInfo) -> str:
 
 
 def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> CurrentPartition | None:
-    """Return the state of the partition according to the metadata. For a partition that does not
-    exist, `known` is false. Return None if the metadata does not show whether the partition exists,
-    because the metadata lacks the topic or has another error for it."""
+    """Return the partition's state in the metadata; None if the metadata does not show whether it
+    exists."""
     topic = view.topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -65,9 +62,8 @@ def from_metadata(view: ClusterView, topic_partition: TopicPartition) -> Current
 async def current_partitions(
     cluster: Cluster, ranges: Collection[PartitionRange], deadline: Deadline, *, once: bool = False
 ) -> dict[TopicPartition, CurrentPartition | ClientError]:
-    """Return the present state of each range's partition, or the error, from new metadata and from
-    the partition's leader. With `once`, errors of a leader are not retried. Raises ClientError if
-    no broker returns metadata."""
+    """Return the present state of each range's partition, or the error. With `once`, errors of a
+    leader are not retried. Raises ClientError if no broker returns metadata."""
     wanted = {item.topic_partition: item for item in ranges}
     topics = sorted({key.topic for key in wanted})
     view = await cluster.metadata(topics, timeout_s=request_limit_s(cluster, deadline))
@@ -106,8 +102,8 @@ def _put_together(
 def faults(
     wanted: PartitionRange, position: int, current: CurrentPartition
 ) -> Iterator[RangeFailed]:
-    """Yield each change of the partition by which the records of the range `wanted` from `position`
-    on may differ from those when the range was created. The most serious change comes first."""
+    """Yield each reason why the records of `wanted` from `position` on may have changed, the most
+    serious first."""
     if not current.known:
         yield gone(wanted, position)
     elif wanted.topic_id and current.topic_id and wanted.topic_id != current.topic_id:
@@ -146,8 +142,7 @@ def gone(wanted: PartitionRange, position: int) -> RangeFailed:
 
 
 def aged_out(wanted: PartitionRange, position: int, log_start: int) -> RangeFailed:
-    """Return the exception for a range whose record at `position` was deleted: the present log
-    start offset `log_start` is above `position`."""
+    """Return the exception for a range whose record at `position` is below the log start offset."""
     return _failed(
         wanted, position, RangeFault.AGED_OUT,
         f"the partition now begins at offset {log_start}, because retention or "

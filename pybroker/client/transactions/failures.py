@@ -1,4 +1,4 @@
-"""The exceptions of a transactional producer. Each message says what the application should do."""
+"""The exceptions of a transactional producer, with advice for the application."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Failures:
         self._options = options
 
     def fenced(self, code: ErrorCode, *, definite: bool = True) -> ProducerFenced:
-        """Return the exception of a replaced producer. `definite` is false if a commit without an
-        answer may have been processed."""
+        """Return the exception of a replaced producer. `definite` is false if an unanswered commit
+        may have been processed."""
         outcome = "its open transaction is aborted" if definite else _UNKNOWN
         return ProducerFenced(
             self._id,
@@ -57,9 +57,9 @@ class Failures:
     def late(
         self, state: State, text: str, problem: ClientError | None = None, *, definite: bool = True
     ) -> DeadlinePassed:
-        """Return the exception for an operation that was not completed within max.block.ms. `state`
-        is the state of the transaction, `problem` the last failure of a request. `definite` is true
-        if certainly no coordinator has processed a request."""
+        """Return the exception for an operation that took longer than max.block.ms. `problem` is
+        the last failure of a request. `definite`: certainly no coordinator has processed a
+        request."""
         last = f"; last: {problem}" if problem else ""
         to_do = {
             State.COMMITTING: "; the outcome is unknown: call commit_transaction again",
@@ -80,7 +80,7 @@ class Failures:
 
 
 def advice(code: ErrorCode | None) -> str:
-    """Return what to do about an error code of TxnOffsetCommit, empty for most codes."""
+    """Return what to do about an error code of TxnOffsetCommit; empty for most codes."""
     if code not in LEFT_GROUP:
         return ""
     return (

@@ -1,9 +1,5 @@
-"""The transactions of one producer: their state, and the requests to their coordinator.
-
-The sender asks `may_send` before the first batch to a partition, and reports failed batches. The
-producer calls the other methods. One lock orders all requests to the coordinator, so that EndTxn
-never overtakes a request that adds partitions.
-"""
+"""The transactions of one producer: their state, and the requests to their coordinator. One lock
+orders all requests, so that EndTxn never overtakes a request that adds partitions."""
 
 from __future__ import annotations
 
@@ -72,8 +68,8 @@ REQUEST_S_MIN: Final = 0.001
 
 class TransactionManager:
     """The transactions of a producer with `transactional_id`. `pending` has the partitions to add
-    to the transaction before the sender may write to them. `_begun` is True once a request was sent
-    that may begin the transaction on the coordinator."""
+    to the transaction before the sender may write to them. `_begun`: a request was sent that may
+    have begun the transaction on the coordinator."""
 
     def __init__(
         self,
@@ -118,16 +114,15 @@ class TransactionManager:
         return self.state in (State.ABORTABLE, State.ABORTING, State.FAILED)
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Return whether the partition is in the transaction. If it is not, note that it must be
-        added."""
+        """Return whether the partition is in the transaction; if not, add it to `pending`."""
         if partition in self._added:
             return True
         self.pending.add(partition)
         return False
 
     def batch_failed(self, error: BaseException | str, *, sent: bool) -> None:
-        """Note that a batch of the transaction has failed. If `sent` is True, a copy of the batch
-        may still arrive at the broker late, so the next transaction needs a new epoch."""
+        """Record that a batch of the transaction has failed. `sent`: a copy may still arrive at the
+        broker, so the next transaction needs a new epoch."""
         self._needs_epoch |= sent
         if self.state not in (State.OPEN, State.COMMITTING):
             return
@@ -142,8 +137,8 @@ class TransactionManager:
             )
 
     async def add_pending(self) -> None:
-        """Add the pending partitions to the transaction, all in one request. A failure changes the
-        state and is not raised."""
+        """Add the pending partitions to the transaction in one request. A failure changes the state
+        and is not raised."""
         async with self._calls:
             chosen = frozenset(self.pending)
             if not chosen or self.doomed:
@@ -183,8 +178,7 @@ class TransactionManager:
 
     def check_open(self, call: str, number: int | None = None) -> int:
         """Return the number of the open transaction. Raises TransactionConflict if none is open, or
-        if `number` is the number of an earlier one; AbortableTransactionError; ProducerFenced;
-        FatalTransactionError."""
+        another than `number`; AbortableTransactionError; ProducerFenced; FatalTransactionError."""
         self._require(call, State.OPEN)
         if number is not None and number != self.number:
             raise TransactionConflict(f"{call}: the transaction ended before the call was finished")
@@ -196,8 +190,8 @@ class TransactionManager:
         group: GroupMetadata,
         deadline: Deadline,
     ) -> None:
-        """Commit offsets of a group as part of the transaction. After any failure the transaction
-        can only be aborted. Raises TransactionError, TransactionConflict, DeadlinePassed."""
+        """Commit offsets of a group as part of the transaction. After a failure the transaction can
+        only be aborted. Raises TransactionError, TransactionConflict, DeadlinePassed."""
         number = self.check_open("send_offsets")
         try:
             async with self._calls:
@@ -211,8 +205,8 @@ class TransactionManager:
             raise
 
     async def commit(self, deliver: Wait, deadline: Deadline) -> None:
-        """Wait for `deliver`, which delivers all records, and commit. After DeadlinePassed the call
-        may be repeated. Raises TransactionError, TransactionConflict, DeadlinePassed."""
+        """Wait for `deliver`, which delivers all records, and commit. Raises TransactionError,
+        TransactionConflict; DeadlinePassed, after which the call may be repeated."""
         if self.state is not State.COMMITTING:
             self._require("commit_transaction", State.OPEN)
             self._become(State.COMMITTING)
@@ -233,9 +227,9 @@ class TransactionManager:
             self._calls.release()
 
     async def abort(self, drain: Wait, deadline: Deadline) -> None:
-        """Fail all unsent records, wait for `drain`, which waits for the records in flight, and
-        abort. After DeadlinePassed the call may be repeated. Raises ProducerFenced,
-        FatalTransactionError, TransactionConflict, DeadlinePassed."""
+        """Fail all unsent records, wait with `drain` for the records in flight, and abort. Raises
+        ProducerFenced, FatalTransactionError, TransactionConflict; DeadlinePassed, after which the
+        call may be repeated."""
         if self.state is not State.ABORTING:
             if self._commit_sent and self.state is State.COMMITTING:
                 raise TransactionConflict(
@@ -308,8 +302,8 @@ class TransactionManager:
         )
 
     async def _end(self, deadline: Deadline, *, committed: bool) -> None:
-        """Send EndTxn. If an abort is refused because no transaction is open, or because the
-        producer id is unknown, nothing is left to abort."""
+        """Send EndTxn. An abort that is refused because no transaction is open, or the producer id
+        is unknown, counts as done."""
         table = END
         if not committed:
             unknown = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID)
@@ -373,9 +367,9 @@ class TransactionManager:
         deadline: Deadline | None = None,
         version_max: int = VERSION_MAX,
     ) -> ErrorCode:
-        """Send a request until it succeeds, and return the response's error code, which may be one
-        that counts as success. Without a deadline, the retries end when the transaction is doomed.
-        Raises DeadlinePassed, and TransactionError if an error has changed the state."""
+        """Send a request until it succeeds, and return the response's error code. Without a
+        deadline, retry until the transaction is doomed. Raises DeadlinePassed, and TransactionError
+        if an error has changed the state."""
         failures, in_doubt = 0, False
         while True:
             limit_s = self._options.request_timeout_ms / 1_000
@@ -446,7 +440,7 @@ class TransactionManager:
         raise TransactionConflict(f"{call}: {self.state.value}; the call needs: {wanted}")
 
     def _refuse(self, reaction: Reaction, key: ApiKey, problem: ClientError) -> NoReturn:
-        """Change the state as the reaction demands, and raise its error."""
+        """Change the state as the reaction demands, and raise the error."""
         code = problem.code if isinstance(problem, ResponseError) else None
         # An abort cannot follow a commit that may have been processed.
         definite = not (self._commit_sent and self._in_doubt)

@@ -1,4 +1,4 @@
-"""The requests of a transaction. This module does no I/O."""
+"""The requests of a transaction."""
 
 from __future__ import annotations
 

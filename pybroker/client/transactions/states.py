@@ -1,9 +1,6 @@
-"""The states of a transactional producer, and its reactions to the responses of brokers, as a table
-for each request. This module does no I/O.
-
-An error code that is not in the table of its request is retried if it is retriable, and is fatal
-otherwise. The tables have the rules of the Java client's TransactionManager.
-"""
+"""The states of a transactional producer, and its reactions to error codes, as a table for each
+request, with the rules of the Java client. A code that is not in the table is retried if it is
+retriable, and fatal otherwise."""
 
 from __future__ import annotations
 
@@ -112,8 +109,8 @@ LEFT_GROUP: Final = frozenset(
 def decide(
     table: Mapping[ErrorCode, Reaction], codes: Iterable[ErrorCode]
 ) -> tuple[Reaction, ErrorCode]:
-    """Return the greatest reaction to the error codes of one response, and its code. If `codes` is
-    empty, the response has no result for the request, and the reaction is fatal."""
+    """Return the greatest reaction to the error codes of one response, and its code. Empty `codes`
+    are fatal."""
     reactions = [
         (table.get(code, Reaction.AGAIN if code.retriable else Reaction.FATAL), code)
         for code in codes
