@@ -12,6 +12,9 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    wall_ns = staticmethod(time.time_ns)
+    """Returns the nanoseconds since 1970. A call is faster than one of `wall_ms`."""
+
     def monotonic(self) -> float:
         return time.monotonic()
 

@@ -26,7 +26,7 @@ from pybroker.client import (
 )
 from pybroker.client.errors import ClientError
 from pybroker.client.options import AdminOptions, ConsumerOptions, ProducerOptions
-from pybroker.client.routes import partition_of_key
+from pybroker.records.record_buffer import partition_of_key
 from unit_tests.sources import ROOT
 
 PAGE: Final = ROOT / "docs" / "moving.rst"

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
+from pybroker.client import defaults
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.backoff import Deadline
 from pybroker.client.budget import MemoryBudget
@@ -23,13 +25,13 @@ from pybroker.client.errors import (
 )
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.options import ProducerOptions
-from pybroker.client.routes import Route, partition_of_key
+from pybroker.client.routes import Route
 from pybroker.client.sender import Sender
 from pybroker.client.serializers import Serializers
 from pybroker.client.transactions.manager import TransactionManager
 from pybroker.errors import ErrorCode
-from pybroker.ports import Buffer
 from pybroker.records.batch import HEADER_SIZE
+from pybroker.records.open_batches import OpenBatchAppender
 from pybroker.records.record import Headers
 
 PIECE_BYTES: Final = 1 << 20
@@ -79,72 +81,41 @@ class Appender:
         self._transactions = transactions
         self._serializers = serializers
         self._partitioner = partitioner
-        self.join: Join = self._join if serializers is None else _join_nothing
-        """Appends a record that can join the last batch of its partition; see `_join`."""
         self._check_running = check_running
         self._routes: dict[str, Route] = {}
         """The routes of all topics in use."""
         self._current_routes: dict[str, Route] = {}
-        """The routes of topics for which `_join` may append records: their metadata is current, and
+        """The routes of topics for which `join` may append records: their metadata is current, and
         the producer accepts records. `check_again` empties it."""
         cluster.add_listener(self.check_again)
         sender.on_break = self.check_again
         self._used: dict[str, float] = {}
         """The time of the last new batch of each topic, for metadata.max.idle.ms."""
-        self._wall_ms = self._clock.wall_ms
-        self._records_max = accumulator.records_max
-        self._used_max = budget.limit - options.batch_size
-        """`_join` appends a record without a check of its size only if at most this many bytes of
-        the budget are used."""
+        # A batch holds at most batch.size bytes more than a check of its memory has seen.
+        self._open_batches = OpenBatchAppender(
+            Delivery,
+            self._current_routes,
+            budget,
+            used_max=budget.limit - options.batch_size,
+            records_max=accumulator.records_max,
+            has_partitioner=partitioner is not None,
+            check_open=None if transactions is None else partial(transactions.check_open, "send"),
+            check_time=checked_time,
+            wall_ns=defaults.wall_ns_of(cluster.clock),
+            on_filled=self._on_filled,
+        )
+        self.join: Join = self._open_batches.append if serializers is None else _join_nothing
+        """Appends a record that can join the last batch of its partition, and returns its delivery.
+        Returns None if the record needs a new batch, a check, metadata or memory."""
         self.filled = False
 
     def check_again(self) -> None:
         """Check the metadata and the state of the producer before another record is appended."""
         self._current_routes.clear()
 
-    def _join(
-        self,
-        topic: str,
-        value: Buffer | None,
-        key: Buffer | None,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int | None,
-    ) -> Delivery | None:
-        """Append the record to the last batch of its partition, and return its delivery. Return
-        None if the record needs a new batch, a check, metadata or memory. This method is called for
-        every record, so it calls few functions."""
-        route = self._current_routes.get(topic)
-        budget = self._budget
-        if route is None or budget.used > self._used_max or budget.waiting:
-            return None
-        if self._transactions is not None:
-            self._transactions.check_open("send")
-        if partition is not None:
-            queue = route.queues.get(partition)
-        elif self._partitioner is not None:
-            return None  # the partitioner is called once for a record, not here and again later
-        elif key is None:
-            queue = route.sticky
-        elif isinstance(key, bytes):
-            queue = route.queues.get(partition_of_key(key, route.partition_count))
-        else:
-            return None
-        batch = None if queue is None else queue.last
-        if batch is None or batch.closed:
-            return None
-        timestamp = self._wall_ms() if timestamp_ms is None else checked_time(timestamp_ms)
-        records = batch.records
-        index = records.append(timestamp, key, value, headers, self._records_max)
-        if index < 0:
-            return None
-        size = records.size
-        budget.used += size - batch.memory
-        batch.memory = size
-        if records.full:
-            self.filled = True
-            self._sender.wake()
-        return Delivery(batch, index, timestamp)
+    def _on_filled(self) -> None:
+        self.filled = True
+        self._sender.wake()
 
     def prepared(
         self,
@@ -160,7 +131,9 @@ class Appender:
         `wait_and_append`. Raises SerializationFailed."""
         if self._serializers is not None:
             key, value = self._serializers.record(topic, headers, key, value, partition)
-            delivery = self._join(topic, value, key, headers, partition, timestamp_ms)
+            delivery = self._open_batches.append(
+                topic, value, key, headers, partition, timestamp_ms
+            )
             if delivery is not None:
                 return delivery
         return checked_record(value, key, headers, timestamp_ms)

@@ -13,6 +13,7 @@ from typing import Protocol, overload
 
 from pybroker.client.errors import DeliveryFailed
 from pybroker.model import TopicPartition
+from pybroker.records.open_batches import RecordPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class DeliveryBatch(Protocol):
         record's place there. If this batch was split, the record is in another batch."""
 
 
-class Delivery:
+class Delivery(RecordPlace):
     """The delivery of one record. `await delivery` returns its RecordMetadata, or raises
     DeliveryFailed.
 
@@ -87,12 +88,9 @@ class Delivery:
     `asyncio.ensure_future(delivery)`.
     """
 
-    __slots__ = ("_batch", "_index", "_timestamp")
+    __slots__ = ()
 
-    def __init__(self, batch: DeliveryBatch, index: int, timestamp: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp = timestamp
+    _batch: DeliveryBatch
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         yield from self.wait()

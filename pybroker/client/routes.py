@@ -12,15 +12,7 @@ from pybroker.client.accumulator import PartitionQueue
 from pybroker.client.metadata import TopicInfo
 from pybroker.model import NO_LEADER, TopicPartition
 from pybroker.ports import Rng
-from pybroker.records.record_buffer import murmur2
-
-_POSITIVE = 0x7FFFFFFF
-
-
-def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Return the number of the partition for records with this key, the same as in Kafka's Java
-    client."""
-    return (murmur2(key) & _POSITIVE) % partition_count
+from pybroker.records.record_buffer import partition_of_key
 
 
 class Route:

@@ -162,7 +162,7 @@ def append_records(
         elif key is None:
             at = without_key
         else:
-            at = (murmur2(key) & _POSITIVE) % len(buffers)
+            at = partition_of_key(key, len(buffers))
         buffer = buffers[at]
         bound = used + _OVERHEAD_MAX + len(key or b"") + len(value or b"")
         if buffer is None or bound > room:
@@ -188,6 +188,12 @@ def murmur2(data: bytes) -> int:
         state = (state ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _MASK
     state = (state ^ state >> 13) * _MULTIPLIER & _MASK
     return state ^ state >> 15
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """Return the number of the partition for records with this key, the same as in Kafka's Java
+    client."""
+    return (murmur2(key) & _POSITIVE) % partition_count
 
 
 def _header_name(name: str) -> str:

@@ -35,6 +35,11 @@ cdef class RecordBuffer:
         return len(self._data)
 
     def append(self, int64_t timestamp, key, value, headers, Py_ssize_t limit):
+        return self._add(timestamp, key, value, headers, limit)
+
+    cdef int64_t _add(
+        self, int64_t timestamp, key, value, headers, Py_ssize_t limit
+    ) except -2:
         cdef bytes flat_key = _octets(key, "key")
         cdef bytes flat_value = _octets(value, "value")
         cdef bytes name_bytes
@@ -131,6 +136,16 @@ def murmur2(bytes data not None):
     return _murmur2(<const uint8_t *> PyBytes_AS_STRING(data), len(data))
 
 
+cdef inline int64_t _partition_of(bytes key, int64_t count) except -1:
+    if count <= 0:
+        raise ZeroDivisionError(f"{count} partitions, expected at least 1")
+    return (_murmur2(<const uint8_t *> PyBytes_AS_STRING(key), len(key)) & 0x7FFFFFFF) % count
+
+
+def partition_of_key(bytes key not None, int64_t partition_count):
+    return _partition_of(key, partition_count)
+
+
 cdef enum:
     OVERHEAD_MAX = 36
 
@@ -179,8 +194,7 @@ def append_records(
         elif key is None:
             at = without_key
         else:
-            at = _murmur2(<const uint8_t *> PyBytes_AS_STRING(key), len(key)) & 0x7FFFFFFF
-            at %= len(buffers)
+            at = _partition_of(key, len(buffers))
         buffer = buffers[at]
         if buffer is None or used + OVERHEAD_MAX + _weight(key) + _weight(value) > room:
             break

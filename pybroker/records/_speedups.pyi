@@ -1,9 +1,10 @@
 """Types of the compiled loops. `_pure.py` and `columns.Store` describe the functions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from pybroker.ports import Buffer
+from pybroker.records._pure_open_batches import Budget, TopicRoute
 from pybroker.records.batch import TimestampType
 from pybroker.records.record import Headers
 
@@ -161,6 +162,7 @@ class RecordBuffer:
     def release(self) -> None: ...
 
 def murmur2(data: bytes) -> int: ...
+def partition_of_key(key: bytes, partition_count: int) -> int: ...
 def record_bytes(
     values: list[Buffer | None], keys: list[Buffer | None] | None
 ) -> tuple[int, int]: ...
@@ -176,3 +178,31 @@ def append_records(
     room: int,
     places: list[int],
 ) -> tuple[int, int, int]: ...
+
+class RecordPlace:
+    def __init__(self, batch: Any, index: int, timestamp: int) -> None: ...
+
+class OpenBatchAppender:
+    def __init__(
+        self,
+        place_type: type[RecordPlace],
+        routes: Mapping[str, TopicRoute],
+        budget: Budget,
+        used_max: int,
+        records_max: int,
+        *,
+        has_partitioner: bool,
+        check_open: Callable[[], object] | None,
+        check_time: Callable[[int], int],
+        wall_ns: Callable[[], int],
+        on_filled: Callable[[], object],
+    ) -> None: ...
+    def append(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> RecordPlace | None: ...

@@ -290,6 +290,7 @@ cdef Py_ssize_t _field_size(bytes value) noexcept:
 
 
 include "_record_buffer.pxi"
+include "_open_batches.pxi"
 include "_columns.pxi"
 include "_consumed.pxi"
 include "_key_table.pxi"

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 from pybroker.records._pure_record_buffer import to_bytes
 
-__all__ = ["RecordBuffer", "append_records", "murmur2", "record_bytes", "to_bytes"]
+__all__ = [
+    "RecordBuffer",
+    "append_records",
+    "partition_of_key",
+    "record_bytes",
+    "to_bytes",
+]
 
 if TYPE_CHECKING:
     from pybroker.records._pure_record_buffer import (
         RecordBuffer,
         append_records,
-        murmur2,
+        partition_of_key,
         record_bytes,
     )
 else:
@@ -21,13 +27,13 @@ else:
         from pybroker.records._speedups import (
             RecordBuffer,
             append_records,
-            murmur2,
+            partition_of_key,
             record_bytes,
         )
     except ImportError:
         from pybroker.records._pure_record_buffer import (
             RecordBuffer,
             append_records,
-            murmur2,
+            partition_of_key,
             record_bytes,
         )

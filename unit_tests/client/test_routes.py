@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pybroker.client.accumulator import Accumulator
 from pybroker.client.metadata import PartitionInfo, TopicInfo
-from pybroker.client.routes import Route, partition_of_key
+from pybroker.client.routes import Route
 from pybroker.errors import ErrorCode
 from pybroker.model import NO_LEADER, NO_TOPIC_ID, TopicPartition
+from pybroker.records.record_buffer import partition_of_key
 
 
 @given(st.binary(max_size=20), st.integers(1, 500))

@@ -24,11 +24,11 @@ from pybroker.client.errors import (
     WouldBlock,
 )
 from pybroker.client.produce_requests import compress_batch
-from pybroker.client.routes import partition_of_key
 from pybroker.errors import ErrorCode
 from pybroker.model import TopicPartition
 from pybroker.records.compression import Codec
 from pybroker.records.record import decode_records
+from pybroker.records.record_buffer import partition_of_key
 from pybroker.wire.api import ApiKey
 from unit_tests.client.fake_broker import BEHAVE, NEVER_ANSWER, FakeBroker, refuse
 from unit_tests.client.test_producer import QUICK, numbered, producer

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pybroker.client import ConfigError, Producer, SerializationFailed, WouldBlock
-from pybroker.client.routes import partition_of_key
 from pybroker.config.properties import PropertyText
 from pybroker.ports import Buffer
 from pybroker.records.record import Headers, decode_records
+from pybroker.records.record_buffer import partition_of_key
 from unit_tests.client.fake_broker import FakeBroker
 from unit_tests.client.test_producer import QUICK
 

@@ -1,0 +1,16 @@
+"""The choice of the implementation that appends single records to a producer's open batches: the
+compiled one if it exists, otherwise the one in Python. `_pure_open_batches.py` describes both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["OpenBatchAppender", "RecordPlace"]
+
+if TYPE_CHECKING:
+    from pybroker.records._pure_open_batches import OpenBatchAppender, RecordPlace
+else:
+    try:
+        from pybroker.records._speedups import OpenBatchAppender, RecordPlace
+    except ImportError:
+        from pybroker.records._pure_open_batches import OpenBatchAppender, RecordPlace
