@@ -1,2 +1,2 @@
-"""The operators' commands. Each module is one command, with the names, flags, output and exit codes
-of Kafka's tool."""
+"""The operators' commands. Each module is one command, with the flags, output and exit codes of
+Kafka's tool."""

@@ -1,8 +1,5 @@
-"""Code shared by all tools: common options, error handling, and JSON output.
-
-A tool exits with code 1 after wrong usage or a failure, as Kafka's tools do. A stack trace is
-printed only with --debug. This module imports no tool.
-"""
+"""Common options, error handling and JSON output of all tools. A tool exits with code 1 after wrong
+usage or a failure, as Kafka's tools do."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ class Failure(PybrokerError):
 
 
 class Tool(click.Command):
-    """A click command with the options --debug and --version. `error_prefix` is printed before each
-    error message."""
+    """A click command with the options --debug (stack traces) and --version. `error_prefix` is
+    printed before each error message."""
 
     def __init__(self, *args: Any, error_prefix: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,7 +75,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def run(command: click.Command, words: Sequence[str], program: str) -> int:
-    """Run a command with these arguments. Return the exit code."""
+    """Run a command with these arguments and return the exit code."""
     prefix = getattr(command, "error_prefix", "")
     debug = "--debug" in words
     try:
@@ -179,9 +176,9 @@ def client_options(
     overrides: Iterable[str] = (),
     **given: object,
 ) -> dict[str, Any]:
-    """Return a client's options. A value in `overrides` (key=value) wins over the file, and the
-    file wins over the flags in `given`. The client reports a partition without a leader after
-    `LEADERLESS_MS`, unless the caller passes `leaderless_timeout_ms=0`. Raises ConfigError."""
+    """Return a client's options: a value in `overrides` (key=value) wins over the file, and the
+    file over the flags in `given`. A partition without a leader is an error after `LEADERLESS_MS`,
+    unless `leaderless_timeout_ms=0`. Raises ConfigError."""
     options: dict[str, Any] = {"leaderless_timeout_ms": LEADERLESS_MS}
     options |= {name: value for name, value in given.items() if value is not None}
     layers: list[Mapping[str, object]] = [
@@ -206,8 +203,8 @@ def _usage_text(error: click.UsageError) -> str:
 
 
 def sentence_of(error: PybrokerError) -> str:
-    """Return the broker's own error message if the response contains one, as Kafka's tools do;
-    otherwise the error's text with its name."""
+    """Return the error message in the broker's response, as Kafka's tools do, or the error's text
+    with its name."""
     # By attribute, not by class: `pybroker start` loads this module too, and must not have to load
     # the client.
     return getattr(error, "broker_sentence", "") or str(error)

@@ -1,5 +1,5 @@
-"""The command line of `configs`: the entities, and the options to set or delete. The checks and the
-messages are those of Kafka's ConfigCommand. This module sends no requests."""
+"""The command line of `configs`: the entities, and the options to set or delete. Checks and
+messages are those of Kafka's ConfigCommand."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _FORMAT_VERSION: Final = "message.format.version"
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The parsed command line. `names[i]` is the name of an entity of type `types[i]`; "" is the
-    default entity. If a type has no name, the command describes all entities of the type."""
+    """The parsed command line of `configs`. `names[i]` is the name of an entity of type `types[i]`;
+    "" is the default entity. A type without a name means all entities of the type."""
 
     alter: bool
     types: tuple[str, ...]
@@ -72,9 +72,8 @@ class Args:
 
 
 def parse_args(flags: Mapping[str, Any], names_in_order: Sequence[str]) -> Args:
-    """Return the checked and converted flags. `names_in_order` are the values of --entity-name in
-    the order of the command line, with "" for each --entity-default. Raises click.UsageError,
-    Failure, ConfigError."""
+    """Return the parsed flags. `names_in_order` are the values of --entity-name in the order of the
+    command line, with "" for --entity-default. Raises click.UsageError, Failure, ConfigError."""
     if flags["alter"] == flags["describe"]:
         raise click.UsageError("Command must include exactly one action: --describe, --alter")
     if flags["describe"]:
@@ -208,8 +207,8 @@ def _added(flags: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """Return the options in a text such as `k1=v1,k2=[v1,v2],k3=`, without the brackets around
-    values. Raises Failure."""
+    """Return the options in a text such as `k1=v1,k2=[v1,v2],k3=`, without the brackets. Raises
+    Failure."""
     pairs = [
         re.split(rf"\s*=\s*{_OUTSIDE_BRACKETS}", word)
         for word in re.split(f",{_OUTSIDE_BRACKETS}", text)

@@ -1,8 +1,5 @@
-"""`configs --zookeeper`: changes options directly in ZooKeeper, without a broker.
-
-A topic's options can be changed at any time. A broker's options can be changed only while the
-broker is stopped, because a running broker must validate them.
-"""
+"""`configs --zookeeper`: changes options of topics, and of stopped brokers, directly in ZooKeeper.
+A running broker must validate its options itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The lines that Kafka's DumpLogSegments prints for the files beside a segment: the offset index,
-the time index, the index of aborted transactions, and the producer snapshot."""
+"""The lines of Kafka's DumpLogSegments for the files beside a segment: offset index, time index,
+aborted transactions and producer snapshot."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """The choices for printing an index. `sanity_only`: run only the check of index files that a
-    broker runs at its start. `verify_only`: compare the entries with the log, but do not print
-    them. `max_message_size`: the maximum size (bytes) of the batch that an entry points to."""
+    """What to print of an index. `sanity_only`: only the check that a broker runs at its start.
+    `verify_only`: only the comparison with the log. `max_message_size`: the maximum size (bytes) of
+    the batch that an entry points to."""
 
     sanity_only: bool = False
     verify_only: bool = False
@@ -46,8 +46,8 @@ class IndexView(NamedTuple):
 
 
 def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print the entries of an offset index file, and compare them with the log file of the segment.
-    Raises Failure, OSError."""
+    """Print the entries of an offset index, and compare them with the segment's log file. Raises
+    Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         size = path.stat().st_size
@@ -68,8 +68,8 @@ def dump_index(path: Path, view: IndexView, complaints: Complaints) -> None:
 
 
 def dump_time_index(path: Path, view: IndexView, complaints: Complaints) -> None:
-    """Print the entries of a time index file, and compare them with the log file of the segment.
-    Raises Failure, OSError."""
+    """Print the entries of a time index, and compare them with the segment's log file. Raises
+    Failure, OSError."""
     base = base_offset(path)
     with _log_beside(path) as log:
         if view.sanity_only:
@@ -111,7 +111,7 @@ def _verify_time(
 
 
 def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
-    """Return the first batch from `position` on whose last offset is `offset` or greater."""
+    """Return the first batch from `position` on whose last offset is at least `offset`."""
     for batch in log.batches(position, WHOLE):
         if log.last_offset(batch) >= offset:
             return batch
@@ -119,8 +119,7 @@ def _batch_of(log: LogFile, position: int, offset: int) -> StoredBatch | None:
 
 
 def dump_transactions(path: Path) -> None:
-    """Print the entries of a segment's index of aborted transactions (.txnindex). Raises Failure,
-    OSError."""
+    """Print the aborted transactions of a segment (.txnindex). Raises Failure, OSError."""
     with path.open("rb") as stream:
         while data := stream.read(txn_index.ENTRY.size):
             if len(data) < txn_index.ENTRY.size:
@@ -140,8 +139,7 @@ def dump_transactions(path: Path) -> None:
 
 
 def dump_snapshot(path: Path) -> None:
-    """Print a producer snapshot. If the snapshot is damaged, print the fault on standard error.
-    Raises Failure, OSError."""
+    """Print a producer snapshot, or its fault on standard error. Raises Failure, OSError."""
     with path.open("rb") as stream:
         data = stream.read(SNAPSHOT_BYTES_MAX + 1)
     if len(data) > SNAPSHOT_BYTES_MAX:
@@ -177,7 +175,7 @@ def dump_snapshot(path: Path) -> None:
 
 
 def _snapshot_fault(data: bytes) -> str | None:
-    """Return Kafka's message for a damaged snapshot; None for an intact snapshot."""
+    """Return Kafka's message for a damaged snapshot, None for an intact one."""
     if len(data) < _SNAPSHOT_HEAD.size + 4:
         return f"Snapshot failed schema validation: {len(data)} bytes are too few for a snapshot"
     version, crc = _SNAPSHOT_HEAD.unpack_from(data)
@@ -196,8 +194,7 @@ def _snapshot_fault(data: bytes) -> str | None:
 
 
 class _Positions:
-    """Finds positions in an offset index. If offsets are requested in ascending order, the file is
-    read only once."""
+    """Finds positions in an offset index. Ascending offsets read the file only once."""
 
     def __init__(self, path: Path, base: int) -> None:
         self._entries = iter(_offset_entries(path, base)) if path.exists() else iter(())
@@ -208,8 +205,8 @@ class _Positions:
         self._base = base
 
     def floor(self, offset: int) -> int:
-        """Return the log position of the last index entry whose offset is at most `offset`; 0 if
-        there is no such entry."""
+        """Return the log position of the last index entry whose offset is at most `offset`, 0
+        without such an entry."""
         if offset < self._asked:
             self.__init__(self._path, self._base)  # type: ignore[misc]
         self._asked = offset
@@ -220,8 +217,8 @@ class _Positions:
 
 
 def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, position in the log) for each entry of an offset index. `base` is the base
-    offset of the segment."""
+    """Yield (offset, log position) for each entry of an offset index. `base` is the segment's base
+    offset."""
     for relative, position in _entries(path, _OFFSET_ENTRY, base, offset_first=True):
         yield base + relative, position
 
@@ -229,9 +226,8 @@ def _offset_entries(path: Path, base: int) -> Iterator[tuple[int, int]]:
 def _entries(
     path: Path, layout: struct.Struct, base: int, *, offset_first: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Yield the complete entries of an index file, up to the last one in use. A running broker
-    preallocates its index files, so zeros follow that entry. `offset_first` says that the offset is
-    the first number of an entry, not the second."""
+    """Yield the entries of an index file, without the zeros that a running broker preallocates.
+    `offset_first`: the offset is the first number of an entry, not the second."""
     first = True
     with path.open("rb") as stream:
         while data := stream.read(layout.size * _CHUNK_ENTRIES):
@@ -291,8 +287,8 @@ def _last_entry(path: Path, layout: struct.Struct) -> tuple[int, int] | None:
 
 
 def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
-    """Return the last offset of the batch at `position` in the log. Raises Failure if there is no
-    batch at this position, or if the batch does not end within `limit` bytes."""
+    """Return the last offset of the batch at `position` in the log. Raises Failure without a batch
+    that ends within `limit` bytes."""
     if not 0 <= position <= log.size:
         raise Failure(
             f"{path}: an entry has the position {position}, but the log has only {log.size} bytes"
@@ -305,8 +301,8 @@ def _last_offset_at(log: LogFile, position: int, limit: int, path: Path) -> int:
 
 @contextmanager
 def _log_beside(path: Path) -> Iterator[LogFile]:
-    """Open the log file of the segment that the index belongs to. Raises Failure if the log file is
-    missing, OSError if the index is missing."""
+    """Open the log file of the index's segment. Raises Failure if the log file is missing, OSError
+    if the index is missing."""
     path.stat()
     beside = path.with_name(path.name.split(".")[0] + ".log")
     try:

@@ -1,5 +1,4 @@
-"""The lines that Kafka's DumpLogSegments prints for the batches and records of a segment. This
-module reads the file batch by batch and writes no file."""
+"""The lines of Kafka's DumpLogSegments for the batches and records of a segment."""
 
 from __future__ import annotations
 
@@ -70,8 +69,8 @@ class StoredBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The choices for printing a log. `deep`: print each record. `contents`: print keys and values.
-    `skip_metadata`: print only keys and values."""
+    """What to print of a log. `deep`: each record. `contents`: keys and values. `skip_metadata`:
+    only keys and values."""
 
     deep: bool = False
     contents: bool = False
@@ -84,8 +83,7 @@ class LogView:
 
 @dataclass(slots=True)
 class Complaints:
-    """Faults found in the files, by absolute path. The tool prints the faults on standard error
-    after all files."""
+    """Faults found in the files, by absolute path."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     time_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -94,8 +92,8 @@ class Complaints:
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that Kafka's tool prints for these faults, in the same order. Offset
-        mismatches and gaps are listed from the last to the first."""
+        """Yield the lines that Kafka's tool prints for these faults, in its order: offset
+        mismatches and gaps from the last to the first."""
         for path, pairs in self.mismatches.items():
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {a}, log offset: {b}" for a, b in reversed(pairs))
@@ -128,9 +126,8 @@ class LogFile:
         self.size = os.fstat(stream.fileno()).st_size
 
     def batches(self, position: int = 0, limit: int = WHOLE) -> Iterator[StoredBatch]:
-        """Yield consecutive batches, from the batch that begins at `position`. Only complete
-        batches that end within `limit` bytes after `position` are included. Raises Failure if a
-        batch's length field is too small."""
+        """Yield the complete batches from `position` on that end within `limit` bytes after
+        `position`. Raises Failure if the length field of a batch is too small."""
         end = min(self.size, position + limit)
         while position < end - _MAGIC_END:
             head = self.read(position, _MAGIC_END)
@@ -178,8 +175,8 @@ class LogFile:
 
 
 def base_offset(path: Path) -> int:
-    """Return the base offset in a segment's file name. Raises Failure if the name does not begin
-    with an offset, OSError if the file does not exist."""
+    """Return the base offset in a segment's file name. Raises Failure for a name without an offset,
+    OSError if the file does not exist."""
     name = path.name.split(".")[0]
     if not (name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX):
         path.stat()  # raises OSError: "no such file" explains more than the fault of the name
@@ -188,8 +185,7 @@ def base_offset(path: Path) -> int:
 
 
 def dump_log(path: Path, view: LogView, complaints: Complaints) -> None:
-    """Print the batches of a segment, and their records if `view.deep` is set. Raises Failure,
-    OSError."""
+    """Print the batches of a segment, and with `view.deep` the records. Raises Failure, OSError."""
     for notice in view.notices:
         click.echo(notice)
     click.echo(f"Log starting offset: {base_offset(path)}")
@@ -264,7 +260,7 @@ def _dump_records(
     path: Path,
     complaints: Complaints,
 ) -> int:
-    """Print the records of a batch. Return the offset of the last record."""
+    """Print the records of a batch, and return the last offset."""
     records = log.records(batch)
     header = log.header(batch)
     for record in records:

@@ -1,5 +1,5 @@
-"""Reads the file with the partitions of an election: {"partitions": [{"topic": ..., "partition":
-...}]}. Both of Kafka's election tools read this format."""
+"""Reads the partitions of an election from a file, in the format of Kafka's election tools:
+{"partitions": [{"topic": ..., "partition": ...}]}."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from pybroker.tools._json_file import (
 
 
 def read_partitions(path: str, data: str, *, no_partitions: str) -> list[TopicPartition]:
-    """Return the partitions in the order of the file. `data` is the file's description in error
-    messages. `no_partitions` is the error message for a missing field "partitions". Raises Failure.
-    """
+    """Return the partitions in the order of the file. `data` describes the file in error messages;
+    `no_partitions` is the message for a missing field "partitions". Raises Failure."""
     try:
         content: object = json.loads(read_file(path))
     except (ValueError, RecursionError):

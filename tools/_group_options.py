@@ -57,8 +57,7 @@ NOT_EXECUTED = (
 
 
 def check_usage(flags: Mapping[str, Any]) -> None:
-    """Raise click.UsageError, with Kafka's message, for flags that are missing or exclude each
-    other."""
+    """Raise click.UsageError, with Kafka's message, for missing or contradicting flags."""
     given = {name for name, value in flags.items() if value not in (None, False, ())}
     for name, actions in ONLY_WITH.items():
         if name in given and not given & set(actions):
@@ -139,8 +138,8 @@ def _flag(name: str) -> str:
 
 
 def reset_of(flags: Mapping[str, Any]) -> Reset:
-    """Return the flags of `consumer-groups --reset-offsets`, with their texts converted to values.
-    Raises Failure, click.UsageError."""
+    """Return the parsed flags of `consumer-groups --reset-offsets`. Raises Failure,
+    click.UsageError."""
     timestamp = None
     if flags["to_datetime"] is not None:
         timestamp = parse_datetime(flags["to_datetime"])
@@ -162,9 +161,8 @@ def reset_of(flags: Mapping[str, Any]) -> Reset:
 
 
 def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
-    """Return the names in the comma-separated list `text`, in the spelling of `known`. Upper and
-    lower case do not matter. Raises click.UsageError for an unknown name; its message calls the
-    names `what`."""
+    """Return the names in the comma-separated `text`, in the spelling of `known`, regardless of
+    case. Raises click.UsageError for an unknown name; its message calls the names `what`."""
     spelling = {name.upper(): name for name in known}
     words = [word.strip().upper() for word in text.split(",")] if text else []
     if not spelling.keys() >= set(words):
@@ -175,8 +173,8 @@ def parse_names(text: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def check_types(text: str) -> None:
-    """Raise Failure for a filter by group type. The filter needs version 5 of ListGroups, and the
-    brokers support only version 4. Raises click.UsageError for an unknown type."""
+    """Raise Failure for a filter by group type, which needs ListGroups version 5: the brokers have
+    version 4. Raises click.UsageError for an unknown type."""
     if parse_names(text, TYPES, "types"):
         raise Failure(
             "The broker only supports ListGroups v4, but we need v5 or newer to request groups by"

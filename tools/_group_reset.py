@@ -1,5 +1,5 @@
-"""`consumer-groups --reset-offsets`: its flags, the CSV of --export and --from-file, and the new
-offsets of a group. This module reads offsets from the brokers and commits none."""
+"""`consumer-groups --reset-offsets`: the flags, the CSV of --export and --from-file, and the new
+offsets of a group. This module commits no offsets."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ NOTHING_SHIFTS = "Cannot shift offset for partition {} since there is no current
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The parsed flags of `consumer-groups --reset-offsets`. Of the fields that choose the new
-    offsets exactly one is set; the others are None or False. `topics` contains arguments of --topic
-    such as "orders" and "orders:0,1"."""
+    """The parsed flags of `consumer-groups --reset-offsets`. Exactly one of the fields that choose
+    the new offsets is set; the others are None or False. `topics` has values of --topic such as
+    "orders" and "orders:0,1"."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -63,9 +63,8 @@ class Resetter:
         self._timeout_ms = timeout_ms
 
     async def plan(self, group: str) -> Plan:
-        """Return the new offset of each partition. If a requested offset is outside the log, print
-        a warning and use the nearest offset in the log instead. Raises PybrokerError,
-        click.UsageError."""
+        """Return the new offset of each partition. For an offset outside the log, print a warning
+        and use the nearest one inside. Raises PybrokerError, click.UsageError."""
         reset = self._reset
         if reset.from_file is not None:
             if group not in reset.from_file:
@@ -159,8 +158,8 @@ def _between(key: TopicPartition, offset: int, start: int, end: int) -> int:
 
 
 def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
-    """Parse arguments of --topic such as "orders" and "orders:0,1". Return the partitions of each
-    topic; None means all partitions. Raises click.UsageError with Kafka's messages."""
+    """Return the partitions of each topic (None: all) in values of --topic such as "orders" and
+    "orders:0,1". Raises click.UsageError with Kafka's messages."""
     found: dict[str, list[int] | None] = {}
     for word in words:
         if ":" not in word:
@@ -184,8 +183,7 @@ def parse_topics(words: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_datetime(text: str) -> int:
-    """Return the ms since 1970 of a time in ISO 8601. A time without a zone is UTC. Raises
-    Failure."""
+    """Return the ms since 1970 of a time in ISO 8601, in UTC without a zone. Raises Failure."""
     if "T" not in text:
         raise Failure(
             "Error parsing timestamp. It does not contain a 'T' according to ISO8601 format"
@@ -210,7 +208,7 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return the ms of a duration in ISO 8601, such as P1DT2H or PT30.5S, as java.time parses it.
+    """Return the ms of an ISO 8601 duration such as P1DT2H or PT30.5S, as java.time parses it.
     Raises Failure."""
     match = DURATION.fullmatch(text)
     fields = {} if match is None else match.groupdict()
@@ -229,9 +227,8 @@ def parse_duration(text: str) -> int:
 
 
 def parse_plans(path: str, groups: tuple[str, ...]) -> dict[str, Plan]:
-    """Return the new offsets of each group in a CSV file. Each line is
-    "group,topic,partition,offset", or for a single group "topic,partition,offset". Raises
-    Failure."""
+    """Return the new offsets of each group in a CSV file with lines "group,topic,partition,offset",
+    or for a single group "topic,partition,offset". Raises Failure."""
     plans: dict[str, Plan] = {}
     lines = read_file(path).rstrip("\n").split("\n")
     row_of: Callable[[list[str]], tuple[str, TopicPartition, int] | None] = _row_with_group
@@ -260,8 +257,8 @@ def _row_of(group: str, fields: list[str]) -> tuple[str, TopicPartition, int] | 
 
 
 def csv_text(plans: Mapping[str, Plan], *, with_group: bool) -> str:
-    """Return the CSV lines of --export, quoted as Kafka's tool quotes them. With `with_group` each
-    line begins with the group."""
+    """Return the CSV lines of --export, quoted as by Kafka's tool. With `with_group` each line
+    begins with the group."""
     out = io.StringIO()
     for group, plan in plans.items():
         for (topic, number), offset in plan.items():

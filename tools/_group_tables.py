@@ -1,5 +1,5 @@
-"""The output of `consumer-groups --list` and `--describe`: the tables of Kafka's tool with its
-column widths, and the documents of --format json. This module sends no requests."""
+"""The output of `consumer-groups --list` and `--describe`: the tables of Kafka's tool, and the
+documents of --format json."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ COORDINATOR_WIDTH = 25
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group: the committed offset (None if there is none), the lag, and the
-    member that the partition is assigned to. If there is no committed offset, the lag is unknown,
-    but `lag` has the log end offset."""
+    """One partition of a group: the committed offset (None: none), the lag, and the assigned
+    member. Without a committed offset, `lag` has the log end offset."""
 
     partition: TopicPartition
     committed: int | None
@@ -52,9 +51,9 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     lags: Mapping[TopicPartition, PartitionLag],
 ) -> list[OffsetRow]:
-    """Return the rows of a group: first the partitions assigned to members, ordered by the member's
-    number of partitions, largest first; then the partitions with a committed offset but no member.
-    Raises MalformedInput."""
+    """Return the rows of a group: first the partitions of members, from the member with the most
+    partitions to the one with the fewest, then the others with a committed offset. Raises
+    MalformedInput."""
     rows = []
     read: set[TopicPartition] = set()
 
@@ -71,8 +70,7 @@ def offset_rows(
 
 
 def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> list[str]:
-    """Return the lines that `consumer-groups --list` prints with --type (`types`) or --state
-    (`states`)."""
+    """Return the lines of `consumer-groups --list` with --type (`types`) or --state (`states`)."""
     width = max((GROUP_WIDTH, *(len(group.group_id) for group in groups))) + LIST_MARGIN
     titles = ["GROUP", *(["TYPE"] if types else []), *(["STATE"] if states else [])]
     rows = [
@@ -90,8 +88,8 @@ def group_list(groups: Sequence[GroupListing], *, types: bool, states: bool) -> 
 
 
 def show_state(group: GroupDescription, rows: int) -> bool:
-    """Print the message for the group's state, if the state has a message. Return whether a table
-    follows. Raises Failure for an unknown state."""
+    """Print the message for the group's state, if any. Return whether a table follows. Raises
+    Failure for an unknown state."""
     name = group.group_id
     if group.state == "Dead":
         click.echo(f"\nError: Consumer group '{name}' does not exist.")
@@ -106,8 +104,8 @@ def show_state(group: GroupDescription, rows: int) -> bool:
 
 
 def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> list[str]:
-    """Return the lines of the table that `consumer-groups --describe --offsets` prints. `details`
-    adds columns that Kafka's tool does not have."""
+    """Return the table of `consumer-groups --describe --offsets`. `details` adds columns that
+    Kafka's tool does not have."""
     titles = [
         *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
         *(("LAST-STABLE-OFFSET", "LAG-BYTES", "LAG-SECONDS") if details else ()),
@@ -134,10 +132,9 @@ def offset_lines(group: str, rows: Sequence[OffsetRow], *, details: bool) -> lis
 
 
 def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list[str]:
-    """Return the lines of the table that `consumer-groups --describe --members` prints. `verbose`
-    adds the column ASSIGNMENT. `shown` is the result of `show_state`: if it is True, the members
-    determine the widths of the columns; otherwise the columns have Kafka's default widths. Raises
-    MalformedInput."""
+    """Return the table of `consumer-groups --describe --members`. `verbose` adds the column
+    ASSIGNMENT. `shown` is the result of `show_state`: True fits the columns to the members, False
+    keeps Kafka's default widths. Raises MalformedInput."""
     members = group.members
     with_instances = shown and any(member.group_instance_id for member in members)
     measured = members if shown else ()
@@ -172,7 +169,7 @@ def member_lines(group: GroupDescription, *, verbose: bool, shown: bool) -> list
 
 
 def state_lines(group: GroupDescription) -> list[str]:
-    """Return the lines of the table that `consumer-groups --describe --state` prints."""
+    """Return the table of `consumer-groups --describe --state`."""
     coordinator = _coordinator(group)
     widths = [_width(COORDINATOR_WIDTH, [coordinator]), 25, 20, 15]
     rows = [
@@ -183,8 +180,8 @@ def state_lines(group: GroupDescription) -> list[str]:
 
 
 def active_member_lines(group: GroupDescription) -> list[str]:
-    """Return one line for each member of the group. The lines explain why the coordinator has
-    refused to delete the group or to change its offsets: it still has these members."""
+    """Return one line for each member of a group that the coordinator did not delete or change
+    because of these members."""
     return [
         f"  still in group '{group.group_id}': {member.member_id}"
         + (f" (instance {member.group_instance_id})" if member.group_instance_id else "")
@@ -262,8 +259,8 @@ def _width(least: int, texts: Iterable[str]) -> int:
 
 
 def _line(words: Sequence[str], widths: Sequence[int]) -> str:
-    """Return the words joined into a line. Each word is padded to its width and followed by a
-    space; words beyond the last width are left out."""
+    """Return the words as one line, each padded to its width and followed by a space. Words beyond
+    the last width are left out."""
     return "".join(f"{word:<{width}} " for word, width in zip(words, widths, strict=False))
 
 

@@ -1,6 +1,6 @@
-"""The search of `transactions find-hanging`. A transaction is hanging if it is open in a partition,
-but its coordinator does not know that the transaction includes the partition. The coordinator will
-then never send this partition the marker that ends the transaction."""
+"""The search of `transactions find-hanging`. A transaction hangs if a partition has it open, but
+the coordinator does not list the partition: the coordinator will never write the marker that ends
+it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class OpenProducer:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The partitions to search, and the minimum age of a transaction. `topic` and `partition` limit
-    the search to a topic or to one of its partitions. `broker` limits it to partitions with a
-    replica on this broker. None means no limit. The search considers a transaction only if its
+    """The partitions to search. `topic` and `partition` name them; `broker` limits the search to
+    partitions with a replica on this broker. None means no limit. A transaction counts if its
     producer has sent no batch for `duration_ms`."""
 
     topic: str | None
@@ -45,7 +44,7 @@ class Scope:
 
 
 def failed(message: str, error: PybrokerError) -> Failure:
-    """Return the Failure that the tool reports for `error`, with the text of Kafka's tool."""
+    """Return the Failure with the text of Kafka's tool for `error`."""
     reason = sentence_of(error).rstrip(".")
     return Failure(f"{message}: {reason}. Enable debug logging for additional detail.")
 
@@ -77,10 +76,9 @@ def hanging(
     names: Mapping[int, str],
     descriptions: Mapping[str, TransactionDescription],
 ) -> list[OpenProducer]:
-    """Return those of the `suspected` transactions that are hanging, sorted by partition. `names`
-    maps producer ids to transactional ids, `descriptions` maps transactional ids to their states. A
-    transaction is hanging if its coordinator's description of the transactional id does not list
-    the partition. Without a name or a description it is hanging, too."""
+    """Return the `suspected` transactions that hang, sorted by partition: the coordinator does not
+    list the partition, or does not know the transaction. `names` maps producer ids to transactional
+    ids, `descriptions` maps transactional ids to their states."""
 
     def will_end(each: OpenProducer) -> bool:
         description = descriptions.get(names.get(each.producer.id, ""))
@@ -124,8 +122,7 @@ def _batches(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartiti
 async def _open_for_long(
     admin: Admin, partitions: Sequence[TopicPartition], scope: Scope, now_ms: int
 ) -> list[OpenProducer]:
-    """Return the producers that have an open transaction and have sent no batch for
-    `scope.duration_ms`."""
+    """Return the producers with an open transaction and no batch for `scope.duration_ms`."""
     found = []
     described = await admin.describe_producers(partitions, broker=scope.broker)
     for key, result in described.items():

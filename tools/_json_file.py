@@ -1,5 +1,5 @@
-"""Reads the fields of a user's JSON file. A field that is missing or has a wrong type raises
-Failure with the message of Kafka's tools. This module imports no tool."""
+"""Reads the fields of a user's JSON file. A missing field or a wrong type raises Failure with the
+message of Kafka's tools."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def json_field(fields: Mapping[str, object], name: str) -> object:
 
 
 def json_integer(value: object, kind: str, bounds: range) -> int:
-    """Return the value if it is an integer within `bounds`; raise Failure otherwise. `kind` is the
-    integer's type in Java, for the message."""
+    """Return the value if it is an integer within `bounds`; raise Failure otherwise. The message
+    has the Java type `kind`."""
     if isinstance(value, int) and not isinstance(value, bool) and value in bounds:
         return value
     raise _unexpected(f"`{kind}` value", value)

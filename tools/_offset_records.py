@@ -12,9 +12,8 @@ from pybroker.tools._cli import Failure
 
 
 def offset_record_text(record: Record) -> tuple[str | None, str | None]:
-    """Return the texts of a record's key and value. If the record cannot be decoded, the key's text
-    is an error line. Raises Failure for a record without a key, which cannot be from
-    __consumer_offsets."""
+    """Return the texts of a record's key and value. For an undecodable record the key's text is an
+    error line. Raises Failure for a record without a key."""
     if record.key is None:
         raise Failure(
             f"the record at offset {record.offset} has no key: --offsets-decoder is for the"

@@ -34,12 +34,12 @@ def fixed(number: float, digits: int) -> str:
 
 
 def finite(number: float) -> float | None:
-    """Return the number, or None if it is NaN or infinite, which JSON cannot express."""
+    """Return the number, or None for NaN and infinity, which JSON cannot express."""
     return number if math.isfinite(number) else None
 
 
 def date_format(pattern: str) -> Callable[[int], str]:
-    """Return a function that formats ms since 1970 in local time. The pattern is that of Java's
+    """Return a function that formats ms since 1970 in local time by a pattern of Java's
     SimpleDateFormat. Raises Failure for an unknown letter."""
     parts: list[str | Callable[[time.struct_time, int], str]] = []
     position = 0

@@ -1,5 +1,5 @@
-"""Shuts a tool down cleanly at SIGTERM or SIGINT: the tool sends the records that it has accepted,
-and leaves its group. This module imports no tool."""
+"""Ends a tool cleanly at SIGTERM or SIGINT: accepted records are sent, and the tool leaves its
+group."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ EXIT_BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """An event that the first SIGTERM or SIGINT sets. A second signal has its default effect. Use
-    `Stop` as a context manager while an event loop runs."""
+    """An event that the first SIGTERM or SIGINT sets, inside a `with` block on an event loop. A
+    second signal has its default effect."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -54,8 +54,8 @@ class Stop:
 
 
 async def until_signal(work: Coroutine[Any, Any, None]) -> int:
-    """Run `work` until it ends. At a signal, cancel `work` and wait for its end. Return the exit
-    code. An exception of `work` propagates to the caller."""
+    """Run `work` until it ends, or cancel it at a signal. Return the exit code. An exception of
+    `work` propagates."""
     with Stop() as stop:
         task = asyncio.ensure_future(work)
         waiter = asyncio.ensure_future(stop.event.wait())

@@ -1,5 +1,5 @@
 """The output of `topics --describe`: the choice of topics and partitions, and their lines in
-Kafka's format. This module sends no requests."""
+Kafka's format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ MIN_ISR_DEFAULT = 1
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The filters of --describe. A partition is printed if at least one of the given filters
-    matches. With `overrides`, only topics that have their own options are printed, without their
-    partitions."""
+    """The filters of --describe. A partition is printed if any given filter matches. With
+    `overrides`, only topics with their own options are printed, without partitions."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -33,7 +32,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The description of a topic: the topic, its options, and the ids of the live brokers."""
+    """A topic, its options, and the ids of the live brokers."""
 
     topic: TopicInfo
     configs: tuple[ConfigEntry, ...]
@@ -59,7 +58,7 @@ class Described:
         return MIN_ISR_DEFAULT
 
     def shown_partitions(self, reports: Reports) -> list[PartitionInfo]:
-        """Return the partitions of the topic that the filters choose, sorted by number."""
+        """Return the partitions that the filters choose, sorted by number."""
         if reports.overrides:
             return []
         return [
@@ -69,7 +68,7 @@ class Described:
         ]
 
     def is_headed(self, reports: Reports) -> bool:
-        """Return whether a line for the topic is printed before its partitions."""
+        """Return whether a line for the topic itself is printed."""
         return not reports.partitions_only and bool(self.overrides or not reports.overrides)
 
     def is_shown(self, reports: Reports) -> bool:
@@ -108,8 +107,8 @@ def topic_line(described: Described) -> str:
 
 
 def partition_line(partition: PartitionInfo) -> str:
-    """Return the line of one partition. Elr is always N/A: ZooKeeper-based brokers do not report
-    eligible leader replicas to clients."""
+    """Return the line of one partition. Elr is always N/A, because ZooKeeper-based brokers do not
+    report eligible leader replicas."""
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     return "\t".join(
         [

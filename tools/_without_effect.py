@@ -10,7 +10,6 @@ from pybroker.config.without_effect import options_without_effect, sentence
 
 
 def warn(topic: str, config: Mapping[str, str]) -> None:
-    """Print a warning on standard error for each option of `config` that has no effect. The brokers
-    store these options nevertheless, as Apache's brokers do."""
+    """Print a warning on standard error for each option of `config` that has no effect."""
     for option in options_without_effect(config):
         click.echo(f"WARN {sentence(topic, option)}", err=True)

@@ -1,8 +1,5 @@
-"""The commands of the ZooKeeper shell, with the arguments, effects and output of ZooKeeper 3.8.
-
-A session is any object with kazoo's methods. `pybroker.tools.zookeeper_shell` connects to ZooKeeper
-and reads the command lines.
-"""
+"""The commands of the ZooKeeper shell, with the arguments, effects and output of ZooKeeper 3.8. A
+session is any object with kazoo's methods."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ _WATCH_NAMES: Final[Mapping[str, str]] = {
 
 
 class ShellError(PybrokerError):
-    """A command of the shell failed. The message is that of ZooKeeper's shell; `code` is the exit
+    """A command of the shell failed, with the message of ZooKeeper's shell; `code` is the exit
     code."""
 
     def __init__(self, message: str, code: int = EXIT_BAD) -> None:
@@ -70,8 +67,8 @@ def announce(kind: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A parsed command line. `words` excludes the command's name and its options. `announce` is
-    called with the kind and the path of each watch event, and prints the event."""
+    """A parsed command line. `words` excludes the command's name and options. `announce` prints the
+    kind and the path of a watch event."""
 
     options: Mapping[str, str]
     words: Sequence[str]
@@ -91,9 +88,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the shell. `options` are its option letters in getopt's form. At least `least`
-    words must follow the options. `most` is the largest number of words in the present form of the
-    command (None: any number). In the deprecated form of a command, one further word stands for a
+    """A command of the shell. `options` are its option letters in getopt's form. `least` and `most`
+    (None: any number) bound the words after the options. A deprecated form has one more word, for a
     watch or a version."""
 
     usage: str
@@ -185,8 +181,8 @@ def format_stat(stat: Any) -> str:
 
 
 def parse_acls(text: str) -> list[Any]:
-    """Return the ACLs in a text of the form `scheme:id:perms,...`. A malformed ACL is reported on
-    standard error and skipped."""
+    """Return the ACLs in a text `scheme:id:perms,...`. A malformed ACL is reported on standard
+    error and skipped."""
     found = []
     for word in text.split(","):
         scheme, first, rest = word.partition(":")
@@ -223,9 +219,9 @@ def _watcher(call: Call) -> Callable[[Any], None] | None:
 def _subtree(
     session: Session, path: str, watch: Callable[[Any], None] | None = None
 ) -> Iterator[str]:
-    """Yield each node before its descendants, in ZooKeeper's order: all children by name, then the
-    subtree of the first child, and so on. A node that is deleted during the walk is skipped.
-    `watch` is set on the children of each node."""
+    """Yield a node and its descendants in ZooKeeper's order: all children by name, then the subtree
+    of the first child, and so on. A descendant deleted meanwhile is skipped. `watch` is set on the
+    children of each node."""
     yield path
     waiting = [path]
     while waiting:

@@ -1,5 +1,4 @@
-"""The ZooKeeper session of a tool with the option --zookeeper. A chroot that does not exist is an
-error: it is not created."""
+"""The ZooKeeper session of a tool with the option --zookeeper. A missing chroot is an error."""
 
 from __future__ import annotations
 
@@ -19,10 +18,9 @@ CONNECT_S: Final = 30.0
 
 @asynccontextmanager
 async def cluster_nodes(connect: str) -> AsyncIterator[KazooCoord]:
-    """Open a session with the ZooKeeper of a cluster at `connect`
-    (HOST:PORT[,HOST:PORT...][/chroot]). Raises StartupError if no ZooKeeper server can be reached
-    or the chroot does not exist. Raises Failure if the chroot has no Kafka nodes, or if ZooKeeper
-    fails inside the `async with` block."""
+    """Open a session with the ZooKeeper at `connect` (HOST:PORT[,HOST:PORT...][/chroot]). Raises
+    StartupError if no server answers or the chroot does not exist. Raises Failure if the chroot has
+    no Kafka nodes, or if ZooKeeper fails inside the `async with` block."""
     coord = KazooCoord(connect, clock=SystemClock())
     await coord.start(CONNECT_S, refusals_max=TOOL_REFUSALS_MAX)
     try:

@@ -119,8 +119,8 @@ def as_json(answer: BrokerVersions) -> dict[str, object]:
 
 
 def describe_api(number: int, offered: Range | None, supported: Api | None) -> str:
-    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `supported` is None for an API that
-    this client does not support."""
+    """Return a text such as `Fetch(1): 4 to 12 [usable: 12]`. `supported` None: this client does
+    not have the API."""
     name = NAMES.get(number, "UNKNOWN")
     if offered is None:
         return f"{name}({number}): UNSUPPORTED"

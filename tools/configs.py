@@ -43,8 +43,8 @@ _WORDS: Final = "the command line"
 
 
 class ConfigsTool(Tool):
-    """The click command of `configs`. It keeps the words of the command line, because Kafka's error
-    message repeats them."""
+    """The click command of `configs`. It keeps the words of the command line for Kafka's error
+    message."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         context.meta[_WORDS] = " ".join(words)
@@ -52,8 +52,7 @@ class ConfigsTool(Tool):
 
 
 def _note_names(context: click.Context, _: click.Parameter, value: Any) -> Any:
-    """Record entity names. click calls this function for --entity-name and --entity-default in the
-    order of the command line."""
+    """Record the values of --entity-name and --entity-default in the order of the command line."""
     found = [""] * value if isinstance(value, int) else list(value)
     context.meta.setdefault(_NAMES, []).extend(found)
     return value
@@ -243,8 +242,8 @@ async def describe(admin: Admin, args: Args) -> None:
 
 
 def kind_of(args: Args) -> ResourceKind:
-    """Return the config resource type of the entity type in `args`. Raises Failure if the brokers
-    do not support the entity type."""
+    """Return the config resource type of the entities. Raises Failure if the brokers do not support
+    the type."""
     if args.type not in KINDS:
         what = "client metrics subscriptions" if args.type == "client-metrics" else "quotas"
         raise Failure(f"--entity-type {args.type}: the brokers do not support {what} yet")
@@ -252,7 +251,7 @@ def kind_of(args: Args) -> ResourceKind:
 
 
 async def check_broker(admin: Admin, resource: ConfigResource) -> None:
-    """Raise Failure if the resource is a broker that is not running: only the broker itself can
+    """Raise Failure if the resource is a broker that does not run: only the broker itself can
     return its options. Raises ClientError."""
     if resource.kind is ResourceKind.TOPIC or not resource.name:
         return
@@ -272,8 +271,8 @@ def headline(args: Args, name: str) -> str:
 
 
 async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> list[ConfigEntry]:
-    """Return the options of the topic or broker, sorted by name: with `everything` all options,
-    otherwise only those that are set for this topic or broker itself. Raises ClientError."""
+    """Return the options of the resource, sorted by name: with `everything` all, otherwise those
+    that are set for the resource itself. Raises ClientError."""
     found = await admin.describe_configs([resource], synonyms=True)
     entries = found[resource].check().entries
     wanted = None if everything else dynamic_source(resource)
@@ -284,8 +283,8 @@ async def read(admin: Admin, resource: ConfigResource, *, everything: bool) -> l
 
 
 def dynamic_source(resource: ConfigResource) -> ConfigSource | None:
-    """Return the config source of the options that are set for this resource itself; None for a
-    broker logger, whose levels are all shown."""
+    """Return the config source of options that are set for this resource itself, None for a broker
+    logger."""
     if resource.kind is ResourceKind.TOPIC:
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     if resource.kind is ResourceKind.BROKER:

@@ -1,5 +1,5 @@
-"""The command `pybroker console-consumer`, equivalent to Kafka's kafka-console-consumer. With a
-group, the consumer joins the group; without a group, it reads the partitions by assignment."""
+"""The command `pybroker console-consumer`, equivalent to Kafka's kafka-console-consumer. Without a
+group, partitions are read by assignment."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def line_style(properties: Mapping[str, str]) -> LineStyle:
 
 
 def format_json(record: ConsumerRecord) -> bytes:
-    """Return one JSON object. Keys and values are text; a key or value that is not UTF-8 is in
-    base64, under `keyBase64` or `valueBase64`."""
+    """Return the record as a JSON object. A key or value that is not UTF-8 is in base64, under
+    `keyBase64` or `valueBase64`."""
     document: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -237,17 +237,16 @@ def command(
 
 def leaderless_ms(timeout_ms: int | None) -> int:
     """Return the time in ms after which a partition without a leader is an error: at most half of
-    `timeout_ms`, so that the error is reported before the tool exits. Return 0 (wait for a leader)
-    if there is no timeout."""
+    `timeout_ms`. Without a timeout return 0 (wait for a leader)."""
     return 0 if timeout_ms is None else max(1, min(LEADERLESS_MS, timeout_ms // 2))
 
 
 def group_of(
     flag: str | None, words: Sequence[str], config_file: str | None, partition: int | None
 ) -> str | None:
-    """Return the group from --group (`flag`), --consumer-property (`words`) or the file of
-    --consumer.config; None without a group. Raises click.UsageError, with Kafka's message, if they
-    name different groups, or if a group and a `partition` are given."""
+    """Return the group from --group (`flag`), --consumer-property (`words`) or --consumer.config,
+    None without one. Raises click.UsageError, with Kafka's message, for different groups, or for a
+    group with a `partition`."""
     places = (
         flag,
         parse_overrides(words).get("group.id"),
@@ -268,9 +267,9 @@ def group_of(
 def set_reset(
     options: dict[str, Any], start: int | str, *, from_beginning: bool, by_offset: bool
 ) -> None:
-    """Set the consumer option auto_offset_reset to `start` if `start` is "earliest" or "latest".
-    A value that `options` already has is replaced only if `start` comes from --offset
-    (`by_offset`). Raises Failure if that value contradicts --from-beginning."""
+    """Set the consumer option auto_offset_reset to `start` ("earliest" or "latest"). Only --offset
+    (`by_offset`) replaces a value in `options`. Raises Failure if that value contradicts
+    --from-beginning."""
     given = options.get("auto_offset_reset")
     if from_beginning and given not in (None, "earliest"):
         raise Failure(
@@ -282,9 +281,8 @@ def set_reset(
 
 
 def parse_start(partition: int | None, offset: str | None, from_beginning: bool) -> int | str:
-    """Return the position to start from, by the flags --offset and --from-beginning: an offset,
-    "earliest" or "latest". Raises click.UsageError, with Kafka's messages, if the flags contradict
-    each other."""
+    """Return the start position by --offset and --from-beginning: an offset, "earliest" or
+    "latest". Raises click.UsageError, with Kafka's messages, for contradicting flags."""
     if offset is None:
         return "earliest" if from_beginning else "latest"
     if partition is None:
@@ -303,9 +301,8 @@ def parse_start(partition: int | None, offset: str | None, from_beginning: bool)
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The range to read: one topic, or all topics that match `include`; from the position `start`.
-    `partition` limits the range to one partition. Reading ends if no record arrives for
-    `timeout_ms`."""
+    """The records to read: of one topic, or of all topics that match `include`, from `start` on.
+    `partition` limits them to one partition. Reading ends without a record for `timeout_ms`."""
 
     topic: str | None
     include: str | None = None
@@ -325,8 +322,8 @@ class Printer:
         self.count = 0
 
     async def run(self, args: Args) -> None:
-        """Print records until `max_messages` are printed or no record arrives for `timeout_ms`. At
-        the end, even after an interruption, print the number of records on standard error. Raises
+        """Print records until `max_messages` are printed or none arrives for `timeout_ms`. The
+        number of records goes to standard error, even after an interruption. Raises
         PybrokerError."""
         try:
             async with self._consumer as consumer:

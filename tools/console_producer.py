@@ -1,5 +1,5 @@
 """The command `pybroker console-producer`, equivalent to Kafka's kafka-console-producer. Each line
-of standard input becomes a record; its bytes are sent unchanged."""
+of standard input becomes a record, byte for byte."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LineFormat:
     ignore_error: bool = False
 
     def parse(self, line: bytes, number: int) -> Line:
-        """Return the headers, the key and the value in a line. Raises Failure if a part is missing,
+        """Return the headers, the key and the value in a line. Raises Failure for a missing part,
         unless ignore.error=true."""
         rest, headers = line, b""
         if self.parse_headers:
@@ -242,9 +242,9 @@ def command(
 async def send_lines(
     producer: Producer, topic: str, reader: LineFormat, read: Callable[[], bytes], *, sync: bool
 ) -> int:
-    """Send every line that `read` returns. `sync`: wait for the acknowledgement of each record
-    before sending the next record. Return the exit code, which is 1 if a record was not delivered.
-    Raises Failure for a malformed line after sending the preceding lines."""
+    """Send every line that `read` returns; with `sync` one after the other's acknowledgement.
+    Return the exit code, 1 if a record was not delivered. Raises Failure for a malformed line,
+    after sending the lines before it."""
     failures = Failures(topic)
     number = 0
     async with producer:
@@ -291,9 +291,8 @@ class Failures:
 
 
 async def lines_of(read: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines, without LF or CRLF. `read` returns chunks of input, and an empty chunk at
-    the end. `read` runs in a daemon thread, so that Ctrl-C ends the tool even while `read` waits
-    for input."""
+    """Yield the lines, without LF or CRLF. `read` returns chunks of input, empty at the end, in a
+    daemon thread, so that Ctrl-C ends the tool."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD_MAX)

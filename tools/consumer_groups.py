@@ -1,5 +1,5 @@
 """The command `pybroker consumer-groups`, equivalent to Kafka's kafka-consumer-groups, with the
-messages and checks of Kafka 3.9."""
+messages of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def command(bootstrap_server: str, config_file: str | None, **flags: Any) -> Non
 
 
 class Groups:
-    """Performs the actions of the command line."""
+    """The actions of the command line."""
 
     def __init__(self, admin: Admin, flags: Mapping[str, Any]) -> None:
         self._admin = admin
@@ -410,9 +410,8 @@ class Groups:
         return found
 
     async def _print_active_members(self, names: Iterable[str]) -> None:
-        """Print the members of these groups on standard error, to explain an error. The coordinator
-        does not delete a group that has members, and does not change offsets that its members may
-        use."""
+        """Print the members of these groups on standard error: because of them the coordinator
+        refused a deletion or a change of offsets."""
         chosen = list(names)
         if not chosen:
             return

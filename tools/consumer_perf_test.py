@@ -1,5 +1,5 @@
-"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test, with
-this project's client. The tool reads partitions by assignment, without a group."""
+"""The command `pybroker consumer-perf-test`, equivalent to Kafka's kafka-consumer-perf-test.
+Partitions are read by assignment, without a group."""
 
 from __future__ import annotations
 
@@ -259,8 +259,8 @@ class Test:
         self._assign_ms_untold = 0
 
     def _print(self, since: Tally, until: Tally, assign_ms: int, start: str | None = None) -> None:
-        """Print a line about the records read since the previous tally. If `start` is given, print
-        the final line."""
+        """Print a line about the records read since the previous tally; with `start` the final
+        line."""
         elapsed_ms = until.moment_ms - since.moment_ms
         fetch_ms = elapsed_ms - assign_ms
         mib = (until.bytes - since.bytes) / MIB

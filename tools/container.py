@@ -1,9 +1,8 @@
-"""`pybroker container`: the entry point of the container image. It runs a broker whose options come
-from environment variables, or it runs another command.
+"""`pybroker container`: the entry point of the container image. It runs a broker with options from
+environment variables, or another command.
 
-Its flags check the broker's health, stop the broker, or write scripts that run pybroker's tools
-under Kafka's command names. `container_environment.py` converts the variables.
-"""
+Its flags check the broker's health, stop the broker, or write scripts with Kafka's command
+names."""
 
 from __future__ import annotations
 
@@ -110,8 +109,8 @@ def _settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _config(settings: Settings) -> BrokerConfig:
-    """Return the broker's parsed options. Raises ConfigError with one line for each fault; each
-    line names the variable."""
+    """Return the broker's parsed options. Raises ConfigError with one line for each fault and its
+    variable."""
     faults = list(settings.faults)
     config = None
     try:
@@ -131,7 +130,7 @@ def _lacks_zookeeper(environment: Mapping[str, str]) -> bool:
 
 def _execute(words: Sequence[str]) -> NoReturn:
     """Replace this process with a program, or with a tool if there is no such program. Exit with
-    code 127 if the program cannot be run."""
+    code 127 if neither runs."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     program = list(words)
     if shutil.which(words[0]) is None and tool_name(words[0]) in TOOLS:
@@ -147,11 +146,8 @@ def _execute(words: Sequence[str]) -> NoReturn:
 
 
 def check_health(environment: Mapping[str, str]) -> None:
-    """Raise Failure unless the broker that these variables configure answers a request.
-
-    The check does not use the advertised listeners: if a start script sets them, they are in the
-    broker's environment, but not in the environment of the health check.
-    """
+    """Raise Failure unless the broker that these variables configure answers a request. Advertised
+    listeners are not used, because a start script may set them for the broker only."""
     settings = _settings(environment)
     properties = dict(settings.properties)
     properties["advertised.listeners"] = with_host(properties["listeners"], "localhost")
@@ -170,8 +166,8 @@ async def _ask(listener: Listener) -> None:
 
 
 def own_listener(config: BrokerConfig) -> Listener:
-    """Return the broker's address within the container: its inter-broker listener. If the listener
-    is bound to all interfaces, the host is that of the loopback interface."""
+    """Return the broker's address inside the container: its inter-broker listener, on the loopback
+    interface if it is bound to all interfaces."""
     name = config.inter_broker_listener
     found = next(each for each in config.bound_listeners if each.name == name)
     if found.is_wildcard:
@@ -223,8 +219,7 @@ def command_names(tool: str) -> tuple[str, ...]:
 
 
 def write_commands(folder: Path) -> None:
-    """Write a script for every tool under each of Kafka's command names, so that a user's scripts
-    for Kafka also run in this image."""
+    """Write a script for every tool under each of Kafka's command names."""
     folder.mkdir(parents=True, exist_ok=True)
     program = f'exec "{Path(sys.executable).parent / "pybroker"}"'
     scripts = {name: f'{program} {tool} "$@"' for tool in TOOLS for name in command_names(tool)}

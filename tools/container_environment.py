@@ -1,11 +1,8 @@
 """The environment variables of a container, converted to Kafka's options.
 
-The variables have the names that other Kafka images use: `KAFKA_` and the option's name in
-capitals, with `_` for `.`, `__` for `_` and `___` for `-` (Apache, Confluent); the same name after
-`KAFKA_CFG_` (Bitnami); and `KAFKA_CREATE_TOPICS` (wurstmeister). This module reads no files; the
-caller passes a function that reads secrets. `BrokerConfig` checks the values, and
-`Settings.name_source` adds the variable's name to its messages.
-"""
+The variables have the names of other Kafka images: `KAFKA_` and the option's name in capitals, with
+`_` for `.`, `__` for `_` and `___` for `-` (Apache, Confluent); the same name after `KAFKA_CFG_`
+(Bitnami); and `KAFKA_CREATE_TOPICS` (wurstmeister). This module reads no files."""
 
 from __future__ import annotations
 
@@ -115,7 +112,7 @@ class Settings:
     """The faults that prevent the broker's start; each fault names a variable."""
 
     def name_source(self, fault: str) -> str:
-        """Return the error message, prefixed with the variable that set the option."""
+        """Return the error message after the name of the variable that set the option."""
         named = re.match(r"[\w.-]+", fault)
         source = self.sources.get(named.group()) if named else None
         return f"{source}: {fault}" if source else fault
@@ -123,7 +120,7 @@ class Settings:
 
 @dataclass(slots=True)
 class _Reading:
-    """The options, notices and faults of the variables that were converted so far."""
+    """The options, notices and faults of the variables converted so far."""
 
     read_secret: Callable[[str], str]
     properties: dict[str, str] = field(default_factory=dict)
@@ -182,9 +179,9 @@ def read_settings(
     file: Mapping[str, str] | None,
     read_secret: Callable[[str], str],
 ) -> Settings:
-    """Return the options in the environment. `file` contains the options of the mounted
-    server.properties (None: no such file). `read_secret` returns the text of a file or raises
-    OSError. Faults are returned, not raised."""
+    """Return the options in the environment, with their faults. `file` has the options of the
+    mounted server.properties (None: no file). `read_secret` returns the text of a file or raises
+    OSError."""
     reading = _Reading(read_secret)
     for variable in sorted(environment):
         ours = variable.startswith(PREFIX) or variable in ("CLUSTER_ID", "JMX_PORT")
@@ -204,8 +201,7 @@ def read_settings(
 
 
 def option_name(variable: str) -> str:
-    """Return the option that a variable sets: a known option in its own spelling, an unknown option
-    in lower case."""
+    """Return the option that a variable sets; an unknown option is in lower case."""
     prefix = next(prefix for prefix in OWN_PREFIXES if variable.startswith(prefix))
     marks = {1: ".", 2: "_", 3: "-"}
     name = re.sub(
@@ -223,14 +219,14 @@ def variable_name(option: str) -> str:
 
 
 def with_host(listeners: str, host: str) -> str:
-    """Return the listeners with the host of each listener replaced by `host`."""
+    """Return the listeners with `host` as the host of each."""
     return _LISTENER_HOST.sub(f"://{host}:", listeners)
 
 
 def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], list[str]]:
-    """Return the topics in KAFKA_CREATE_TOPICS, and the faults. An item has the form
-    `name[:partitions[:replicas[:cleanup]]]`. Items are separated by `separator`; without it, by
-    commas and line ends."""
+    """Return the topics in KAFKA_CREATE_TOPICS, and the faults. Items
+    `name[:partitions[:replicas[:cleanup]]]` are separated by `separator`, by default commas and
+    line ends."""
     pattern = re.escape(separator) if separator.strip(" \n$'\\n") else r"[,\n]"
     topics: list[WantedTopic] = []
     faults: list[str] = []
@@ -246,7 +242,7 @@ def parse_topics(text: str, separator: str = "") -> tuple[list[WantedTopic], lis
 
 
 def _parse_topic(item: str) -> WantedTopic | str:
-    """Return the topic, or an error message if the item is malformed."""
+    """Return the topic, or an error message for a malformed item."""
     parts = [part.strip() for part in item.split(":")]
     if len(parts) > _TOPIC_PARTS_MAX:
         return "expected name:partitions:replicas[:cleanup.policy]"
@@ -290,8 +286,7 @@ def _derive_listeners(reading: _Reading, file: Mapping[str, str]) -> None:
 
 
 def _defaults(given: Mapping[str, str], file: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the container's own defaults for those options that neither a variable nor the file
-    sets."""
+    """Return the container's defaults for the options that neither a variable nor the file sets."""
     named = given.keys() | (file or {}).keys()
     defaults = {}
     if not named & {"log.dir", "log.dirs"}:

@@ -1,10 +1,8 @@
-"""Creates the topics in KAFKA_CREATE_TOPICS as soon as the container's broker answers.
+"""Creates the topics in KAFKA_CREATE_TOPICS as soon as the container's broker answers, in a thread
+of the broker's process.
 
-The code runs in a thread of the broker's process, with its own event loop, so that a container has
-only one process. It connects to the broker's own listener, because the advertised address may be
-reachable only from outside the container. If a topic cannot be created, the fault is logged and the
-broker keeps running.
-"""
+It connects to the broker's own listener, because the advertised one may be reachable only from
+outside the container. A topic that cannot be created is logged, and the broker keeps running."""
 
 from __future__ import annotations
 
@@ -69,8 +67,8 @@ async def _create_all(wanted: tuple[WantedTopic, ...], listener: Listener) -> No
 
 
 async def _create(left: dict[str, WantedTopic], listener: Listener) -> None:
-    """Ask the broker once to create all topics in `left`. Remove from `left` the topics that were
-    created and those that cannot be created; the others may be tried again. Raises ClientError."""
+    """Ask the broker once to create all topics in `left`, and remove those that were created or
+    cannot be created. Raises ClientError."""
     connection = await Connection.open(
         listener.host, listener.port, client_id="create-topics", timeout_s=_ANSWER_SECONDS_MAX
     )

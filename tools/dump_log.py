@@ -1,6 +1,5 @@
-"""The command `pybroker dump-log`, equivalent to Kafka's kafka-dump-log (DumpLogSegments). The
-tool prints the content of a partition's files. It writes no file, so a broker may run at the
-same time."""
+"""The command `pybroker dump-log`, equivalent to Kafka's kafka-dump-log (DumpLogSegments). It
+writes no file, so a broker may run at the same time."""
 
 from __future__ import annotations
 
@@ -141,8 +140,7 @@ def text_by(key_decoder: Decoder, value_decoder: Decoder) -> RecordText:
 
 
 def decoder(name: str) -> Decoder:
-    """Return the decoder for the name of a decoder class of Kafka. Raises Failure for an unknown
-    name."""
+    """Return the decoder for a decoder class of Kafka. Raises Failure for an unknown name."""
     short = name.removeprefix(_PACKAGE).removeprefix(_OLD_PACKAGE)
     found = DECODERS.get(short)
     if found is None:
@@ -151,7 +149,7 @@ def decoder(name: str) -> Decoder:
 
 
 def outdated(*names: str | None) -> list[str]:
-    """Return Kafka's deprecation notices for the decoder classes that have an old name."""
+    """Return Kafka's deprecation notices for decoder classes with old names."""
     return [
         f"{name} is deprecated. Please use {_PACKAGE}{name.removeprefix(_OLD_PACKAGE)} instead"
         for name in names
@@ -160,7 +158,7 @@ def outdated(*names: str | None) -> list[str]:
 
 
 def dump(path: Path, log_view: LogView, index_view: IndexView, complaints: Complaints) -> None:
-    """Print one file in the form that the suffix of its name requires. Raises Failure."""
+    """Print one file in the form that its suffix requires. Raises Failure."""
     click.echo(f"Dumping {path}")
     try:
         match path.suffix:

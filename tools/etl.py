@@ -169,8 +169,8 @@ def _age(text: str) -> float:
 
 
 def _commands() -> Any:
-    """Import and return the module of the commands. The import loads Spark, so it happens only when
-    a command runs: --help works without Spark."""
+    """Return the module of the commands. The import loads Spark, so it happens only when a command
+    runs."""
     try:
         return importlib.import_module("pybroker.spark.etl.command")
     except ModuleNotFoundError as error:

@@ -95,7 +95,7 @@ def command(
 
 
 def parse_moment(text: str) -> int:
-    """Return the timestamp for the request: ms since 1970, or Kafka's negative number for a name.
+    """Return the timestamp for ListOffsets: ms since 1970, or Kafka's negative number for a name.
     Raises Failure with Kafka's message."""
     if text in MOMENTS:
         return MOMENTS[text]
@@ -130,8 +130,8 @@ def parse_topic_and_partitions(topic: str | None, partitions: str | None) -> Fil
 
 
 def parse_topic_partitions(text: str) -> Filter:
-    """Return a filter that accepts a partition if at least one of the comma-separated rules accepts
-    it. Raises Failure."""
+    """Return a filter that accepts a partition if any of the comma-separated rules does. Raises
+    Failure."""
     rules = [_rule(word) for word in text.split(",")]
     return lambda item: any(rule(item) for rule in rules)
 
@@ -163,8 +163,8 @@ def _regex(text: str) -> re.Pattern[str]:
 def choose(
     topics: Iterable[TopicInfo], wanted: Filter, with_internal: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that the filter `wanted` accepts, sorted. Partitions of internal topics
-    are included only if `with_internal` is True. Raises Failure if there are no such partitions."""
+    """Return the partitions that the filter `wanted` accepts, sorted, with internal topics only if
+    `with_internal`. Raises Failure if there are none."""
     found = sorted(
         partition.topic_partition
         for topic in topics
@@ -178,9 +178,8 @@ def choose(
 
 
 def show(answers: Mapping[TopicPartition, OffsetAnswer], *, as_json: bool) -> int:
-    """Print one line for each partition with its offset, and errors on standard error. No line is
-    printed for a partition without a record that matches the requested time. Return the exit
-    code."""
+    """Print one line for each partition with its offset, and errors on standard error. A partition
+    without a matching record has no line. Return the exit code."""
     for (topic, partition), answer in answers.items():
         if answer.error is not None:
             click.echo(

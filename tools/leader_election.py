@@ -112,8 +112,8 @@ def command(
 async def elect(
     options: dict[str, Any], kind: ElectionType, wanted: list[TopicPartition] | None
 ) -> Results:
-    """Request the elections and return the result for each partition (`wanted` None: all
-    partitions). Raises Failure, PybrokerError."""
+    """Request the elections and return the result for each partition. `wanted` None means all
+    partitions. Raises Failure, PybrokerError."""
     async with Admin(**options) as admin:
         try:
             return await admin.elect_leaders(kind, wanted)
@@ -122,7 +122,7 @@ async def elect(
 
 
 def show(results: Results, name: str, noop: str) -> None:
-    """Print the result for each partition. `noop` begins the line of the partitions that needed no
+    """Print the result for each partition. `noop` begins the line of partitions that needed no
     election."""
     elected = [key for key, error in results.items() if error is None]
     needless = [key for key, error in results.items() if error is not None and _is_noop(error)]
@@ -135,8 +135,8 @@ def show(results: Results, name: str, noop: str) -> None:
 
 
 def check(results: Results, what: str) -> None:
-    """Raise Failure if an election failed. `what` names in the message what could not be elected,
-    such as "preferred replica"."""
+    """Raise Failure if an election failed. `what` says in the message what was elected, such as
+    "preferred replica"."""
     if failures := failed(results):
         raise Failure(f"{len(failures)} {what}(s) could not be elected")
 

@@ -74,7 +74,8 @@ def parse_brokers(text: str) -> set[int]:
 
 
 async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
-    """Print the log directories. Raises Failure if a broker does not exist, and ClientError."""
+    """Print the log directories and return the exit code. Raises Failure if a broker does not
+    exist, and ClientError."""
     existing = {node.id for node in (await admin.describe_cluster()).nodes}
     unknown = brokers - existing
     if unknown:
@@ -92,8 +93,8 @@ async def show(admin: Admin, brokers: set[int], topics: set[str]) -> int:
 
 
 def document(answers: Iterable[BrokerLogDirs], topics: set[str]) -> Mapping[str, object]:
-    """Return the JSON document that Kafka's tool prints. It contains the topics in `topics`, or all
-    topics if `topics` is empty."""
+    """Return the JSON document of Kafka's tool with the topics in `topics`, or all topics if
+    `topics` is empty."""
     brokers = [
         {"broker": answer.broker, "logDirs": [directory_row(row, topics) for row in answer.dirs]}
         for answer in answers

@@ -1,10 +1,8 @@
 """The command `pybroker preferred-replica-election`, equivalent to Kafka's
 kafka-preferred-replica-election, with the messages of Kafka 2.8.
 
-Kafka's tool writes the election node in ZooKeeper and exits; it does not report elections that
-fail. This tool waits until the controller has removed the node, and reports each preferred replica
-that is not the leader.
-"""
+Unlike Kafka's tool, it waits until the controller has removed the election node in ZooKeeper, and
+reports each preferred replica that is not the leader."""
 
 from __future__ import annotations
 
@@ -118,8 +116,7 @@ async def perform(coord: Coord, wanted: list[TopicPartition] | None) -> None:
 
 
 async def _existing(coord: Coord, wanted: Iterable[TopicPartition] | None) -> Replicas:
-    """Return the replicas of all partitions of the wanted topics; of all topics if `wanted` is
-    None."""
+    """Return the replicas of all partitions of the wanted topics (None: of all topics)."""
     names: Collection[str]
     if wanted is None:
         names = await read_topic_names(coord)
@@ -157,7 +154,7 @@ async def _in_progress(coord: Coord) -> str:
 
 
 async def _removed(coord: Coord, path: str, timeout_s: float) -> bool:
-    """Wait until the node is removed. Return False if this takes longer than `timeout_s`."""
+    """Wait until the node is removed. Return False after `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             while True:

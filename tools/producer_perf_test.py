@@ -1,5 +1,4 @@
-"""The command `pybroker producer-perf-test`, equivalent to Kafka's kafka-producer-perf-test, with
-this project's client."""
+"""The command `pybroker producer-perf-test`, equivalent to Kafka's kafka-producer-perf-test."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ Payloads = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The topic, the records and the rate. `throughput` is in records per second; a negative value
-    means no limit. `transaction_s` is the duration of a transaction in seconds, 0 for none."""
+    """The topic, the records and the rate. `throughput` is in records per second, without a limit
+    if negative. `transaction_s` is the duration of a transaction in seconds, 0 for none."""
 
     topic: str
     record_count: int
@@ -152,8 +151,8 @@ def command(more_properties: tuple[str, ...], **flags: Any) -> int:
 
 
 def producer_options(flags: Mapping[str, Any], more: tuple[str, ...]) -> dict[str, Any]:
-    """Return the producer's options. A flag wins over --producer-props, and --producer-props win
-    over the file. Raises Failure, click.UsageError, ConfigError."""
+    """Return the producer's options: a flag wins over --producer-props, and --producer-props over
+    the file. Raises Failure, click.UsageError, ConfigError."""
     words = [*flags["properties"], *more]
     if more and not flags["properties"]:
         raise click.UsageError(f"unrecognized arguments: '{more[0]}'")
@@ -193,8 +192,8 @@ def check_payload(flags: Mapping[str, Any]) -> None:
 
 
 def choose_payloads(flags: Mapping[str, Any]) -> Payloads:
-    """Return the function that makes the records' values. Raises Failure if the payload file cannot
-    be used."""
+    """Return the function that makes the records' values. Raises Failure for an unusable payload
+    file."""
     size, file = flags["record_size"], flags["payload_file"]
     rng = random.Random(0)
     if size is not None:
@@ -227,8 +226,8 @@ def read_pieces(path: Path, delimiter: str) -> list[bytes]:
 
 
 class Stats:
-    """Counts acknowledged records, in total and since the last printed line. Times and latencies
-    are in ms."""
+    """The acknowledged records, in total and since the last printed line. Times and latencies are
+    in ms."""
 
     def __init__(self, record_count: int, now_ms: int, *, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -240,7 +239,7 @@ class Stats:
         self._window_count = self._window_bytes = self._window_sum = self._window_max = 0
 
     def record(self, latency_ms: int, size: int, now_ms: int) -> None:
-        """Count one acknowledged record, and print a line if the reporting interval is over."""
+        """Count one acknowledged record, and print a line after each reporting interval."""
         if self.count % self._every == 0:
             self._samples.append(latency_ms)
         self.count += 1
@@ -313,8 +312,8 @@ class Stats:
 
 
 def percentiles(samples: Iterable[int], *shares: float) -> list[int]:
-    """Return for each of `shares` (0 to 1) the sample at that percentile (0.5: the median); 0 if
-    there are no samples."""
+    """Return for each of `shares` (0 to 1) the sample at that percentile (0.5: the median), 0
+    without samples."""
     ordered = sorted(samples)
     return [ordered[int(share * len(ordered))] if ordered else 0 for share in shares]
 

@@ -1,5 +1,4 @@
-"""`pybroker snapshot`: takes a snapshot of topics, prints it, checks it, or compares two
-snapshots."""
+"""`pybroker snapshot`: takes, prints, checks and compares snapshots of topics."""
 
 from __future__ import annotations
 
@@ -181,15 +180,15 @@ def diff(old: str, new: str, output_format: str) -> None:
 
 
 def _conf(config_file: str | None) -> dict[str, str]:
-    """Return the client's options. If the file does not set leaderless.timeout.ms, the client
-    raises an error for a partition that has had no leader for LEADERLESS_MS."""
+    """Return the client's options. By default a partition without a leader for LEADERLESS_MS is an
+    error."""
     given = read_properties(config_file) if config_file else {}
     return {"leaderless.timeout.ms": str(LEADERLESS_MS), **given}
 
 
 class CountingLine:
-    """Prints the progress of counting in one line of the terminal, and erases the line at the end.
-    If standard error is not a terminal, it prints nothing."""
+    """Prints the progress of counting in one line of a terminal, erased at the end. Nothing is
+    printed if standard error is no terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -217,8 +216,7 @@ class CountingLine:
 
 
 def parse_until(text: str) -> Until:
-    """Return the value of --until: a time in ms, "latest", or offsets parsed from JSON. Raises
-    Failure."""
+    """Return the value of --until: a time in ms, "latest", or offsets from JSON. Raises Failure."""
     if text.isascii() and text.isdecimal():
         return int(text)
     if not text.startswith("{"):
@@ -243,7 +241,7 @@ def _offset(value: object) -> int:
 
 
 def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bool) -> None:
-    """Print a snapshot. With --check, also print whether its ranges can still be read."""
+    """Print a snapshot and, unless `standing` is None, whether its ranges can still be read."""
     if as_json:
         document = json.loads(found.to_json())
         if standing is not None:
@@ -260,8 +258,7 @@ def print_snapshot(found: Snapshot, standing: Readability | None, *, as_json: bo
 
 
 def snapshot_lines(found: Snapshot) -> Iterable[str]:
-    """Yield the lines of a snapshot. Columns are separated by tabs, as in the output of `topics
-    --describe`."""
+    """Yield the lines of a snapshot, with tabs between columns."""
     taken = datetime.datetime.fromtimestamp(found.created_at_ms / 1_000, datetime.UTC)
     yield (
         f"Snapshot: {found.id}\tTaken: {taken.isoformat(timespec='milliseconds')}"

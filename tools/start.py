@@ -33,12 +33,9 @@ def broker_properties(
     overrides: tuple[str, ...],
     brokers: int = 1,
 ) -> dict[str, str]:
-    """Return the broker options for the flags of `pybroker start`. A value in `overrides` wins over
-    the other flags, which win over the properties file. Without a file, the options are those of a
-    small cluster of `brokers` brokers.
-
-    Raises ConfigError if the file or an override cannot be parsed.
-    """
+    """Return the broker options for the flags of `pybroker start`: `overrides` win over other
+    flags, which win over the properties file. Without a file, the options are those of a small
+    cluster of `brokers` brokers. Raises ConfigError for a malformed file or override."""
     if config_path is None:
         properties = small_cluster_properties(brokers)
         properties["listeners"] = "PLAINTEXT://127.0.0.1:9092"
@@ -62,8 +59,8 @@ def broker_properties(
 
 
 def _words_of_each(config: str | None, properties: Mapping[str, str]) -> list[str]:
-    """Return the arguments that the command line of every broker process gets: the properties file,
-    and an override for each option whose value differs from the value in the file."""
+    """Return the arguments of every broker process: the properties file, and an override for each
+    option that differs from the file."""
     in_file = {} if config is None else read_properties(config)
     words = [] if config is None else [config]
     for name, value in properties.items():

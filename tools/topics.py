@@ -1,5 +1,5 @@
-"""The command `pybroker topics`, equivalent to Kafka's kafka-topics, with the messages and checks
-of Kafka 3.9."""
+"""The command `pybroker topics`, equivalent to Kafka's kafka-topics, with the messages of Kafka
+3.9."""
 
 from __future__ import annotations
 
@@ -192,8 +192,7 @@ def command(bootstrap_server: str | None, config_file: str | None, **flags: obje
 
 
 def parse_args(flags: Mapping[str, object]) -> Args:
-    """Return the checked command line. Raises click.UsageError for flags that exclude each
-    other."""
+    """Return the parsed command line. Raises click.UsageError for contradicting flags."""
     values = dict(flags)
     values["list"] = values.pop("list_")
     values["as_json"] = values.pop("output_format") == "json"
@@ -295,7 +294,7 @@ async def create(admin: Admin, args: Args) -> None:
 
 
 def new_topic(args: Args) -> NewTopic:
-    """Return the request for a new topic. Raises Failure with Kafka's message for an invalid
+    """Return the request for a new topic. Raises Failure, with Kafka's message, for an invalid
     value."""
     assert args.topic is not None
     if args.partitions is not None and args.partitions < 1:
@@ -315,8 +314,8 @@ def new_topic(args: Args) -> NewTopic:
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """Return the broker ids of each partition in a text: {0: [1, 2], 1: [2, 1]} for `1:2,2:1`.
-    Raises Failure."""
+    """Return the broker ids of each partition: {0: [1, 2], 1: [2, 1]} for `1:2,2:1`. Raises
+    Failure."""
     found: dict[int, list[int]] = {}
     for partition, part in enumerate(text.split(",")):
         try:
@@ -424,7 +423,7 @@ async def existing(admin: Admin) -> list[TopicInfo]:
 
 
 async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
-    """Return the topics whose names match --topic; all topics if --topic is not given."""
+    """Return the topics whose names match --topic, all topics without --topic."""
     topics = await existing(admin)
     if args.exclude_internal:
         topics = [topic for topic in topics if not topic.internal]
@@ -435,8 +434,7 @@ async def matching(admin: Admin, args: Args) -> list[TopicInfo]:
 
 
 def name_pattern(text: str) -> re.Pattern[str]:
-    """Return the compiled regular expression of --topic, in which a comma means "or". Raises
-    Failure."""
+    """Return the regular expression of --topic, in which a comma means "or". Raises Failure."""
     plain = text.strip().replace(" ", "").replace(",", "|").strip("\"'")
     try:
         return re.compile(plain)

@@ -1,5 +1,5 @@
-"""The command `pybroker transactions`, equivalent to Kafka's kafka-transactions, with the texts of
-Kafka 3.9. It shows transactions, and aborts a hanging one."""
+"""The command `pybroker transactions`, equivalent to Kafka's kafka-transactions of 3.9. It shows
+transactions, and aborts a hanging one."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def description_row(found: TransactionDescription, now_ms: int) -> tuple[object,
 
 
 def partition_options(*, required: bool) -> Callable[[Any], Any]:
-    """Return the options --topic and --partition."""
+    """Return a decorator that adds the options --topic and --partition."""
 
     def add(function: Any) -> Any:
         topic = click.option("--topic", required=required, metavar="NAME", help="The topic.")
@@ -291,9 +291,8 @@ def named_transaction(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> OpenTransaction:
-    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify.
-    Brokers older than Kafka 3.0 need these options instead of --start-offset. Raises Failure if one
-    of them is missing."""
+    """Return the transaction that --producer-id, --producer-epoch and --coordinator-epoch identify,
+    for brokers older than Kafka 3.0. Raises Failure if one of them is missing."""
     if producer_id is None:
         raise Failure(
             "The transaction to abort must be identified either with --start-offset (for brokers"
@@ -384,7 +383,7 @@ def now_ms() -> int:
 
 
 def show(titles: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Print the table of Kafka's tool, or one JSON object for each row, whose keys are the titles
+    """Print the table of Kafka's tool, or one JSON object for each row; its keys are the titles
     with a small first letter."""
     if as_json:
         for row in rows:
@@ -401,7 +400,7 @@ def show(titles: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bo
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return the lines of a table. All values of a column have the same width, with a tab after
-    each value. None is printed as `None`."""
+    each."""
     texts = [titles, *([NONE if value is None else str(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [

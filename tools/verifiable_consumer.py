@@ -1,5 +1,5 @@
-"""The command `pybroker verifiable-consumer`, equivalent to Kafka's kafka-verifiable-consumer
-(VerifiableConsumer). The tool prints JSON events for system tests."""
+"""The command `pybroker verifiable-consumer`, equivalent to Kafka's kafka-verifiable-consumer. It
+prints JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class VerifiableConsumer:
         self._read = 0
 
     async def run(self) -> int:
-        """Read until the limit or a signal. Return the exit code. Raises PybrokerError if reading
-        fails. The consumer always leaves the group at the end."""
+        """Read until the limit or a signal, leave the group, and return the exit code. Raises
+        PybrokerError if reading fails."""
         with Stop() as stop:
             try:
                 async with self._consumer as consumer:
@@ -145,8 +145,8 @@ class VerifiableConsumer:
                 await self._commit(offsets)
 
     def _take(self, found: Records) -> dict[TopicPartition, int]:
-        """Count the records of a poll and print their events, up to the limit of records to read.
-        Return the offsets to commit."""
+        """Count the records of a poll and print their events, up to the limit. Return the offsets
+        to commit."""
         offsets: dict[TopicPartition, int] = {}
         summaries = []
         for key, records in found.items():

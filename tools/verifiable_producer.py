@@ -1,5 +1,5 @@
-"""The command `pybroker verifiable-producer`, equivalent to Kafka's kafka-verifiable-producer
-(VerifiableProducer). The tool prints JSON events for system tests."""
+"""The command `pybroker verifiable-producer`, equivalent to Kafka's kafka-verifiable-producer. It
+prints JSON events for system tests."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ YIELD_EVERY = 64
 @dataclass(frozen=True, slots=True)
 class Args:
     """The records to send. A negative `record_count` or `throughput` (records per second) means no
-    limit. `create_time` is the first record's timestamp in ms since 1970; None means the present
-    time."""
+    limit. `create_time` is the first timestamp in ms since 1970, None for the present time."""
 
     topic: str
     record_count: int = -1
@@ -110,7 +109,7 @@ def command(
 
 
 class VerifiableProducer:
-    """Sends records, and prints an event with the result of each record."""
+    """Sends records, and prints an event with the result of each."""
 
     def __init__(self, args: Args, options: dict[str, Any]) -> None:
         """Create the producer. Raises ConfigError."""
@@ -120,8 +119,8 @@ class VerifiableProducer:
         self._acked = 0
 
     async def run(self) -> int:
-        """Send until the limit or a signal. Return the exit code. Raises PybrokerError if no broker
-        can be reached."""
+        """Send until the limit or a signal, and return the exit code. Raises PybrokerError if no
+        broker can be reached."""
         started = time.monotonic()
         with Stop() as stop:
             async with self._producer:

@@ -1,5 +1,5 @@
-"""The command `pybroker zookeeper-server-start`, equivalent to Kafka's zookeeper-server-start. The
-command runs the ZooKeeper server that `pybroker start` embeds."""
+"""The command `pybroker zookeeper-server-start`, equivalent to Kafka's zookeeper-server-start. It
+runs the ZooKeeper server that `pybroker start` embeds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The command `pybroker zookeeper-shell`, equivalent to Kafka's zookeeper-shell, which is
-ZooKeeper's own shell. It runs one command from the command line, or several commands from a
-terminal or a pipe."""
+"""The command `pybroker zookeeper-shell`, equivalent to Kafka's zookeeper-shell: it runs one
+command, or commands from a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _TRY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """The parsed command line. If `command` is empty, the shell reads commands from standard
+    """The parsed command line. An empty `command` means that the shell reads commands from standard
     input."""
 
     server: str
@@ -116,8 +115,8 @@ def parse_args(words: Sequence[str]) -> Args:
 
 
 class TimedSession:
-    """A session with kazoo's methods. Each call waits at most `limit_s` seconds. If the connection
-    is lost, kazoo's own calls would wait without a limit."""
+    """A session with kazoo's methods, each limited to `limit_s` seconds. kazoo's own calls wait
+    without a limit for a lost connection."""
 
     def __init__(self, client: Session, limit_s: float) -> None:
         self.client = client
@@ -129,8 +128,8 @@ class TimedSession:
 
 
 class Shell:
-    """The shell's session and its history of commands. The shell owns the session's threads;
-    `close()` ends them."""
+    """The shell's session and its history of commands. It owns the session's threads, which
+    `close()` ends."""
 
     def __init__(self, args: Args) -> None:
         self._args = args
@@ -159,7 +158,7 @@ class Shell:
         return code
 
     def perform(self, words: list[str]) -> int:
-        """Run one command. Return the exit code. A failure is printed on standard error."""
+        """Run one command and return the exit code. A failure is printed on standard error."""
         path = words[-1]
         try:
             name = words[0]
@@ -271,8 +270,7 @@ class Shell:
         self.announce("None", "null")
 
     def _check_reachable(self, hosts: Sequence[tuple[str, int]], limit_s: float) -> None:
-        """Raise Failure if no server accepts a connection within `limit_s` seconds, so that a wrong
-        address is reported at once."""
+        """Raise Failure if no server accepts a connection within `limit_s` seconds."""
         reasons = []
         for address in hosts:
             try:
@@ -300,8 +298,7 @@ class Shell:
 
 
 def split_words(line: str) -> list[str]:
-    """Return the words of a command line. Spaces inside single or double quotes do not separate
-    words."""
+    """Return the words of a command line. Spaces inside quotes do not separate words."""
     found = _WORD.findall(line.strip())
     return [
         word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
@@ -317,7 +314,7 @@ def usage() -> str:
 
 
 def _quiet() -> logging.Logger:
-    """Return a logger that drops kazoo's messages, because the shell prints its own error line."""
+    """Return a logger that drops kazoo's messages."""
     logger = logging.getLogger(f"{__name__}.kazoo")
     if not logging.getLogger().isEnabledFor(logging.DEBUG):
         logger.setLevel(logging.CRITICAL)
