@@ -36,9 +36,9 @@ _CHUNK_ENTRIES: Final = 4096
 
 
 class IndexView(NamedTuple):
-    """What to print of an index. `sanity_only`: only the check that a broker runs at its start.
-    `verify_only`: only the comparison with the log. `max_message_size`: the maximum size (bytes) of
-    the batch that an entry points to."""
+    """The choices for printing an index. `sanity_only`: only the check that a broker runs at its
+    start. `verify_only`: only the comparison with the log. `max_message_size`: the maximum size
+    (bytes) of the batch that an entry points to."""
 
     sanity_only: bool = False
     verify_only: bool = False

@@ -69,8 +69,8 @@ class StoredBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """What to print of a log. `deep`: each record. `contents`: keys and values. `skip_metadata`:
-    only keys and values."""
+    """The choices for printing a log. `deep`: each record. `contents`: keys and values.
+    `skip_metadata`: only keys and values."""
 
     deep: bool = False
     contents: bool = False
