@@ -69,10 +69,10 @@ all, if their error usually passes: errors of a change of leaders, and a corrupt
 another fetch may return intact."""
 _QUIET_FETCHES: Final = 4
 """After this many fetches in a row without a change, the next ones wait longer at the leader."""
-_IDLE_SHARE: Final = 1 / 6
+_IDLE_SHARE: Final = 1 / 5
 """The longest wait of a fetch at the leader, as a share of replica.lag.time.max.ms. Two such waits
 must be shorter than the time without fetches after which a leader asks ZooKeeper whether it still
-leads."""
+leads (LOOK_SHARE)."""
 
 _OF_CHANGES: Final = frozenset(
     {

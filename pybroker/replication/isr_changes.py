@@ -24,7 +24,7 @@ from pybroker.model import NO_TOPIC_ID, PartitionState, TopicPartition
 from pybroker.ports import CheckOp, Clock, Coord, CoordOp, NodeStat, OpResult, SessionEvent, SetOp
 from pybroker.replication.isr_notifications import CHECK_S, ChangedPartitions
 from pybroker.replication.isr_review import IsrReview
-from pybroker.replication.leader_state import NOBODY, IsrChange
+from pybroker.replication.leader_state import NOBODY, REVIEW_SHARE, IsrChange
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.partition import Partition
 
@@ -335,7 +335,7 @@ class IsrChanges:
 
     async def _watch_lag(self) -> None:
         while True:
-            interval_s = self._replicas.lag_max_s / 2
+            interval_s = self._replicas.lag_max_s * REVIEW_SHARE
             begun = self._clock.monotonic()
             await asyncio.sleep(interval_s)
             if self._clock.monotonic() - begun > interval_s * 1.5:

@@ -18,10 +18,11 @@ from pybroker.replication.isr import committed_end, maximal_isr, may_commit, may
 
 NO_INCARNATION: Final = -1
 NOBODY: Final = -1
-LOOK_SHARE: Final = 0.4
+REVIEW_SHARE: Final = 1 / 3
+"""The time between two reviews of the ISR, as a share of replica.lag.time.max.ms (Kafka: 1/2)."""
+LOOK_SHARE: Final = 1 / 2
 """A leader checks the state node when it has had no proof of its leadership for this share of
-replica.lag.time.max.ms. The share leaves time for the next review, which comes after at most half
-of replica.lag.time.max.ms, and for ZooKeeper's answer."""
+replica.lag.time.max.ms. LOOK_SHARE + REVIEW_SHARE < 1 leaves time for ZooKeeper's answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pybroker.replication.catch_up import CatchUp
-from pybroker.replication.fetcher import _QUIET_FETCHES
+from pybroker.replication.fetcher import _IDLE_SHARE, _QUIET_FETCHES
+from pybroker.replication.leader_state import LOOK_SHARE, REVIEW_SHARE
 from unit_tests.replication.copying import Group
 
 USUAL_MS = 3
@@ -81,7 +82,7 @@ async def test_a_failure_ends_the_longer_waits(pair: Group) -> None:
 
 
 async def test_the_lag_time_limits_the_longer_waits(pair: Group) -> None:
-    await reopen(pair, replica_lag_time_max_ms=6 * 10)
+    await reopen(pair, replica_lag_time_max_ms=5 * 10)
     await pair.lead(1, 0)
     assert (await until_longer(pair))[-1] == 10
 
@@ -103,3 +104,8 @@ async def test_a_fetch_waits_as_usual_while_a_replica_is_incomplete(
     await pair.lead(1, 0)
     await pair.until(lambda: len(pair.waits_ms) > 3 * _QUIET_FETCHES)
     assert set(pair.waits_ms) == {USUAL_MS}
+
+
+def test_the_times_of_a_leader_without_proof_fit_into_the_lag_time() -> None:
+    assert 2 * _IDLE_SHARE < LOOK_SHARE, "idle followers would make the leader ask ZooKeeper"
+    assert LOOK_SHARE + REVIEW_SHARE < 0.9, "ZooKeeper's answer needs time"

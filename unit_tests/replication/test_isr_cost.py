@@ -9,7 +9,7 @@ import pytest
 from pybroker.model import TopicPartition
 from pybroker.ports import CoordOp, OpResult
 from pybroker.replication.isr_review import IsrReview
-from pybroker.replication.leader_state import SessionRequests
+from pybroker.replication.leader_state import LOOK_SHARE, SessionRequests
 from pybroker.replication.partition import Partition
 from unit_tests.patience import until
 from unit_tests.replication.leading import ALL, LAG_S, Leading
@@ -73,7 +73,7 @@ async def test_an_idle_partition_costs_zookeeper_little_while_a_follower_is_down
     await strict.lead(*MANY, isr=(ME,), eligible=(2,))
     multis = count_multis(strict)
     for _ in range(10):
-        strict.clock.advance(LAG_S / 2)
+        strict.clock.advance(LAG_S * (LOOK_SHARE + 0.1))
         await strict.changes.review_all()
         await until(lambda: all(certain(strict, key) for key in MANY))
     assert multis() == 10 * 3
@@ -173,7 +173,7 @@ async def test_a_review_does_not_look_at_quiet_partitions(quiet: Quiet) -> None:
 @pytest.mark.parametrize("stopped", [2, 3])
 async def test_a_follower_whose_session_stops_is_noticed(quiet: Quiet, stopped: int) -> None:
     for _ in range(2):
-        quiet.leading.clock.advance(LAG_S / 4)
+        quiet.leading.clock.advance(LAG_S * (LOOK_SHARE + 0.1) / 2)
         quiet.fetch_nothing(5 - stopped)
     assert await quiet.reviewed() == MANY
     assert set(quiet.leading.replicas.manager.isr_changes) == set(MANY)

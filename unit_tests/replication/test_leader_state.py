@@ -213,12 +213,11 @@ LEADING = {
     "a follower without fetches may lead": """
         0 fetch 2 0        -> 0
         0 check            -> 0
-        4 check            -> 0
-        4.1 check          -> 4.1
-        5 fetch 2 0        -> 4.1
-        6 fetch 2 0        -> 4.1
-        8 check            -> 4.1
-        9 check            -> 9
+        5 check            -> 0
+        5.1 check          -> 5.1
+        6 fetch 2 0        -> 5.1
+        7 fetch 2 0        -> 5.1
+        10 check           -> 5.1
     """,
     "a stored change proves the leadership at the time of its proposal": """
         1 append 5         -> 0
