@@ -1,7 +1,6 @@
 """The log of one partition: appends at the end, reads by offset, truncation, retention.
 
-One thread at a time changes a log; other threads may call `flush` and read. `lookup.py` finds
-records, `loader.py` opens a log.
+One thread at a time changes a log; other threads may call `flush` and read.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class Log:
 
     @property
     def durable_end(self) -> int:
-        """The log end for acknowledgements and the high watermark: the records below it are as
-        durable as flush.messages requires."""
+        """The end of the records that are as durable as flush.messages requires."""
         if self.config.flush_messages == NEVER or self.damage is not None:
             return self.segments.active.next_offset
         return self._durability.counted_end(self.log_end_offset)
@@ -115,10 +113,9 @@ class Log:
         now_ms: int,
         guard: Verification | None = EXEMPT,
     ) -> AppendResult:
-        """As the leader, append `data`, one validated batch, after setting its offset and leader
-        epoch in place. `header` is the batch's header as received, `guard` as in
-        `ProducerState.check`. Raises BrokerError with a code of `ProducerState.check`, or
-        KAFKA_STORAGE_ERROR; then nothing is written."""
+        """Append `data`, one validated batch, to the leader's log. Writes its offset and leader
+        epoch into `data`. `header` is the header as received. Raises BrokerError with a code of
+        `ProducerState.check`, or KAFKA_STORAGE_ERROR; then nothing is written."""
         self._check_usable()
         stamped_ms = NO_TIMESTAMP
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -158,8 +155,8 @@ class Log:
         return tuple.__new__(AppendResult, result)  # faster than AppendResult(...)
 
     def append_replicated(self, data: Buffer, *, now_ms: int, epoch_max: int = EPOCH_MAX) -> None:
-        """As a follower, append unchanged the batches that the leader of epoch `epoch_max` sent,
-        with their offsets and leader epochs. A partial batch at the end of `data` is ignored.
+        """Append batches from the leader to the follower's log, unchanged. Leader epochs may be at
+        most `epoch_max`. A partial batch at the end of `data` is ignored.
 
         Raises BrokerError: CORRUPT_MESSAGE for a wrong checksum, and for offsets or epochs that do
         not follow the log; KAFKA_STORAGE_ERROR."""
@@ -210,7 +207,7 @@ class Log:
         return active
 
     def _cut_back(self, error: StorageError) -> BrokerError:
-        """Undo the write that failed with `error`. Return the error that the caller raises."""
+        """Undo the write that failed with `error`. Return the error to raise."""
         try:
             # No batch may follow a partial write that the disk could not undo.
             self.segments.active.file.truncate(self.segments.active.size)
@@ -250,14 +247,14 @@ class Log:
             raise self.damage.as_error(self.topic_partition)
 
     def fail(self, error: StorageError) -> BrokerError:
-        """End the use of the log: its disk has failed. Return the error that the caller raises."""
+        """End the use of the log: its disk has failed. Return the error to raise."""
         if self._failure is None:
             self._failure = error
             self._owner.failed(self.topic_partition, error)
         return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def release(self, reason: str = "it is deleted") -> None:
-        """Close the files. Each later call of a method raises BrokerError KAFKA_STORAGE_ERROR."""
+        """Close the files. Later calls raise BrokerError KAFKA_STORAGE_ERROR."""
         self._failure = StorageError(f"{self.topic_partition}: {reason}")
         self.epoch_file.release()
         self.segments.release()
@@ -295,10 +292,10 @@ class Log:
         """Return whole batches from the one that contains `offset` on, below `upper_offset`, at
         most `max_bytes` in total; b"" if there is no such batch.
 
-        With `at_least_one_batch` the first batch is returned even if it is longer than `max_bytes`.
-        With `cached_only`, the result None means that the read would wait for the disk: repeat it
-        without `cached_only` in a thread. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE,
-        or KAFKA_STORAGE_ERROR (also if `offset` is at or after a corrupt range)."""
+        With `at_least_one_batch` the first batch may be longer than `max_bytes`. With
+        `cached_only`, None means that the read would wait for the disk: repeat it in a thread
+        without `cached_only`. Raises BrokerError: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, or
+        KAFKA_STORAGE_ERROR (also if `offset` is at or after a corrupt range)."""
         end = self.log_end_offset
         if self.damage is not None and offset >= self.damage.offset:
             raise self.damage.as_error(self.topic_partition)
@@ -322,9 +319,9 @@ class Log:
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_offset: int
     ) -> tuple[int, int, int] | None:
-        """Return offset, timestamp and leader epoch of the first record whose timestamp is at least
-        `timestamp_ms`; None if there is none below `upper_offset`. May wait for the disk.
-        Raises BrokerError."""
+        """Return offset, timestamp and leader epoch of the first record with at least
+        `timestamp_ms`; None if there is none below `upper_offset`. May wait for the disk. Raises
+        BrokerError."""
         start = self.log_start_offset
         return lookup.offset_for_timestamp(self.segments, timestamp_ms, start, upper_offset)
 
@@ -343,15 +340,16 @@ class Log:
     # -- leader epochs
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`; -1 if it is unknown."""
+        """Return the leader epoch of the record at `offset`; -1 if unknown."""
         return self.epoch_file.history.epoch_of(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `epoch` and its end offset (`EpochHistory.end_offset`)."""
+        """Return the largest known leader epoch up to `epoch`, and its end offset (KIP-279); (-1,
+        -1) if `epoch` is larger than all known epochs."""
         return self.epoch_file.history.end_offset(epoch, self.log_end_offset)
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch at `start_offset`. Its first append makes the start durable."""
+        """Begin a leader epoch at `start_offset`. Its first append makes the epoch durable."""
         self.epoch_file.begin(epoch, start_offset, self.log_end_offset)
 
     def persist_epochs(self) -> None:
@@ -415,9 +413,9 @@ class Log:
                     raise self.fail(StorageError(str(error))) from error
 
     def advance_log_start(self, offset: int) -> None:
-        """Raise the log start: records below `offset` are not served, and retention deletes their
-        segments. The change survives a restart once the manager has written its checkpoints. Raises
-        BrokerError OFFSET_OUT_OF_RANGE if `offset` is above the log end."""
+        """Raise the log start offset to `offset`. The change survives a restart once the
+        checkpoints are written. Raises BrokerError OFFSET_OUT_OF_RANGE if `offset` is above the log
+        end offset."""
         if offset > self.log_end_offset:
             raise self._out_of_range(offset)
         if offset > self.log_start_offset:
@@ -427,8 +425,8 @@ class Log:
         self.changes.note(self.topic_partition)
 
     def delete_expired(self, now_ms: int, high_watermark: int, *, by_age: bool = True) -> int:
-        """Delete the segments whose retention has ended; if not `by_age`, only those below the log
-        start. Return their number. Their files remain until `remove_doomed` removes them."""
+        """Delete the expired segments; if not `by_age`, only those below the log start offset.
+        Return their number. The files remain until `remove_doomed`."""
         if self._failure is not None or self.damage is not None or self.segments.are_pinned:
             return 0
         segments = self.segments.all
@@ -473,15 +471,14 @@ class Log:
 
     def flush(self, *, closed_only: bool = False, now_ms: int | None = None) -> None:
         """Make all appended records durable and raise the recovery point; with `closed_only` only
-        the records of closed segments. Waits for the disk; any thread may call it. Raises
-        BrokerError KAFKA_STORAGE_ERROR. A full disk leaves the log usable. After any other failure
-        the content of the disk is unknown, and the log is unusable."""
+        those of closed segments. Waits for the disk; any thread may call it. Raises BrokerError
+        KAFKA_STORAGE_ERROR: unless the disk was full, the log is unusable then."""
         with self._making_durable():
             self._durability.flush(self.segments, self.epoch_file, closed_only, now_ms)
 
     def close(self) -> None:
-        """Write the indexes and the producer state, sync each file once, and close the files. A
-        failed or damaged log is only closed. Idempotent. Raises the errors of `flush`."""
+        """Write the indexes and the producer state, sync the files, and close them. A failed or
+        damaged log is only closed. Idempotent. Raises the errors of `flush`."""
         if self._failure is None and self.damage is None:
             producers = self._snapshots, self._producers
             with self._making_durable():

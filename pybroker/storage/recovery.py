@@ -1,15 +1,9 @@
-"""Recovery of a log that was not closed cleanly.
+"""Recovery of a log that was not closed cleanly. It checks every batch from the recovery point on.
 
-Recovery checks every batch from the recovery point on. An invalid batch has one of two causes:
-
-- The last write is incomplete (a torn tail). No valid batch follows, and recovery cuts the bytes
-  off. After a kill of the process the file has the first bytes of the write; after a power loss it
-  may lack any of them.
-- Bytes that had been written completely are corrupt. Recovery does not cut them off, because
-  records after the corrupt range may have been acknowledged. Until the log is repaired, it ends
-  before the corrupt range.
-
-Recovery saves the bytes that it cuts off in a file beside the log.
+- An incomplete last write (a torn tail) has no valid batch after it. Recovery cuts its bytes off,
+  and saves them in a file beside the log.
+- A corrupt range was once written completely. Recovery does not cut it off, because records after
+  it may have been acknowledged. Until the log is repaired, it ends before the corrupt range.
 """
 
 from __future__ import annotations
@@ -50,9 +44,8 @@ _ENDS_TRIED_MAX: Final = 64
 
 class ScanEnd(NamedTuple):
     """The end of the valid batches of a segment: its position in the file, and the offset after the
-    last valid record. `reason` says why the batch at this position is invalid; None if the file
-    ends here. `is_complete` says that this batch has its full length, so some of its bytes are
-    corrupt."""
+    last valid record. `reason` says why the next batch is invalid; None at the end of the file.
+    `is_complete`: the invalid batch has its full length."""
 
     position: int
     next_offset: int
@@ -86,9 +79,9 @@ def scan(
     may_have_gaps: bool = True,
 ) -> ScanEnd:
     """Check the batches in `file` from `position` on, and call `visit` for each valid one. Return
-    the end of the valid batches. A batch is valid if its header, length and checksum are right, and
-    its offsets are above those of the batch before it, or at least `next_offset` for the first one.
-    With `may_have_gaps` False, the last batch must begin exactly where the batch before it ends."""
+    the end of the valid batches. A valid batch has a right header and checksum, and offsets above
+    those of the batch before it. With `may_have_gaps` False, the last batch must begin exactly
+    where the batch before it ends."""
     chunk = b""
     start = position
     while position < size:
@@ -138,8 +131,8 @@ def scan(
 
 
 def _has_successor(file: File, position: int, size: int) -> bool:
-    """Return whether a whole batch seems to begin at `position`: its header is plausible, and the
-    file has enough bytes."""
+    """Return whether a whole batch seems to begin at `position`: the header is plausible, and the
+    file is long enough."""
     try:
         return position + read_header(file.pread(position, HEADER_SIZE), 0).size <= size
     except CorruptionError:
@@ -147,10 +140,8 @@ def _has_successor(file: File, position: int, size: int) -> bool:
 
 
 def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
-    """Return whether the base offset of the batch at `position` is wrong. A checksum does not cover
-    the base offset, so the function compares it with the next batch. It is wrong if the next batch
-    is valid and has a lower base offset, or begins inside this batch. The caller has found that
-    this batch leaves a gap after the offset `expected`."""
+    """Return whether the base offset of the batch at `position` is wrong, judged by the next
+    batch."""
     header = read_header(file.pread(position, HEADER_SIZE), 0)
     behind = position + header.size
     chunk = file.pread(behind, HEADER_SIZE)
@@ -164,10 +155,9 @@ def _stands_out(file: File, position: int, size: int, expected: int) -> bool:
 
 def _ends_elsewhere(file: File, position: int, size: int) -> bool:
     """Return whether the bytes at `position` are a whole batch whose length field or magic is
-    corrupt. The checksum covers neither field. So the function tries several positions at which the
-    batch may end: each one where the next base offset follows, and the last 8 positions of the
-    file. The batch is whole if the checksum is right for one of them. Slow; called at most once for
-    a scan."""
+    corrupt."""
+    # The checksum covers neither field. So it is computed for several ends of the batch: each
+    # position where the next base offset follows, and the last 8 positions of the file.
     left = size - position
     if left < HEADER_SIZE:
         return False
@@ -184,9 +174,8 @@ def _ends_elsewhere(file: File, position: int, size: int) -> bool:
 
 
 def valid_batch_after(file: File, position: int, size: int, next_offset: int) -> int | None:
-    """Return the position of the first valid batch after `position` whose base offset is at least
-    `next_offset`. The search goes from byte to byte. Return None if it finds none within
-    SEARCH_BYTES_MAX."""
+    """Return the position of the first valid batch after `position` with a base offset of at least
+    `next_offset`; None if there is none within SEARCH_BYTES_MAX."""
     end = min(size, position + SEARCH_BYTES_MAX)
     place = position + 1
     while place + HEADER_SIZE <= end:
@@ -235,12 +224,11 @@ def recover(
 ) -> Recovered:
     """Check a log from its recovery point on, rebuild its indexes, and cut off a torn tail.
 
-    `segments` are all segments of the log, in order. All records below `floor_offset` were written,
-    so a log that ends below it is damaged. A segment that begins above `gapless_from` must begin at
-    the end of the previous one. `trusts_indexes` says that the machine has been up since the last
-    write. Then the index files are kept, and an invalid batch of full length is always a corrupt
-    range: only a power loss can leave one as a torn tail. `visit` is called for each valid batch
-    that is checked. With `accepts_loss` all records from a corrupt range on are cut off."""
+    `segments` are all segments, in order. A log that ends below `floor_offset` is damaged. A
+    segment that begins above `gapless_from` must begin at the end of the previous one.
+    `trusts_indexes`: the machine has been up since the last write, so the index files are kept and
+    a whole invalid batch is corrupt. `visit` is called for each valid batch that is checked. With
+    `accepts_loss` all records from a corrupt range on are cut off."""
     first = max(
         (n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,
@@ -284,8 +272,8 @@ def recover(
 
 
 def _end_of(segments: Sequence[Segment], floor_offset: int, cut_bytes: int) -> Recovered:
-    """Return the result of recovery for a log whose batches are all valid. The log is damaged if it
-    ends below `floor_offset`."""
+    """Return the result for a log whose batches are all valid. It is damaged if it ends below
+    `floor_offset`."""
     last = segments[-1]
     for segment in segments[:-1]:
         segment.seal()
@@ -325,8 +313,7 @@ def _recover_segment(
 
 def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
     """Return the position after the last batch below `offset`, and the offset that follows this
-    batch. The search reads only the headers of the batches, and does not compute checksums. It ends
-    at an invalid header."""
+    batch. Checksums are not computed."""
     position, next_offset = 0, segment.base_offset
     if offset <= segment.base_offset:
         return position, next_offset
@@ -349,8 +336,8 @@ def _end_of_offsets_below(segment: Segment, offset: int) -> tuple[int, int]:
 def _is_torn_tail(
     segments: Sequence[Segment], number: int, end: ScanEnd, floor_offset: int
 ) -> bool:
-    """Return whether the bytes from `end` on are a torn tail: no valid batch follows. If one
-    follows, they are a corrupt range."""
+    """Return whether no valid batch follows after `end`, so that the bytes from there on are a torn
+    tail."""
     if end.next_offset < floor_offset:
         return False
     for later in segments[number + 1 :]:

@@ -1,8 +1,5 @@
-"""The moves of a broker's replicas between its log directories: begins, finishes and cancels them.
-
-`moves.py` defines the steps of one move. `replication/mover.py` requests moves, and runs the
-steps.
-"""
+"""The moves of a broker's replicas between its log directories: begins, finishes and cancels
+them."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ A further request replaces the oldest one."""
 
 
 class Relocations:
-    """The moves under way, and the requested log directories of partitions that have no log yet.
-    Invariant: a partition has at most one move."""
+    """The running moves, and the requested log directories of partitions without a log. Invariant:
+    a partition has at most one move."""
 
     def __init__(
         self,
@@ -64,9 +61,9 @@ class Relocations:
     # -- requested directories
 
     def request_directory(self, partition: TopicPartition, path: str) -> None:
-        """Record that a client requests the log directory `path` for the partition. If the
-        partition has no log yet, its log is later created there. Raises BrokerError
-        LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if the directory is offline."""
+        """Record that a client requests the log directory `path` for the partition, for the
+        creation of its log. Raises BrokerError LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if the
+        directory is offline."""
         directory = self._target(path)
         if partition not in self._table.logs:
             self._requested.pop(partition, None)
@@ -75,8 +72,8 @@ class Relocations:
             self._requested[partition] = directory
 
     def take_request(self, partition: TopicPartition) -> LogDirectory | None:
-        """Remove and return the log directory that a client has requested for the partition, whose
-        log is about to be created. Return None if no client has requested one."""
+        """Remove and return the log directory that a client has requested for the partition; None
+        if there is none."""
         return self._requested.pop(partition, None)
 
     def _target(self, path: str) -> LogDirectory:
@@ -93,14 +90,12 @@ class Relocations:
     # -- moving
 
     def begin(self, partition: TopicPartition, path: str) -> ReplicaMove | None:
-        """Begin to copy the partition's log to the log directory `path`, and return the move.
-        Return None if the log is already in this directory. The partition must have no other move.
-        Waits for the disk.
+        """Begin to copy the partition's log to the log directory `path`, and return the move; None
+        if the log is already there. The partition must have no other move. Waits for the disk.
 
         Raises StorageError and the errors of `request_directory`. Raises BrokerError
         REPLICA_NOT_AVAILABLE if the partition has no log. Raises BrokerError KAFKA_STORAGE_ERROR if
-        the log is unusable. Raises the same error if any log directory of the broker is offline or
-        lost, because this directory may contain another log of the partition."""
+        the log is unusable, or if any log directory of the broker is offline or lost."""
         table = self._table
         target = self._target(path)
         source = table.logs.get(partition)
@@ -128,8 +123,8 @@ class Relocations:
         return move
 
     def swap(self, move: ReplicaMove) -> bool:
-        """Replace a log by its copy, if the copy can get the last records without waiting for the
-        disk. Return whether the log was replaced. Runs on the event loop, and never waits."""
+        """Replace a log by its copy. Return False if the copy cannot get the last records without
+        waiting for the disk. Call it on the event loop; it never waits."""
         table, partition = self._table, move.topic_partition
         if not table.lock.acquire(blocking=False):
             return False
@@ -144,10 +139,9 @@ class Relocations:
             table.lock.release()
 
     def finish(self, move: ReplicaMove, origin: str, high_watermark: int) -> None:
-        """After the copy has replaced the log, make the copy durable and remove the old log from
-        the log directory `origin`. Waits for the disk. Raises BrokerError, StorageError. After a
-        failure the old log's directory is renamed to `*-stray`: the old log lacks records, and must
-        not be used."""
+        """Make the copy, which has replaced the log, durable, and remove the old log from the log
+        directory `origin`. Waits for the disk. Raises BrokerError, StorageError; then the old log's
+        directory is renamed to `*-stray`."""
         table, partition, old = self._table, move.topic_partition, move.source
         directory = table.directories.find(origin)
         assert directory is not None
@@ -178,8 +172,8 @@ class Relocations:
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Prepare the partition's move, if it has one, for a truncation of its log to `offset`.
-        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR; after this error the caller must
-        not truncate the log."""
+        Waits for the disk. Raises BrokerError KAFKA_STORAGE_ERROR: the caller must not truncate
+        then."""
         move = self._moves.get(partition)
         if move is not None:
             move.lower(offset)
@@ -187,8 +181,8 @@ class Relocations:
     # -- cancelling
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove the files that mark a move from the directories of these partitions' logs: the
-        operator has accepted the loss of the other log of each move. Waits for the disk."""
+        """Remove the files that mark a move from the directories of these logs: the operator has
+        accepted the loss of the other log. Waits for the disk."""
         for partition in partitions:
             partition_log = self._table.logs.get(partition)
             try:
@@ -200,8 +194,8 @@ class Relocations:
                 )
 
     def cancel(self, partition: TopicPartition) -> None:
-        """Cancel the partition's move, and its request for a log directory, if it has them. Remove
-        the copy unless it has replaced the log. Waits for the disk."""
+        """Cancel the partition's move and its request for a log directory, if any. Remove the copy
+        unless it has replaced the log. Waits for the disk."""
         self._requested.pop(partition, None)
         self.unfinished.pop(partition, None)
         move = self._moves.get(partition)
@@ -209,8 +203,8 @@ class Relocations:
             self._abandon(move)
 
     def cancel_all(self) -> None:
-        """Stop all moves at the shutdown of the broker. The unfinished copies stay on the disk, so
-        that the next start knows which moves to begin again."""
+        """Stop all moves at the shutdown of the broker. The copies stay on the disk for the next
+        start."""
         for move in self._moves.values():
             directory = None if move.done else move.abandon()
             if directory is None or directory.endswith(f"-{FUTURE_DIRECTORY}"):
@@ -224,8 +218,8 @@ class Relocations:
     def directory_failed(
         self, directory: LogDirectory, partitions: Container[TopicPartition]
     ) -> None:
-        """Cancel the moves from or to a log directory that has failed, and leave their copies
-        unchanged. `partitions` are the partitions whose log in use is in this directory."""
+        """Cancel the moves from or to a failed log directory, and leave their copies alone.
+        `partitions` have their log in use there."""
         for move in list(self._moves.values()):
             if move.target is directory or move.topic_partition in partitions:
                 move.cancel()

@@ -1,10 +1,6 @@
-"""The health of a broker's replicas: whether a replica may lack records that it has acknowledged,
-and why. A table has the legal moves from one health to another.
-
-At each time a replica has exactly one health. `docs/replication_rules.rst` shows the table. Files
-on the disk, in the directory of the log or in the log directory, let the next start of the broker
-find the health again.
-"""
+"""The health of a broker's replicas: whether a replica may lack acknowledged records, and why. A
+table has the legal moves from one health to another. Files on the disk let the next start of the
+broker find the health again."""
 
 from __future__ import annotations
 
@@ -124,8 +120,7 @@ class ReplicaHealth:
         return next((each for each, keys in self._replicas.items() if key in keys), Health.WHOLE)
 
     def having(self, *healths: Health) -> list[TopicPartition]:
-        """Return the replicas with one of these healths. WHOLE replicas are never returned, even if
-        `healths` includes WHOLE."""
+        """Return the replicas with one of these healths, but never WHOLE replicas."""
         return [key for each in healths for key in list(self._replicas[each])]
 
     def allows(self, key: TopicPartition, event: Event) -> bool:
@@ -133,14 +128,12 @@ class ReplicaHealth:
         return self[key] in LEGAL_MOVES[event]
 
     def allowing(self, event: Event) -> list[TopicPartition]:
-        """Return the replicas for which the event is legal now. WHOLE replicas are never returned,
-        even if the event is legal for them."""
+        """Return the replicas for which the event is legal now, but never WHOLE replicas."""
         return self.having(*LEGAL_MOVES[event])
 
     @property
     def damage(self) -> Mapping[TopicPartition, Damage]:
-        """Return a copy of the mapping from each replica whose log has a corrupt range to the first
-        such range."""
+        """Replica -> the first corrupt range of its log, as a copy."""
         return self._damage.copy()
 
     def move(
@@ -150,9 +143,8 @@ class ReplicaHealth:
         seen: Health | None = None,
         damage: Damage | None = None,
     ) -> bool:
-        """Give the replica the health that follows after the event, and return True. `seen` is the
-        replica's health when the caller decided on the event. If the replica has another health
-        now, do nothing and return False. `damage` is the corrupt range that was found. Raises
+        """Give the replica the health that follows after the event. Return False, without effect,
+        if its health is no longer `seen`. `damage` is the corrupt range that was found. Raises
         IllegalMove if the event is not legal for the replica."""
         with self._lock:
             before = self[key]
@@ -170,8 +162,7 @@ class ReplicaHealth:
             return True
 
     def forget(self, key: TopicPartition) -> None:
-        """Set the health of a replica to WHOLE, because it is deleted or begins as a new, empty
-        one."""
+        """Set the health of a replica to WHOLE, because it is deleted or newly created."""
         with self._lock:
             self._set(key, self[key], Health.WHOLE)
 
@@ -196,14 +187,13 @@ class ReplicaHealth:
             self.move(key, Event.CORRUPT, damage=log.damage)
 
     def mark_incomplete(self, directory: str) -> None:
-        """Create the directory of a log that does not exist yet, with the file that marks an
-        incomplete log."""
+        """Create the directory of a new log, with the file that marks an incomplete log."""
         self._disk.make_dirs(directory)
         self._disk.replace(f"{directory}/{INCOMPLETE}", _INCOMPLETE)
 
     def require_complete(self, key: TopicPartition, is_copied: bool) -> None:
-        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete and `is_copied` is
-        False. `is_copied` says that another broker leads, so this broker copies the log from it."""
+        """Raise BrokerError KAFKA_STORAGE_ERROR if the replica is incomplete, unless this broker
+        copies the log from another leader (`is_copied`)."""
         if self.allows(key, Event.COMPLETE) and not is_copied:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -214,17 +204,16 @@ class ReplicaHealth:
             )
 
     def complete(self, log: Log) -> None:
-        """Make an incomplete replica complete, so that it may lead, and remove its mark. Do nothing
-        for any other replica. The caller knows that the copy has every record, or that no live
-        replica has more."""
+        """Let an incomplete replica lead again. No live replica may have more records. Without
+        effect for any other replica."""
         key = log.topic_partition
         seen = self[key]
         if seen in LEGAL_MOVES[Event.COMPLETE] and self.move(key, Event.COMPLETE, seen):
             self._disk.unlink(f"{log.directory}/{INCOMPLETE}")
 
     def give_up(self, log: Log, damage: Damage) -> None:
-        """Stop using the log because of `damage`, and mark it on the disk, so that it stays unused
-        after a restart. Other replicas have its records."""
+        """Stop using the log because of `damage`, also after a restart. Other replicas must have
+        its records."""
         seen = self[log.topic_partition]
         if log.damage is None:
             self._disk.replace(f"{log.directory}/{DAMAGED}", damage.encode())

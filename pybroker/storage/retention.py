@@ -1,4 +1,4 @@
-"""Decides which segments of a log retention deletes. The functions are pure."""
+"""Decides which segments of a log retention deletes. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pybroker.storage.log_config import UNLIMITED, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts about a segment that retention needs. `next_offset` is the segment's last offset +
-    1. `size` is in bytes. `timestamp` returns the time (ms since 1970) from which the age counts.
-    It is called only if the decision depends on the age."""
+    """The facts about a segment that retention needs. `next_offset` is the segment's last offset
+    + 1. `size` is in bytes. `timestamp` returns the time (ms since 1970) from which the age
+    counts."""
 
     next_offset: int
     size: int
@@ -28,13 +28,11 @@ def expired(
     high_watermark: int,
     by_age: bool = True,
 ) -> int:
-    """Return how many segments of a log may be deleted, counted from the oldest one. A segment may
-    be deleted if it is below the log start, if it is too old, or if the rest of the log alone has
-    at least retention.bytes. The count ends at the first segment that must stay. A segment with
-    records at or above the high watermark always stays, and so does an empty last segment.
-
-    If the topic is only compacted, or `by_age` is False, only segments below the log start are
-    deleted, regardless of age and size."""
+    """Return how many of the oldest segments may be deleted: they are below the log start offset,
+    too old, or the rest of the log has at least retention.bytes. The count ends at the first
+    segment that must stay, such as one with records at or above the high watermark, or an empty
+    last segment. If the topic is only compacted, or `by_age` is False, only segments below the log
+    start offset count."""
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments:

@@ -1,7 +1,5 @@
-"""Decides when retention looks at which log. Retention looks at a log that has changed soon after
-the change. In a log that does not change, retention can delete nothing until the oldest segment is
-too old. Such a log waits in a queue until then.
-"""
+"""Decides when retention looks at which log: after a change, and when the oldest segment may be too
+old."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ lost."""
 
 class RetentionSchedule:
     """The logs at which retention has to look. `changes` yields the partitions whose log or high
-    watermark has changed. Used from the event loop only."""
+    watermark has changed. Use it from the event loop only."""
 
     def __init__(self, changes: ChangeReader, log_of: Callable[[TopicPartition], Log | None]):
         self._changes = changes
@@ -32,16 +30,14 @@ class RetentionSchedule:
 
     def due(self, now_ms: int) -> list[TopicPartition]:
         """Return the partitions at whose logs retention has to look at the time `now_ms` (ms since
-        1970): those that have changed, and those whose oldest segment may be too old. The caller
-        calls `looked_at` for each."""
+        1970). The caller must call `looked_at` for each."""
         found = dict.fromkeys(self._changes.take())
         found.update(dict.fromkeys(self._waiting.take_due(now_ms)))
         return [key for key in found if self._log_of(key) is not None]
 
     def looked_at(self, key: TopicPartition, now_ms: int, busy: Container[TopicPartition]) -> None:
-        """Record that retention has looked at this log, and compute when the log is due again. If
-        retention could not delete its segments, the log is due again at the next call of `due`.
-        This is so if the partition is in `busy`, or if the log cleaner is reading the log."""
+        """Record that retention has looked at this log at the time `now_ms` (ms since 1970). A log
+        that retention could not change, such as one in `busy`, is due again at once."""
         log = self._log_of(key)
         if log is None:
             return

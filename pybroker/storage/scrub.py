@@ -1,6 +1,5 @@
-"""Checks whether the batches of a log were changed since they were written. Checksums show changes
-of most bytes. The header fields that no checksum covers are compared with those of the neighbouring
-batches. The functions change nothing."""
+"""Checks whether the batches of a log were changed since they were written, by their checksums and
+by the header fields of neighbouring batches. Read-only."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ EpochOf = Callable[[int], int]
 
 
 class Whole(NamedTuple):
-    """The result of `whole`: the byte position at which the valid batches end, and the offset after
-    their last record."""
+    """The byte position at which the valid batches end, and the offset after their last record."""
 
     position: int
     next_offset: int
@@ -47,9 +45,9 @@ class Whole(NamedTuple):
 def whole(
     data: Buffer, offset: int = 0, end_offset: int = OFFSET_END, epoch_of: EpochOf | None = None
 ) -> Whole:
-    """Return the end of the valid batches at the start of `data`. In a valid batch the checksum is
-    right, the offsets are at least `offset`, rise from batch to batch and are below `end_offset`,
-    and the leader epoch is the one that `epoch_of` returns. Fast enough for every read."""
+    """Return the end of the valid batches at the start of `data`. A valid batch has a right
+    checksum, offsets that rise from `offset` on below `end_offset`, and the leader epoch that
+    `epoch_of` returns."""
     view = memoryview(data)
     size, position, epoch = len(view), 0, NO_EPOCH
     while position + HEADER_SIZE <= size:
@@ -75,7 +73,7 @@ def whole(
 @dataclass(frozen=True, slots=True)
 class Place:
     """The place where the check of a log continues: a position in the segment with `base_offset`.
-    The batch at this position must begin at `offset` or later."""
+    The batch there must begin at `offset` or later."""
 
     base_offset: int
     position: int
@@ -85,7 +83,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Looked:
     """The result of checking `checked_bytes` bytes of a log. `place` is where the check continues;
-    None at the end of the log. `segment` is the segment with the damage."""
+    None at the end of the log, or after damage. `segment` is the segment with the damage."""
 
     place: Place | None
     checked_bytes: int
@@ -95,8 +93,7 @@ class Looked:
 
 def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_MAX) -> Looked:
     """Check about `bytes_max` bytes of the log from `place` on (None: from its beginning). Leader
-    epochs above `epoch_max` are invalid. Waits for the disk. Raises StorageError, also if the files
-    were removed meanwhile."""
+    epochs above `epoch_max` are invalid. Waits for the disk. Raises StorageError."""
     epoch_of = _bounded(log.epoch_of, epoch_max)
     segment = log.segments.first if place is None else _segment_at(log, place)
     if segment is None:
@@ -123,8 +120,8 @@ def look(log: Log, place: Place | None, bytes_max: int, epoch_max: int = EPOCH_M
 
 
 def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
-    """Check again the batch in which `look` has found damage. Return False if the batch is intact,
-    or if it was truncated or deleted since. The caller runs in the thread that changes the log."""
+    """Check again the batch in which `look` has found damage. Return False if it is intact,
+    truncated or deleted. Call it in the thread that changes the log."""
     damage, segment = looked.damage, looked.segment
     if damage is None or segment is None or log.failure is not None or log.damage is not None:
         return False
@@ -135,14 +132,13 @@ def is_confirmed(log: Log, looked: Looked, epoch_max: int = EPOCH_MAX) -> bool:
 
 
 def _bounded(epoch_of: EpochOf, epoch_max: int) -> EpochOf:
-    """Return a function like `epoch_of` whose results are at most `epoch_max`. The broker may have
-    learned a higher leader epoch from a corrupt batch."""
+    """Return a function like `epoch_of` whose results are at most `epoch_max`."""
+    # The broker may have learned a higher leader epoch from a corrupt batch.
     return lambda offset: min(epoch_of(offset), epoch_max)
 
 
 def _segment_at(log: Log, place: Place) -> Segment | None:
-    """Return the segment with `place`. If this segment was deleted, return the next one; None if
-    there is no later segment."""
+    """Return the segment with `place`, or the next one if it was deleted; None if there is none."""
     return next((s for s in log.segments.all if s.base_offset >= place.base_offset), None)
 
 
@@ -150,7 +146,7 @@ def _check(
     segment: Segment, position: int, offset: int, epoch_of: EpochOf
 ) -> tuple[str | None, int, int]:
     """Return the fault of the batch at `position` (None if it is valid), its length in bytes, and
-    the offset at or above which the next batch must begin."""
+    the lowest allowed offset of the next batch."""
     size, next_offset = segment.end
     try:
         header = read_header(segment.file.pread(position, HEADER_SIZE))
@@ -173,8 +169,8 @@ def _check(
 
 
 def _epoch_fault(base_offset: int, epoch: int, epoch_of: EpochOf) -> str | None:
-    """Return the fault of the leader epoch of a batch at `base_offset`; None if the epoch is valid,
-    or if no epoch is known for the offset."""
+    """Return the fault of the leader epoch of a batch at `base_offset`; None if it is valid or
+    unknown."""
     known = epoch_of(base_offset)
     if NO_EPOCH in (known, epoch) or known == epoch:
         return None

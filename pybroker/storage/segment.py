@@ -1,8 +1,4 @@
-"""One segment: a part of a log in a file of batches, with its indexes.
-
-A segment finds the positions of batches, and reads consecutive whole batches. Other modules handle
-producers, leader epochs and recovery, and decide when a segment ends or is deleted.
-"""
+"""One segment: a part of a log in a file of batches, with its indexes."""
 
 from __future__ import annotations
 
@@ -42,8 +38,8 @@ class Segment:
     threads may read at the same time.
 
     Invariants: `size` (bytes) is the end of the last whole batch. `next_offset` is the last offset
-    + 1, or `base_offset` if the segment is empty. After a clean stop, `next_offset` of a segment
-    that is not the active one is the base offset of the next segment."""
+    + 1, or `base_offset` if the segment is empty. After a clean stop, `next_offset` of a closed
+    segment is the base offset of the next segment."""
 
     def __init__(
         self,
@@ -55,7 +51,7 @@ class Segment:
         next_offset: int,
         suffix: str = "",
     ) -> None:
-        """`suffix` is added to the file names while the log cleaner makes the segment."""
+        """`suffix` is added to the file names of a segment that the log cleaner writes."""
         self.directory = directory
         self.base_offset = base_offset
         self._suffix = suffix
@@ -102,8 +98,7 @@ class Segment:
 
     @classmethod
     def created(cls, directory: str, base_offset: int, disk: Disk, *, suffix: str = "") -> Segment:
-        """Return a new segment with an empty file; the first index entries create the index
-        files."""
+        """Return a new segment with an empty file and no index files yet."""
         segment = cls(directory, base_offset, disk, size=0, next_offset=base_offset, suffix=suffix)
         segment._file = disk.open(segment.path, create=True)
         segment._indexes_checked = True
@@ -120,9 +115,8 @@ class Segment:
     # -- appending
 
     def append(self, data: Buffer, batches: Sequence[Appended], index_interval_bytes: int) -> None:
-        """Append `data`, which consists of `batches`, by one write.
-
-        Raises StorageError; the segment is then unchanged."""
+        """Append `data`, which consists of `batches`, by one write. Raises StorageError; the
+        segment is then unchanged."""
         start = self._end[0]
         self.file.append(data)
         for batch in batches:
@@ -161,17 +155,15 @@ class Segment:
         self._bytes_since_entry += batch.size
 
     def _spill(self) -> None:
-        """Write the index entries that are in memory, those of the time index first: after a crash
-        it must have all offsets of the offset index. After a failed write the entries stay in
-        memory for the next call, and the next append to the log reports the failure."""
-        try:
+        """Write the index entries that are in memory. A failed write keeps them in memory."""
+        try:  # the time index first: it must always have all offsets of the offset index
             self.times.table.spill()
             self.offsets.table.spill()
         except StorageError:
             return
 
     def seal(self) -> None:
-        """Complete and write the indexes. The caller expects no more appends for now."""
+        """Complete and write the indexes, because no more appends are expected for now."""
         if not self.size:
             return
         timestamp, offset = self.largest_timestamp()
@@ -203,8 +195,7 @@ class Segment:
         return self._largest
 
     def _is_true(self, entry: TimeEntry) -> bool:
-        """Return whether the batch of the index entry has the timestamp of the entry. An entry
-        beyond the end of the segment is not checked, since it is about to be removed."""
+        """Return whether the batch of the index entry has the timestamp of the entry."""
         if entry.last_offset >= self.next_offset:
             return True
         position = self.locate(entry.last_offset)
@@ -213,7 +204,7 @@ class Segment:
 
     def retention_timestamp(self) -> int:
         """Return the time (ms since 1970) from which the segment's age counts: the largest
-        timestamp, or the last change of the file if the records have no timestamps."""
+        timestamp, else the last change of the file."""
         timestamp, _ = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path)
 
@@ -233,10 +224,9 @@ class Segment:
     def headers(
         self, position: int, limit: int, *, cached_only: bool = False, scan_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the position and the header of each batch from `position` on, up to the last batch
-        that ends at or before the position `limit`. A batch must begin at `position`.
-
-        Raises CorruptionError at an invalid header, NotCached."""
+        """Yield the position and the header of each batch from `position` on that ends at or before
+        the position `limit`. A batch must begin at `position`. Raises CorruptionError at an invalid
+        header, NotCached."""
         chunk: Buffer = b""
         start = position
         while limit - position >= HEADER_SIZE:
@@ -280,8 +270,7 @@ class Segment:
         return self.locate(offset)
 
     def _check_indexes(self, cached_only: bool) -> None:
-        """Check the indexes before their first use, and rebuild them if they are missing or cannot
-        be right."""
+        """Check the indexes before their first use, and rebuild missing or implausible ones."""
         if self._indexes_checked:
             return
         if not (self.offsets.is_plausible(self.size) and self.times.is_plausible()):
@@ -317,10 +306,8 @@ class Segment:
         return position, next_offset
 
     def load_end(self, index_interval_bytes: int) -> None:
-        """Find `next_offset` and the largest timestamp of the active segment, from its indexes and
-        the few batches after the last index entry.
-
-        Raises CorruptionError if the file does not end with a whole batch."""
+        """Find `next_offset` and the largest timestamp of the active segment. Raises
+        CorruptionError if the file does not end with a whole batch."""
         self._end = (self.size, self.base_offset)
         if not self.size:
             self.clear_indexes()
@@ -390,7 +377,7 @@ class Segment:
         self, data: Buffer, position: int, first: BatchHeader, cached_only: bool
     ) -> tuple[int, int]:
         """Return the length in bytes of the whole batches at the start of `data`, which was read at
-        `position`, and the offset that follows these batches."""
+        `position`, and the offset that follows them."""
         end = first.size
         next_offset = first.next_offset
         if len(data) - end > _WALKED_BYTES_MAX:
@@ -451,8 +438,8 @@ class Segment:
         return header if header.last_offset == entry.last_offset else None
 
     def resume_at(self, position: int, next_offset: int) -> None:
-        """Remove the index entries from `next_offset` on. Recovery then checks the batches from
-        `position` on, and calls `note` for each valid one."""
+        """Remove the index entries from `next_offset` on, before recovery checks the batches from
+        `position` on."""
         if self.offsets.is_plausible(self.size) and self.times.is_plausible():
             self.offsets.truncate(next_offset)
             self.times.truncate(next_offset)
@@ -475,8 +462,7 @@ class Segment:
         self._note(position, batch, index_interval_bytes)
 
     def end_at(self, position: int, next_offset: int) -> None:
-        """Set the end of the segment to `position` and `next_offset`, and leave the file
-        unchanged."""
+        """Set the end of the segment to `position` and `next_offset`. The file is unchanged."""
         self._end = (position, next_offset)
         self._hints = {}
 
@@ -485,8 +471,8 @@ class Segment:
         return [path for path in map(self._path, SegmentFile) if self._disk.exists(path)]
 
     def retire(self) -> None:
-        """Close the files for good, since the segment was replaced. A later read raises
-        StorageError, so it cannot read the new segment, whose files have the same names."""
+        """Close the files for good, since the segment was replaced. Later reads raise
+        StorageError."""
         self._is_retired = True
         self.close()
 

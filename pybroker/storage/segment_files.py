@@ -1,11 +1,9 @@
-"""Renames the files of a segment that is deleted, or that a segment of the log cleaner replaces.
+"""Renames the files of a segment that is deleted or replaced by the log cleaner, as Apache Kafka
+does.
 
-The steps and file names of a replacement are those of Apache Kafka. So pybroker and Apache Kafka
-can each complete a replacement that the other one has begun. The log cleaner writes the new segment
-into files `*.cleaned` and syncs them. The files are then renamed to `*.swap`, the file of batches
-last. This last rename decides the replacement: if the broker is killed later, its next start
-completes the replacement. After the renames the old files are removed, and the new files get their
-final names.
+The log cleaner writes and syncs files `*.cleaned`, then renames them to `*.swap`, the file of
+batches last. This last rename decides the replacement: a later start of the broker completes it.
+Then the old files are removed, and the new files get their final names.
 """
 
 from __future__ import annotations
@@ -33,7 +31,8 @@ _SIDES: Final = (SegmentFile.INDEX, SegmentFile.TIME_INDEX, SegmentFile.TXN_INDE
 
 
 def mark_deleted(segment: Segment, disk: Disk) -> list[str]:
-    """Rename the files to `*.deleted`; the next start removes them. Return the new paths."""
+    """Rename the files to `*.deleted`, and return the new paths. The next start removes the
+    files."""
     segment.close()
     paths = segment.paths()
     for path in paths:
@@ -77,12 +76,8 @@ def complete(directory: str, base_offset: int, replaced: Iterable[int], disk: Di
 
 
 def complete_at_start(directory: str, disk: Disk, names: Collection[str]) -> bool:
-    """Complete the replacements that were decided (`decide`) before the broker stopped. Remove the
-    files of replacements that were begun but not decided. `names` are all files in the log's
-    `directory`. Return whether any file was changed.
-
-    A new segment replaces each old segment whose base offset is in the range of the new segment,
-    from its base offset to its end offset. Raises StorageError."""
+    """Complete the replacements with files `*.swap`, and remove the files `*.cleaned`. `names` are
+    all files in the log's `directory`. Return whether any file was changed. Raises StorageError."""
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not unfinished:
         return False

@@ -1,4 +1,4 @@
-"""Decides when a log begins a new segment (rolls). The code does no I/O."""
+"""Decides when a log begins a new segment (rolls). No I/O."""
 
 from __future__ import annotations
 
@@ -24,14 +24,9 @@ def is_due(
     jitter_ms: int,
     age_ms: int,
 ) -> bool:
-    """Return whether `batch` must go to a new segment. `pending_bytes` is the size of other batches
-    that will be written to the segment `active` before it. The log rolls if the active segment
-    would be too large, if an index is full, if the batch's offset is too far from the base offset,
-    or if the segment is too old.
-
-    The age is the difference between the timestamps of this batch and of the segment's first batch.
-    For records without timestamps it is `age_ms`, the time since the segment began. The log rolls
-    `jitter_ms` before the age limit, which keeps many partitions from rolling at the same time."""
+    """Return whether `batch` must go to a new segment. `pending_bytes` are still to be written to
+    the segment `active` before it. `age_ms`, the time since the segment began, is the age of
+    records without timestamps. The log rolls `jitter_ms` before the age limit."""
     if batch.last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
         return True
     size = active.size + pending_bytes
@@ -48,8 +43,7 @@ def is_due(
 
 
 class Room(NamedTuple):
-    """Limits for a batch. A batch within the limits certainly needs no new segment. For any other
-    batch `is_due` decides."""
+    """Limits for a batch. A batch within the limits certainly needs no new segment."""
 
     size_bytes: int
     last_offset: int
@@ -61,11 +55,7 @@ NO_ROOM: Final = Room(-1, -1, -1)
 
 
 def room_of(active: Segment, config: LogConfig, jitter_ms: int) -> Room:
-    """Return the limits within which a batch certainly needs no segment after `active`. Checking
-    these limits is cheaper than calling `is_due` for each batch.
-
-    At most one index entry is written for each `index_interval_bytes` of batches. So the number of
-    free index entries allows for a certain number of bytes."""
+    """Return the limits within which a batch certainly needs no segment after `active`."""
     first_ms = active.first_timestamp() if active.size else NO_TIMESTAMP
     free_entries = min(
         (config.segment_index_bytes - active.offsets.table.size_bytes) // OFFSET_ENTRY.size,
@@ -90,8 +80,8 @@ class SegmentRoll:
         self.begin(config, 0)
 
     def begin(self, config: LogConfig, now_ms: int) -> None:
-        """Record that a new segment has begun at the wall-clock time `now_ms`. If `now_ms` is 0,
-        only the configuration has changed, and the active segment keeps its age."""
+        """Record that a new segment has begun at the wall-clock time `now_ms`. With `now_ms` 0 only
+        the configuration has changed, and the active segment keeps its age."""
         self.room = NO_ROOM
         """The limits for the next batch in the active segment, as of the last call of `measure`;
         NO_ROOM before it."""
@@ -101,8 +91,7 @@ class SegmentRoll:
         self._jitter_ms = self._rng.randrange(limit) if limit > 0 else 0
 
     def written(self, now_ms: int) -> None:
-        """Record that a batch was written at the wall-clock time `now_ms`. The age of a segment
-        counts from its first batch."""
+        """Record that a batch was written at the wall-clock time `now_ms`."""
         if not self._begun_ms:
             self._begun_ms = now_ms
 
@@ -113,8 +102,8 @@ class SegmentRoll:
     def is_due(
         self, active: Segment, batch: Appended, config: LogConfig, now_ms: int, pending_bytes: int
     ) -> bool:
-        """Return whether `batch` must go to a new segment. `pending_bytes` is the size of other
-        batches that will be written to the active segment before it."""
+        """Return whether `batch` must go to a new segment. `pending_bytes` are still to be written
+        to the active segment before it."""
         return is_due(
             active,
             batch,

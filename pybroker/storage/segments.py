@@ -1,5 +1,4 @@
-"""The segments of one log in order, and the changes of their files. Other modules decide when a
-segment begins, and which segments are deleted."""
+"""The segments of one log in order, and the changes of their files."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from pybroker.storage.segment_files import complete, decide, mark_deleted, set_a
 
 
 class Segments:
-    """The segments of one log, sorted by base offset. An open log has at least one segment; the
-    last one is the active segment.
+    """The segments of one log, sorted by base offset. An open log has at least one; the last one is
+    the active segment. Methods may raise StorageError.
 
-    One thread changes the segments, with two exceptions: any thread may call `sync`, and the log
-    cleaner calls `replace` in its own thread. Each change makes a new tuple of segments, so a
-    reader in another thread keeps the tuple with which it began. Methods may raise StorageError."""
+    One thread changes the segments, but any thread may call `sync`, and the log cleaner calls
+    `replace` in its own thread. A reader in another thread keeps the tuple of segments with which
+    it began."""
 
     __slots__ = (
         "_changes",
@@ -49,8 +48,8 @@ class Segments:
         is_new: bool = False,
         are_names_durable: bool = True,
     ) -> None:
-        """`is_new` says that the log's directory was just created, and its name is not durable yet.
-        `are_names_durable` says that the names of the files in this directory are durable."""
+        """`is_new`: the log's directory was just created, and its name is not durable yet.
+        `are_names_durable`: the names of the files in this directory are durable."""
         self._directory = directory
         self._disk = disk
         self._state: tuple[Segment, ...] = tuple(
@@ -106,8 +105,7 @@ class Segments:
         return self.parent_changed or self._changes != self._durable_changes
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """Return the segments that may contain `offset` or later offsets. They begin with the last
-        segment whose base offset is at most `offset`."""
+        """Return the segments from the last one whose base offset is at most `offset` on."""
         segments = self._state
         if segments and segments[-1].base_offset <= offset:
             return segments[-1:]
@@ -123,9 +121,8 @@ class Segments:
         self._changes += 1
 
     def remove(self, gone: Iterable[Segment], due_ms: int) -> None:
-        """Remove these segments, in the given order. Their files are renamed now. `remove_doomed`
-        removes the files after the time `due_ms` (wall clock). The order must be such that a crash
-        between two renames leaves no gap in the log."""
+        """Remove these segments in the given order, which must leave no gap after a crash. The
+        files are renamed now; `remove_doomed` removes them after the wall-clock time `due_ms`."""
         removed = list(gone)
         with self._swap:
             self._state = tuple(segment for segment in self._state if segment not in removed)
@@ -135,11 +132,10 @@ class Segments:
                 self._doomed.add(due_ms, path)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Remove the batch that contains `offset`, and all later batches, durably. A batch that a
-        power loss restored later would be taken for a batch of the next leader epoch.
-
-        A segment that begins at `offset` stays, empty, if compaction has removed the batches before
-        it. At a restart the name of this segment is the only sign of the log end."""
+        """Remove the batch that contains `offset`, and all later batches, durably. A segment that
+        begins at `offset` stays, empty, if compaction has removed the batches before it."""
+        # A batch that a power loss restored would be taken for a batch of the next leader epoch.
+        # The name of an empty segment at `offset` can be the only sign of the log end at a restart.
         # Newest first, so that a crash leaves no gap. The renames are synced before a segment is
         # truncated, because later segments that a power loss restores would also leave a gap.
         with self._files:
@@ -153,7 +149,7 @@ class Segments:
             self.active.sync(indexes=False)
 
     def _has_gap_before(self, offset: int) -> bool:
-        """Whether no batch of the segment before `offset` has the offset before it."""
+        """Return whether compaction has removed the batch with the offset before `offset`."""
         before = self.from_offset(offset - 1)[0]
         try:
             return before.base_offset < offset and before.locate(offset - 1) is None
@@ -161,14 +157,13 @@ class Segments:
             return False  # the next read reports the damage
 
     def replace(self, old: Sequence[Segment], new: Segment, generation: int) -> Segment:
-        """Replace the consecutive segments `old` by the segment `new`, whose files `*.cleaned` the
-        log cleaner has written, synced and closed. `new` has the base offset of the first old
-        segment, and the end offset of the last one. `generation` is the value of `self.generation`
-        when the cleaner began to read. Return the new segment with its final file names. Waits for
-        the disk.
+        """Replace the consecutive segments `old` by `new`, whose files `*.cleaned` are written,
+        synced and closed. `new` covers the same offsets. `generation` is the value of
+        `self.generation` when the cleaner began to read. Return the new segment with its final file
+        names. Waits for the disk.
 
-        Raises StorageError if the log was truncated or closed after the cleaner began to read; the
-        log's files are then unchanged."""
+        Raises StorageError if the log was truncated or closed since then; its files are then
+        unchanged."""
         with self._files:
             is_there = all(any(each is one for one in self._state) for each in old)
             if self._is_released or generation != self.generation or not is_there:
@@ -188,8 +183,8 @@ class Segments:
         return final
 
     def _put(self, old: Sequence[Segment], new: Segment) -> None:
-        """Replace the consecutive segments `old` by `new` in `all`. Readers that still use an old
-        segment get StorageError, and begin again with the new one."""
+        """Replace the consecutive segments `old` by `new` in `all`. Readers of an old segment get
+        StorageError."""
         with self._swap:
             state = self._state
             place = state.index(old[0])
@@ -199,8 +194,7 @@ class Segments:
 
     def start_over(self, base_offset: int, more: Iterable[Segment], *, aside: bool) -> None:
         """Replace all segments, and the segments `more` of a damaged log, by one empty segment.
-        With `aside` the old files are kept under other names. Readers in other threads still use
-        the old segments."""
+        With `aside` the old files are kept under other names."""
         with self._files:
             self.generation += 1
             for segment in (*self._state, *more):
@@ -219,10 +213,10 @@ class Segments:
         return bool(self._doomed)
 
     def remove_doomed(self, now_ms: int) -> None:
-        """Remove the files of deleted segments whose delay has passed at the time `now_ms` (wall
-        clock). Before the removal, sync the renames of these files. Otherwise a power loss could
-        undo some of the renames, and the log would lack the segments between the restored ones.
-        Raises StorageError."""
+        """Remove the files of deleted segments whose delay has passed at the wall-clock time
+        `now_ms`. Raises StorageError."""
+        # Without the sync a power loss could undo some of the renames, and the log would lack the
+        # segments between the restored ones.
         if self._doomed.is_due(now_ms):
             self._sync_names(self._changes)
         self._doomed.remove_due(now_ms)
@@ -235,8 +229,7 @@ class Segments:
             self._durable_changes = changes
 
     def seal_active(self) -> None:
-        """Complete and write the indexes of the active segment. They become durable at the next
-        call of `sync` with `indexes`."""
+        """Complete and write the indexes of the active segment, without a sync."""
         active = self.active
         tables = (active.times.table, active.offsets.table)
         if not all(self._disk.exists(table.path) for table in tables):

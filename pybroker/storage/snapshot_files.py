@@ -1,8 +1,5 @@
-"""The producer snapshots of one log: listing, writing and loading them.
-
-Snapshots are not synced. Each contains a checksum, so the broker detects a damaged one. If a
-snapshot is lost or damaged, the broker loads an older one, and reads more batches of the log.
-"""
+"""The producer snapshots of one log: listing, writing and loading them. Snapshots are not synced; a
+checksum reveals a damaged one, and the broker then loads an older one."""
 
 from __future__ import annotations
 
@@ -40,8 +37,8 @@ class SnapshotFiles:
         return self._offsets[-1] if self._offsets else -1
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Write `state`, the producer state before the record at `offset`, as a snapshot. If the
-        disk is full, log a warning and write no snapshot: the next start reads more batches."""
+        """Write `state`, the producer state before the record at `offset`. A full disk is logged,
+        not raised."""
         try:
             self._disk.write(self._path(offset), encode(state.entries.values(), state.undecided))
         except DiskFull as error:
@@ -55,7 +52,7 @@ class SnapshotFiles:
 
     def load(self, offset_max: int, offset_min: int) -> tuple[int, ProducerState] | None:
         """Return the offset and the producer state of the newest undamaged snapshot from
-        `offset_min` to `offset_max`; None without such a snapshot."""
+        `offset_min` to `offset_max`; None if there is none."""
         for offset in reversed(self._offsets):
             if not offset_min <= offset <= offset_max:
                 continue
@@ -73,8 +70,8 @@ class SnapshotFiles:
         return None
 
     def keep(self, bases: Iterable[int], end_offset: int) -> None:
-        """Remove the snapshots above `end_offset`. Of the others keep the newest two, and those
-        whose offset is the base offset of a segment (in `bases`); remove the rest."""
+        """Remove all snapshots but the newest two at or below `end_offset`, and those at the base
+        offsets of segments (`bases`)."""
         wanted = {offset for offset in self._offsets if offset <= end_offset}
         newest = sorted(wanted)[-_KEPT_MIN:]
         kept = wanted & {*bases, *newest}

@@ -44,8 +44,8 @@ class TimeIndex:
             self._last_timestamp = timestamp
 
     def floor(self, timestamp: int, *, cached_only: bool = False) -> TimeEntry | None:
-        """Return the last entry whose timestamp is at most `timestamp`; None without such an entry.
-        With `cached_only` raises NotCached instead of waiting for the disk."""
+        """Return the last entry whose timestamp is at most `timestamp`; None if there is none. With
+        `cached_only` raises NotCached instead of waiting for the disk."""
         number = self.table.floor(timestamp, cached_only=cached_only)
         return self._entry(number, cached_only)
 
@@ -69,9 +69,8 @@ class TimeIndex:
         self._last_timestamp = None
 
     def is_plausible(self) -> bool:
-        """Return whether the file can be the time index of this segment. It must consist of whole
-        entries. The last entry must have an offset of the segment, and the largest timestamp. This
-        rejects the zeros that Apache Kafka leaves after a crash."""
+        """Return whether the file can be the time index of this segment: it has whole entries, and
+        the last one has an offset of the segment and the largest timestamp."""
         if not self.table.is_whole():
             return False
         last = self.last()

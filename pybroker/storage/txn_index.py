@@ -37,8 +37,8 @@ class AbortedTransaction(NamedTuple):
 
 
 def decode(data: bytes, path: str) -> list[AbortedTransaction]:
-    """Return the entries in the content `data` of a transaction index. Raises CorruptionError,
-    which names the file `path`, if `data` is damaged."""
+    """Return the entries in the content `data` of the transaction index at `path`. Raises
+    CorruptionError if `data` is damaged."""
     if len(data) % ENTRY.size:
         raise CorruptionError(
             f"{path}: expected a multiple of {ENTRY.size} bytes, the file has {len(data)}"
@@ -54,10 +54,8 @@ def _decoded(fields: tuple[int, ...], path: str) -> AbortedTransaction:
 
 
 class TxnIndex:
-    """The transaction index of one segment. Most segments have no file, and every read_committed
-    fetch needs the index. So the object remembers that the file does not exist.
-
-    One thread changes the index; other threads may call `overlapping` at the same time."""
+    """The transaction index of one segment. One thread changes the index; other threads may call
+    `overlapping` at the same time."""
 
     __slots__ = (
         "_disk",
@@ -95,8 +93,8 @@ class TxnIndex:
             self._last_offset = entry.last_offset
 
     def add(self, entry: AbortedTransaction) -> None:
-        """Append the entry of an abort marker that was read from the log, unless the index has it
-        already. The caller adds entries in the order of their markers."""
+        """Append the entry of an abort marker, unless the index has it already. Add entries in the
+        order of their markers."""
         if self._last_offset is None:
             entries = self.entries()
             self._last_offset = entries[-1].last_offset if entries else -1
@@ -104,14 +102,12 @@ class TxnIndex:
             self.append(entry)
 
     def doubt(self) -> None:
-        """Mark the entries as possibly corrupt, since no checksum covers them. A corrupt entry
-        would let consumers read the records of an aborted transaction. So after recovery the
-        entries are compared with the markers in the log."""
+        """Mark the entries as possibly corrupt, until `confirm`: no checksum covers them."""
         self.is_in_doubt = self._disk.exists(self.path)
 
     def confirm(self, expected: Sequence[AbortedTransaction]) -> None:
-        """Make the index consist of the `expected` entries, which were read from the markers of the
-        segment. End the effect of `doubt`."""
+        """Replace the entries by the `expected` ones, which were read from the markers of the
+        segment."""
         self.is_in_doubt = False
         if self.entries() != [*expected]:
             log.warning("transaction index rewritten path=%s entries=%d", self.path, len(expected))
@@ -133,8 +129,8 @@ class TxnIndex:
         self, from_offset: int, *, cached_only: bool = False
     ) -> Iterator[AbortedTransaction]:
         """Yield the entries whose marker is at `from_offset` or later, in the order of the markers.
-        Raises CorruptionError if one is damaged; with `cached_only` raises NotCached if the read
-        would wait for the disk."""
+        Raises CorruptionError if one is damaged; with `cached_only` raises NotCached instead of
+        waiting for the disk."""
         file = self._opened()
         if file is None:
             return
@@ -193,8 +189,8 @@ class TxnIndex:
                 self._disk.unlink(self.path)
 
     def sync(self) -> None:
-        """Make the file, its changes and its name durable. Recovery could not restore lost entries,
-        because it reads only the markers above the recovery point."""
+        """Make the file, its changes and its name durable."""
+        # Recovery cannot restore lost entries: it reads only the markers above the recovery point.
         if not self._is_unsynced:
             return
         self._is_unsynced = False

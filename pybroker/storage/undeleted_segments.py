@@ -1,10 +1,5 @@
-"""Restores deleted segments after a power loss has undone a part of their deletion.
-
-Retention renames segments to `*.deleted`, the oldest first. Until the directory is synced, a power
-loss can undo any of these renames. The log then lacks segments in its middle. If retention had
-deleted all segments, the new empty segment that replaced them may be lost. In both cases this
-module restores `*.deleted` segments, and retention deletes them again later.
-"""
+"""Restores deleted segments after a power loss has undone a part of their deletion. Otherwise the
+log would lack segments in its middle, or all of its segments."""
 
 from __future__ import annotations
 
@@ -30,19 +25,17 @@ _LOG: Final = SegmentFile.LOG
 
 def restore(directory: str, disk: Disk, names: Collection[str], recovery_point: int) -> bool:
     """Restore the `*.deleted` segments of a log that fill a gap. Return whether any was restored.
-    `names` are all files in the log's `directory`. Raises StorageError.
-
-    A segment fills a gap if its base offset equals the end of the previous segment, and a later
-    segment exists. Without a later segment it also fills a gap if it begins below the recovery
-    point. A truncation cannot have removed such a segment, since it lowers the recovery point
-    first. If the log has no other segment, the newest segment that begins below the recovery point
-    is restored."""
+    `names` are all files in the log's `directory`. Raises StorageError."""
     if not any(name.endswith(DELETED_SUFFIX) for name in names):
         return False
     found = {name: parse_segment_file(name.removesuffix(DELETED_SUFFIX)) for name in names}
     logs = {name: each.offset for name, each in found.items() if each and each.kind is _LOG}
     bases = sorted(base for name, base in logs.items() if not name.endswith(DELETED_SUFFIX))
     removed = sorted({base for name, base in logs.items() if name.endswith(DELETED_SUFFIX)})
+    # A segment fills a gap if its base offset equals the end of the previous segment, and a later
+    # segment exists, or it begins below the recovery point: a truncation cannot have removed it,
+    # since it lowers the recovery point first. If the log has no other segment, the newest one
+    # below the recovery point is restored.
     newest = max((base for base in removed if base < recovery_point), default=-1)
     is_changed = False
     for base in removed:
