@@ -1,8 +1,5 @@
 """The Spark pipeline over topic snapshots: `from pybroker.spark import snapshot, session, Job`.
-
-This package imports PySpark only when a name that needs it is used: taking a snapshot does not need
-PySpark.
-"""
+PySpark is imported only when a name that needs it is used."""
 
 import importlib
 from typing import TYPE_CHECKING, Final

@@ -26,13 +26,11 @@ DECOMPRESSED_BYTES_MAX = 256 * 2**20
 def read_batches(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range in the order of their offsets, with the columns `names`. Small
-    stored batches are joined up to BATCH_ROWS rows or BATCH_BYTES bytes. A larger stored batch is
-    not divided.
+    """Yield the records of a range in offset order, with the columns `names`. Small stored batches
+    are joined up to BATCH_ROWS rows or BATCH_BYTES bytes; a larger one is not divided.
 
-    Raises RangeFailed if the range no longer has the records that the snapshot describes, and
-    ReadFailed if the cluster does not answer. Both errors name topic-partition@offset.
-    """
+    Raises RangeFailed if the range no longer has the records of the snapshot, and ReadFailed if the
+    cluster does not answer. Both name topic-partition@offset."""
     builder = ColumnBuilder(
         headers="headers" in names, keys="key" in names, values="value" in names
     )

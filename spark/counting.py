@@ -1,11 +1,7 @@
-"""Counts the records of a snapshot. With the counts, a later reader detects whether compaction has
-removed records.
+"""Counts the records of a snapshot, so that a later reader detects records removed by compaction.
 
-Counting reads every batch once. A batch is decoded only if it has fewer records than offsets.
-
-A range is divided into at most 64 stretches. Each stretch ends at a batch boundary and has its own
-number of records. The more records a range has, the longer its stretches are.
-"""
+A range is divided into at most 64 stretches, each ending at a batch boundary, with its own number
+of records. A batch is decoded only if it has fewer records than offsets."""
 
 from __future__ import annotations
 
@@ -60,13 +56,12 @@ def counted(
     count: Count,
     progress: Progress = lambda done, total: None,
 ) -> Snapshot:
-    """Count the records of the topics that `count` chooses, and return the snapshot with the
-    counts. `options` are client options with Kafka's names. A topic whose cleanup.policy cannot be
-    read is treated as compacted.
+    """Return the snapshot with the record counts of the topics that `count` chooses. `options` are
+    client options with Kafka's names. A topic with an unreadable cleanup.policy counts as
+    compacted.
 
     Raises ConfigError, RangeFailed for a range that cannot be read, and other ClientErrors. Records
-    that retention deletes during the counting are no error: a later reader reports them.
-    """
+    that retention deletes during the counting are no error."""
     if count == "never":
         return snapshot
     topics = set(snapshot.topics)
@@ -96,9 +91,9 @@ def _tell(progress: Progress, moved: int, total: int, offset: int) -> None:
 def count_range(
     reader: RangeReader, item: PartitionRange, passed: Callable[[int], None] = lambda offset: None
 ) -> tuple[Counted, ...]:
-    """Count the records of a range that is not empty. Return its stretches: consecutive parts of
-    the range, each with its number of records. `passed` is called after each batch with the next
-    offset to count. Raises the errors of `RangeReader.batches`."""
+    """Return the stretches of a range that is not empty: consecutive parts, each with its number of
+    records. `passed` is called after each batch with the next offset to count. Raises the errors of
+    `RangeReader.batches`."""
     stretches = Stretches(item.start, item.end)
     for header, batch in reader.batches(item):
         try:
@@ -115,8 +110,8 @@ def count_range(
 
 
 class Stretches:
-    """The stretches of one range: consecutive parts of the range, each with its number of records.
-    Batches are added in the order of their offsets."""
+    """The consecutive parts of a range, each with its number of records. Batches must be added in
+    offset order."""
 
     def __init__(
         self,
@@ -138,8 +133,8 @@ class Stretches:
         """`_bytes` and `_tally` count the batches since the end of the last complete stretch."""
 
     def add(self, header: BatchHeader, batch: Buffer, first_offset: int) -> None:
-        """Count those records of a batch whose offset is at least `first_offset`. Raises the errors
-        of `Tally.add`."""
+        """Count the records of a batch from the offset `first_offset` on. Raises the errors of
+        `Tally.add`."""
         self._bytes += header.size
         self._tally.add(header, batch, max(first_offset, self._start), self._end)
         if self._bytes >= self._bytes_max or self._tally.records >= self._records_max:
@@ -166,8 +161,8 @@ class Stretches:
 
 
 def thinned(stretches: list[Counted]) -> list[Counted]:
-    """Return half as many stretches: each two neighbors become one. If the number of stretches is
-    odd, the last one stays as it is."""
+    """Return half as many stretches: each two neighbors become one. The last one of an odd number
+    stays."""
     found = []
     for first, second in zip(stretches[::2], stretches[1::2], strict=False):
         digest = (first.digest + second.digest) % DIGEST_END
@@ -177,7 +172,7 @@ def thinned(stretches: list[Counted]) -> list[Counted]:
 
 
 async def _compacted(options: ConsumerOptions, topics: Collection[str]) -> set[str]:
-    """Return the topics that are compacted, and the topics whose cleanup.policy cannot be read."""
+    """Return the topics that are compacted, or whose cleanup.policy cannot be read."""
     cluster = Cluster(options, clock=defaults.make_clock(), rng=defaults.make_rng())
     try:
         cluster.watch(topics)

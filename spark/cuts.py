@@ -1,5 +1,4 @@
-"""Two values: the range of a partition in a snapshot, and the change of a partition between two
-snapshots."""
+"""The range of a partition in a snapshot, and the change of a partition between two snapshots."""
 
 from __future__ import annotations
 
@@ -19,10 +18,9 @@ class SnapshotError(PybrokerError):
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """The offsets of a partition from `start` up to, but not including, `end`; 0 <= `start` <=
-    `end`. `log_start` is the log start offset and `leader_epoch` the leader epoch when the snapshot
-    was taken (-1: unknown). If the records were counted, `counts` are the stretches that cover the
-    range."""
+    """The offsets of a partition from `start` up to, not including, `end`; 0 <= `start` <= `end`.
+    `log_start` and `leader_epoch` (-1: unknown) are those when the snapshot was taken. `counts` are
+    the record counts of consecutive parts that cover the range, if the records were counted."""
 
     start: int
     end: int
@@ -32,8 +30,7 @@ class PartitionCut:
 
     @property
     def records(self) -> int | None:
-        """The number of records; None if the records were not counted. An empty range has 0
-        records."""
+        """The number of records, None if not counted. An empty range has 0 records."""
         if self.start < self.end and not self.counts:
             return None
         return sum(each.records for each in self.counts)
@@ -41,8 +38,8 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class TopicCut:
-    """The ranges of a topic. `topic_id` is a UUID as text; "" if the cluster has no topic ids.
-    Partitions are sorted by number."""
+    """The ranges of a topic, sorted by partition. `topic_id` is a UUID as text, "" in a cluster
+    without topic ids."""
 
     topic_id: str
     partitions: Mapping[int, PartitionCut] = field(hash=False)
@@ -64,8 +61,8 @@ class Change(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
     """The change of one partition between two snapshots. `offsets` is the difference of the end
-    offsets, negative if records were lost; for a new or recreated partition, it is the size of the
-    later range."""
+    offsets, negative if records were lost; for a new or recreated partition, the size of the later
+    range."""
 
     topic_partition: TopicPartition
     change: Change
@@ -80,8 +77,7 @@ def compare(
     after: tuple[str, PartitionCut] | None,
 ) -> PartitionChange:
     """Return the change of one partition between two snapshots. `before` and `after` are the topic
-    id and the range in each snapshot, or None if the snapshot lacks the partition. At least one is
-    not None."""
+    id and the range, or None for a missing partition; at least one is not None."""
     old, new = before and before[1], after and after[1]
     if before is None or old is None:
         assert new is not None

@@ -1,8 +1,5 @@
-"""Turns an error in one of Spark's Python workers into one line for the user.
-
-Spark shows a worker's error with its stack trace. The stack trace is removed from a PybrokerError,
-which is raised on purpose with a complete message. Any other error keeps its stack trace.
-"""
+"""Turns an error in a Spark worker into one line for the user. A PybrokerError loses its stack
+trace, because its message is complete; other errors keep theirs."""
 
 from __future__ import annotations
 
@@ -56,14 +53,14 @@ def in_one_line() -> Iterator[None]:
 
 
 def without_stack(error: PybrokerError) -> PybrokerError:
-    """Hide the stack trace of `error`, the error that ends this worker, and return it."""
+    """Return `error`, which ends this worker, without its stack trace."""
     os.environ[_HIDE] = "1"
     return error
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of an error in one line: the message of the PybrokerError that caused the
-    error; otherwise the most specific line of the error's own text."""
+    """Return the reason of an error in one line: the message of the PybrokerError behind it, or the
+    most specific line of its own text."""
     if isinstance(error, PybrokerError):
         return str(error)
     text = str(error)

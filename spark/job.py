@@ -1,6 +1,5 @@
-"""Runs a job as a script. `spark-submit .../pybroker/spark/job.py orders.yaml` and
-`python -m pybroker.spark.job orders.yaml` are equivalent to `pybroker etl run orders.yaml`.
-"""
+"""Runs a job as a script: `spark-submit .../pybroker/spark/job.py orders.yaml` and `python -m
+pybroker.spark.job orders.yaml` equal `pybroker etl run orders.yaml`."""
 
 from __future__ import annotations
 

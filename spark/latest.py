@@ -1,5 +1,4 @@
-"""mode=latest: reads the last record of each key in a partition. Records are read in the order of
-their offsets, so a later record replaces an earlier record with the same key."""
+"""mode=latest: reads the last record of each key in a partition."""
 
 from __future__ import annotations
 
@@ -20,17 +19,15 @@ _SAME_FOR_ALL: Final = ("topic", "partition")
 
 
 class KeyMissing(PybrokerError):
-    """A record has no key, but mode=latest needs a key for each record."""
+    """A record has no key, which mode=latest needs."""
 
 
 def read_latest(
     request: ReadRequest, isolation: str, wanted: PartitionRange, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the last record of each key in the range, with the columns `names`, in no particular
-    order. Records with a null value are left out unless tombstones are kept.
-
-    Raises KeyMissing for a record without a key, and the errors of `read_batches`.
-    """
+    order. Records with a null value are left out unless tombstones are kept. Raises KeyMissing for
+    a record without a key, and the errors of `read_batches`."""
     held = [name for name in dict.fromkeys(["key", *names]) if name not in _SAME_FOR_ALL]
     drop = request.tombstones == "drop"
     asked = list(dict.fromkeys([*held, "offset", *(["value"] if drop else [])]))
@@ -60,8 +57,8 @@ def _check_keys(batch: pa.RecordBatch, wanted: PartitionRange) -> None:
 def _completed(
     batch: pa.RecordBatch, wanted: PartitionRange, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return the batch with exactly the columns `names`. The batch lacks the columns topic and
-    partition. They are added here, since their value is the same in all rows."""
+    """Return the batch with exactly the columns `names`, after adding topic and partition, which
+    are the same in all rows."""
     same: dict[str, Any] = {
         "topic": pa.scalar(wanted.topic, pa.string()),
         "partition": pa.scalar(wanted.partition, pa.int32()),

@@ -1,10 +1,7 @@
 """Finds the last row of each key in a sequence of rows, in bounded memory.
 
-Rows are collected, and many rows are compared at a time. The last row of each key is kept in
-memory, up to a limit. Beyond the limit, rows are written to files by a hash of their keys. All rows
-of a key are in the same file, so each file can later be reduced to the last row of each key
-separately.
-"""
+Beyond the limit, rows are written to files by a hash of their keys. All rows of a key are in one
+file, so each file is later reduced on its own."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ _ROWS_SPILLED_MIN: Final = 1_000
 class NewestRows:
     """Collects rows with `add`, in order. `finish` yields the last row of each `key`.
 
-    The object needs about `bytes_max` bytes of memory, and twice that while it compares rows.
-    Further rows are in unnamed files, which the system removes when the process ends.
-    """
+    The memory is about `bytes_max` bytes, and twice that while rows are compared. Further rows are
+    in unnamed files, which the system removes when the process ends."""
 
     def __init__(self, bytes_max: int, level: int = 0) -> None:
         self._bytes_max = bytes_max
@@ -65,8 +61,8 @@ class NewestRows:
             self._compare()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the last row of each key, in batches of a suitable size for Spark. No row may be
-        added after this call."""
+        """Yield the last row of each key, in batches of a suitable size for Spark. Call this once,
+        after the last `add`."""
         self._compare()
         if self._files is None:
             held, self._held = self._held, None
@@ -119,8 +115,7 @@ def _portions(table: pa.Table | None) -> Iterator[pa.RecordBatch]:
 
 
 class _Files:
-    """Files of rows. The hash of a row's key chooses the file. Each file keeps the order in which
-    rows are written."""
+    """Files of rows, chosen by the hash of a row's key. Each file keeps the order of writing."""
 
     def __init__(self, schema: pa.Schema, level: int) -> None:
         self._shift = level * _HASH_BITS
@@ -148,7 +143,7 @@ class _Files:
             start = end
 
     def read(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Yield the rows of each file in batches. Each file is closed before the next file is
+        """Yield the rows of each file in batches. Each file is closed before the next one is
         read."""
         for writer, file in zip(self._writers, self._files, strict=True):
             writer.close()
@@ -159,7 +154,6 @@ class _Files:
 
 
 def _folder() -> str | None:
-    """Return Spark's local folder for spilled data; None means the machine's folder for temporary
-    files."""
+    """Return Spark's local folder for spilled data, None for the machine's temporary folder."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return next((folder for folder in folders if folder and Path(folder).is_dir()), None)

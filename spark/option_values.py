@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 
 
 def shown(text: str) -> str:
-    """Return a text in quotes for an error message. A long text is shortened."""
+    """Return a text in quotes for an error message, shortened if long."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[: _SHOWN_CHARACTERS_MAX - 3] + "..."
     return repr(cut)
 
@@ -63,8 +63,8 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a size such as `128m`, `64k` or a plain number. Units are powers of 1024,
-    as in Spark."""
+    """Return the bytes of a size such as `128m`, `64k` or a plain number. Units are powers of
+    1024."""
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0
     if not 0 < number <= INT64_MAX:
@@ -73,8 +73,7 @@ def size(text: str) -> int:
 
 
 def size_up_to_a_gigabyte(text: str) -> int:
-    """Return the bytes of a size of at most 1 GiB. Arrow cannot compare more bytes of rows in one
-    operation, because its offsets have 32 bits."""
+    """Return the bytes of a size of at most 1 GiB, because Arrow's offsets have 32 bits."""
     number = size(text)
     if number > 2**30:
         raise ValueError(f"must be at most 1g, not {shown(text)}")
@@ -101,7 +100,7 @@ def pattern(text: str) -> str:
 
 
 def partitions(text: str) -> dict[str, tuple[int, ...]]:
-    """Parse a JSON text such as {"orders": [0, 1]}. Return the partition numbers of each topic."""
+    """Return the partition numbers of each topic in a JSON text such as {"orders": [0, 1]}."""
     found: dict[str, tuple[int, ...]] = {}
     for topic, numbers in _object(text, _PARTITIONS_EXAMPLE).items():
         if not isinstance(numbers, list) or not all(_is_number(each, 0) for each in numbers):
@@ -117,8 +116,8 @@ def partitions(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def timestamps(text: str) -> dict[TopicPartition, int]:
-    """Parse a JSON text such as {"orders": {"0": 1700000000000}}. Return a timestamp (ms since
-    1970) for each partition."""
+    """Return the timestamp (ms since 1970) of each partition in a JSON text such as {"orders":
+    {"0": 1700000000000}}."""
     return _by_partition(text, _TIMESTAMPS_EXAMPLE, 0)
 
 

@@ -1,12 +1,8 @@
 """Parses the options of `format("pybroker")` into one frozen `ReadRequest`.
 
-Names, defaults and precedence are those of Spark's own Kafka source, so that a user can change a
-job's format without changing its options. A few options are additional. Option names are
-case-insensitive, as in Spark.
-
-No option is ignored silently: each one is used, or accepted with a notice that says why it has no
-effect, or refused. This module sends no requests.
-"""
+Names, defaults and precedence are those of Spark's Kafka source, so that a user can change a job's
+format without changing its options. Each option is used, or accepted with a notice that says why it
+has no effect, or refused."""
 
 from __future__ import annotations
 
@@ -101,8 +97,8 @@ def _option(name: str, read: Callable[[str], T], meaning: str) -> T | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """The given options; None means not given. Each field has the option's name, its parser and its
-    meaning as metadata."""
+    """The given options; None means not given. The metadata of each field has the option's name,
+    parser and meaning."""
 
     subscribe: tuple[str, ...] | None = _option(
         "subscribe", values.words, "topics, separated by commas"
@@ -283,7 +279,7 @@ def _sorted_out(
     options: Mapping[str, str], faults: list[str], notices: list[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the client's options and this source's options, with names in lower case. Any other
-    option adds a sentence to the faults or to the notices."""
+    option adds to the faults or the notices."""
     noticed = {name.lower(): (name, reason) for name, reason in NOTICED.items()}
     client: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -376,7 +372,7 @@ def _column_faults(given: _Given) -> list[str]:
 
 
 def _range_faults(given: _Given) -> list[str]:
-    """Return the faults of ranges: an end before its start, or a partition that has only a start or
+    """Return the faults of ranges: an end before its start, or a partition with only a start or
     only an end."""
     pairs = (
         ("Offsets", _numbers(given.starting_offsets), _numbers(given.ending_offsets)),

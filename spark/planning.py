@@ -1,9 +1,5 @@
-"""Takes snapshots: asks the leaders for the start and end offsets of all partitions in one round of
-requests, and fixes the range of each partition.
-
-A `SnapshotSpec` describes the snapshot. If the spec has faults, one SnapshotError lists all of
-them.
-"""
+"""Takes snapshots: asks the leaders for the offsets of all partitions in one round of requests, and
+fixes the range of each partition."""
 
 from __future__ import annotations
 
@@ -54,9 +50,8 @@ FAULTS_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record whose timestamp is `timestamp_ms` (since 1970) or later. If there is no such
-    record, the bound is the log end offset if `or_latest` is True; otherwise the spec has a
-    fault."""
+    """The first record with the timestamp `timestamp_ms` (since 1970) or later. Without such a
+    record, the bound is the log end offset if `or_latest`, else an error."""
 
     timestamp_ms: int
     or_latest: bool = True
@@ -70,13 +65,12 @@ Bounds = Bound | Mapping[str, Bound | Mapping[int, Bound]]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
-    """The description of a snapshot to take. Exactly one of three fields chooses the partitions:
-    `topics` lists topic names, `pattern` is a regular expression that matches a part of a topic's
-    name, and `partitions` maps topics to partitions.
+    """The description of a snapshot to take. Exactly one field chooses the partitions: `topics`
+    (names), `pattern` (a regular expression for a part of a topic's name) or `partitions` (by
+    topic).
 
-    If `since` is a snapshot, each partition starts where that snapshot ends, and `starts` is
-    ignored. A partition that is not in `since` starts at its log start offset.
-    """
+    With `since`, each partition starts where that snapshot ends, a partition outside of it at its
+    log start offset, and `starts` is ignored."""
 
     topics: Sequence[str] = ()
     pattern: str | None = None
@@ -94,8 +88,8 @@ async def plan(
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Snapshot:
-    """Return a snapshot that is taken now. Raises SnapshotError if the spec cannot be satisfied,
-    and ClientError if the cluster does not answer."""
+    """Return a snapshot that is taken now. Raises SnapshotError with all faults of the spec, and
+    ClientError if the cluster does not answer."""
     _check(spec)
     clock = clock or defaults.make_clock()
     rng = rng or defaults.make_rng()
@@ -135,14 +129,13 @@ def plan_blocking(options: Mapping[str, str], spec: SnapshotSpec) -> Snapshot:
 
 
 def new_id(created_at_ms: int, rng: Rng) -> str:
-    """Return a new id that sorts by time. It is a ULID: 26 letters and digits, of which the first
-    10 are the time."""
+    """Return a new ULID, an id that sorts by time: 26 letters and digits, of which the first 10 are
+    the time."""
     number = created_at_ms << 80 | int.from_bytes(rng.randbytes(10), "big")
     return "".join(_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def _fail(faults: Iterable[str]) -> None:
-    """Raise SnapshotError if there are faults."""
     found = list(dict.fromkeys(faults))
     if not found:
         return
@@ -155,7 +148,7 @@ def _fail(faults: Iterable[str]) -> None:
 
 
 def _check(spec: SnapshotSpec) -> None:
-    """Raise SnapshotError if the spec has faults. This function sends no requests."""
+    """Raise SnapshotError if the spec has faults that show without a request."""
     faults = []
     given = [bool(spec.topics), spec.pattern is not None, bool(spec.partitions)]
     if sum(given) != 1:
@@ -189,8 +182,8 @@ def _check(spec: SnapshotSpec) -> None:
 
 
 async def _topics(cluster: Cluster, spec: SnapshotSpec) -> dict[str, TopicInfo]:
-    """Return the metadata of the chosen topics, sorted by name. Unknown topics are awaited for a
-    short time. Raises SnapshotError, ClientError."""
+    """Return the metadata of the chosen topics, sorted by name, after a short wait for unknown
+    topics. Raises SnapshotError, ClientError."""
     deadline = Deadline(cluster.clock, int(UNKNOWN_TOPIC_LIMIT_S * 1_000))
     while True:
         found = _chosen(cluster.view, spec)
@@ -271,9 +264,9 @@ def _keys(topics: Mapping[str, TopicInfo], spec: SnapshotSpec) -> list[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class _Responses:
-    """The brokers' responses for each partition. `first` is the log start offset and `last` the log
-    end offset. `at_start` and `at_end` are the offsets for AtTime bounds. `epoch_ends` is the
-    present end offset of the leader epoch that the earlier snapshot recorded."""
+    """The brokers' responses for each partition: log start offset (`first`), log end offset
+    (`last`), and offsets for AtTime bounds (`at_start`, `at_end`). `epoch_ends` is the present end
+    offset of the leader epoch in the earlier snapshot."""
 
     first: Mapping[TopicPartition, OffsetAnswer]
     last: Mapping[TopicPartition, OffsetAnswer]
@@ -283,8 +276,8 @@ class _Responses:
 
 
 async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotSpec) -> _Responses:
-    """Send all requests for the offsets of the partitions at once, and return the responses. Raises
-    SnapshotError if a response has an error."""
+    """Return the responses to all offset requests, sent at once. Raises SnapshotError if a response
+    has an error."""
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
     starts = {} if spec.since else _timestamps(keys, spec.starts, "start")
     ends = _timestamps(keys, spec.ends, "end")
@@ -321,8 +314,8 @@ async def _ask(cluster: Cluster, keys: Sequence[TopicPartition], spec: SnapshotS
 def _timestamps(
     keys: Sequence[TopicPartition], bounds: Bounds, side: str
 ) -> dict[TopicPartition, int]:
-    """Return the timestamps to look up, for the start or the end (`side`) of each range. Raises
-    SnapshotError if `bounds` lacks a chosen partition, or has a partition that is not chosen."""
+    """Return the timestamps to look up for the start or the end (`side`) of each range. Raises
+    SnapshotError if the partitions in `bounds` are not the chosen ones."""
     found = {key: _bound(bounds, key) for key in keys}
     faults = [
         f"{key} is missing from the {side} offsets: give an offset for every partition (-2"
@@ -397,8 +390,8 @@ def _offset_of(
     side: str,
     faults: list[str],
 ) -> int:
-    """Return the offset of `bound`, the start or the end (`side`) of the partition's range. If the
-    partition has no such offset, add a fault to `faults`."""
+    """Return the offset of `bound`, the start or the end (`side`) of the partition's range. If
+    there is none, add a fault to `faults`."""
     first, last = responses.first[key].offset, responses.last[key].offset
     if isinstance(bound, AtTime):
         offset = at_time[key].offset
@@ -438,8 +431,7 @@ def _earlier_ends(
     topics: Mapping[str, TopicInfo], spec: SnapshotSpec, responses: _Responses, faults: list[str]
 ) -> dict[TopicPartition, int]:
     """Return the end offset of each partition in the earlier snapshot. If the new snapshot cannot
-    continue there, add the reason to `faults`. Records deleted by retention are no fault here: a
-    later reader reports them."""
+    continue there, add the reason to `faults`. Records deleted by retention are no fault."""
     if spec.since is None:
         return {}
     found = {}

@@ -1,11 +1,8 @@
 """Checks whether the ranges of a snapshot can still be read with the same records.
 
-The brokers' responses show whether the log start offset is now after the start of a range, whether
-a topic was recreated, whether a partition is missing, and whether a log was truncated after an
-unclean election. They do not show whether compaction has removed a record of the snapshot because a
-later record has the same key. The topic's options show whether compaction is possible. If the
-records were counted, reading the range shows whether records are missing.
-"""
+The brokers' responses show deleted records, recreated topics, missing partitions and truncated
+logs. Whether compaction has removed records shows only in a new count of records that the snapshot
+has counted."""
 
 from __future__ import annotations
 
@@ -31,10 +28,9 @@ COMPACTION_LAG: Final = "min.compaction.lag.ms"
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The result of a check. It is true (as a condition) if `problems` is empty: no record is known
-    to be missing. `problems` are the errors that a read would raise, and the partitions that could
-    not be checked. `warnings` name topics from which compaction may have removed records. Each
-    entry is one line."""
+    """The result of a check, true (as a condition) if `problems` is empty. `problems` are the
+    errors that a read would raise, and the partitions that could not be checked. `warnings` name
+    topics from which compaction may have removed records. Each entry is one line."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -53,9 +49,9 @@ async def readability(
     clock: Clock | None = None,
     rng: Rng | None = None,
 ) -> Readability:
-    """Return whether the ranges can be read, according to the responses of all leaders.
-    `cluster_id` and `created_at_ms` are those of the snapshot. With `will_recount`, counted topics
-    give no warning. Raises ClientError if no broker answers."""
+    """Return whether the ranges can be read, by the responses of all leaders. `cluster_id` and
+    `created_at_ms` are those of the snapshot. With `will_recount`, counted topics give no warning.
+    Raises ClientError if no broker answers."""
     clock = clock or defaults.make_clock()
     cluster = Cluster(options, clock=clock, rng=rng or defaults.make_rng())
     try:
@@ -92,7 +88,7 @@ async def readability(
 def recounted(
     options: Mapping[str, str], ranges: Iterable[PartitionRange], isolation: str
 ) -> Iterator[str]:
-    """Count the records of counted ranges again. Yield the error of each range that fails.
+    """Count the records of counted ranges again, and yield the error of each range that fails.
     `options` are client options with Kafka's names. Raises ConfigError, and ClientErrors other than
     RangeFailed."""
     with RangeReader(options, isolation=isolation) as reader:
@@ -107,7 +103,7 @@ def recounted(
 
 
 def wrong_cluster(cluster: Cluster, cluster_id: str) -> str | None:
-    """Return an error message if the cluster's id is not that of the snapshot; None if the ids are
+    """Return an error message if the cluster's id is not that of the snapshot, None if they are
     equal or unknown."""
     here = cluster.view.cluster_id
     if not here or not cluster_id or here == cluster_id:
@@ -131,8 +127,8 @@ class Compaction(NamedTuple):
 async def compactions(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, Compaction | ClientError]:
-    """Return the compaction options of each topic. If the options of a topic cannot be read, the
-    result has the error in their place. Raises ClientError."""
+    """Return the compaction options of each topic, or the error in their place. Raises
+    ClientError."""
     calls = Calls(cluster)
     calls.opened = True
     described = await describe_configs(
@@ -160,8 +156,8 @@ def _not_told(topic: str, error: ClientError) -> str:
 
 
 def _warning(topic: str, compaction: Compaction, age_ms: int, *, is_counted: bool) -> str:
-    """Return the warning that records of the snapshot may be missing from a compacted topic.
-    `age_ms` is the age of the snapshot, `is_counted` whether the topic's records were counted."""
+    """Return the warning that compaction may have removed records of the snapshot. `age_ms` is the
+    age of the snapshot."""
     how = (
         "and a read then fails, because the records were counted"
         if is_counted

@@ -39,7 +39,7 @@ class BatchOnly(PybrokerError):
 
 @dataclass(frozen=True, slots=True)
 class FrozenRead:
-    """A read whose offsets are fixed numbers. It is pickled from the driver to the tasks."""
+    """A read whose offsets are fixed numbers, pickled from the driver to the tasks."""
 
     request: ReadRequest
     snapshot: Snapshot
@@ -98,26 +98,27 @@ def _planned(request: ReadRequest) -> Snapshot:
 
 
 class FrozenReader(DataSourceReader):
-    """Divides a frozen read into tasks, and executes the tasks. It is pickled to the tasks."""
+    """Divides a read with fixed offsets into tasks, and executes the tasks. It is pickled to the
+    tasks."""
 
     def __init__(self, frozen: FrozenRead, schema: StructType) -> None:
-        """Create the reader for a schema. Raises ConfigError if a user's own schema does more than
-        choose and order columns."""
+        """Create the reader. Raises ConfigError if a user's own schema does more than choose and
+        order columns."""
         with in_one_line():
             check_schema(schema, frozen.request)
         self._frozen = frozen
         self._schema = schema
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the snapshot's ranges. A snapshot with the record counts of many
-        partitions takes megabytes, and each task receives its own range separately."""
+        """Return the state without the snapshot's ranges, which may take megabytes: each task
+        receives its own range separately."""
         without_ranges = replace(self._frozen, snapshot=replace(self._frozen.snapshot, topics={}))
         return {**self.__dict__, "_frozen": without_ranges}
 
     def partitions(self) -> list[InputPartition]:
-        """Return a range for each task. Spark calls this method at each planning, in a separate
-        process. The method asks the brokers only for sizes and batch boundaries. It never asks for
-        the ends of the ranges, which are fixed."""
+        """Return a range for each task. Spark calls this at each planning, in a separate process.
+        The brokers are asked for sizes and batch boundaries only: the ends of the ranges are
+        fixed."""
         with in_one_line():
             return [InputPartition(each) for each in _pieces(self._frozen)]
 

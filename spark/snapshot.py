@@ -53,24 +53,23 @@ def take(
 ) -> Snapshot:
     """Return a new snapshot of topics.
 
-    Each partition starts at its log start offset. With `since` (a snapshot, or the path of a
-    snapshot), each partition of that snapshot starts where the snapshot ends. If `topics` is empty,
-    the topics are those of `since`.
+    Each partition starts at its log start offset. With `since` (a snapshot, or the path of one),
+    each of its partitions starts where that snapshot ends, and `topics` may be empty for the same
+    topics.
 
     `until` is the end of each partition: "latest" (the last stable offset with read_committed, the
     high watermark with read_uncommitted), a time in ms since 1970 (the first record with this
     timestamp or later), or {topic: {partition: offset}} with an offset for every partition.
-    `isolation` is read_committed or read_uncommitted; its default is the isolation of `since`,
-    otherwise read_committed. `conf` are client options with Kafka's names.
+    `isolation` is read_committed or read_uncommitted, by default that of `since`, else
+    read_committed. `conf` are client options with Kafka's names.
 
-    `count` chooses the topics whose records are read and counted: "compacted" (topics with log
-    compaction), "always" (all topics) or "never". A later read of a counted range fails if
-    compaction has removed records. `progress` is called repeatedly with the number of counted
-    offsets and the total number of offsets.
+    `count` chooses the topics whose records are counted: "compacted" (topics with log compaction),
+    "always" (all topics) or "never". A later read of a counted range fails if compaction has
+    removed records. `progress` is called with the number of counted offsets and the total number of
+    offsets.
 
-    Raises SnapshotError, which says what to change; ConfigError; NoBrokers if no broker answers;
-    and RangeFailed for a range that cannot be counted.
-    """
+    Raises SnapshotError, ConfigError, NoBrokers if no broker answers, and RangeFailed for a range
+    that cannot be counted."""
     if count not in COUNTS:
         raise SnapshotError(f"count is {count!r}: give one of {', '.join(COUNTS)}")
     before = since if isinstance(since, Snapshot) or since is None else load(since)

@@ -24,8 +24,8 @@ _COUNTS: Final = "counts"
 
 
 class DocumentReader:
-    """Reads values from JSON objects. It collects faults, and returns a valid value in place of
-    each wrong value."""
+    """Reads values from JSON objects, and collects faults. A wrong value is replaced by a valid
+    one."""
 
     def __init__(self, *, may_have_counts: bool) -> None:
         self.faults: list[str] = []
@@ -57,7 +57,7 @@ class DocumentReader:
     def rows(
         self, row: Mapping[str, object], key: str, where: str
     ) -> Iterator[tuple[str, Mapping[str, object]]]:
-        """Yield (name, object) for each member of an object. The outer object must not be empty."""
+        """Yield (name, object) for each member of an object that must not be empty."""
         value = row.get(key)
         if not isinstance(value, dict) or not value:
             self.faults.append(f"{key} of {where} is {_shown(value)}, expected an object with keys")
@@ -132,8 +132,8 @@ class DocumentReader:
 
 
 def _counted(row: object, first: int, end: int) -> Counted | None:
-    """Return the counted stretch (a part of a range with its number of records) that begins at
-    offset `first`, from a row of the document; None if the row is malformed."""
+    """Return the record count of the part of a range that begins at offset `first`, from a row of
+    the document; None for a malformed row."""
     if not isinstance(row, list) or len(row) != 3 or any(type(each) is not int for each in row):
         return None
     beyond, records, digest = row
@@ -143,8 +143,7 @@ def _counted(row: object, first: int, end: int) -> Counted | None:
 
 
 def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object from its members. Raises ValueError for a repeated name, because JSON
-    readers differ in which of the values they use."""
+    """Return an object from its members. Raises ValueError for a repeated name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,7 +1,5 @@
-"""A snapshot: the offset ranges of partitions, as one frozen value with a JSON form.
-
-A snapshot records the cluster's answers at the time when it was taken, and never changes. Each
-range is consistent within its partition; there is no common point in time for all partitions.
+"""A snapshot: the offset ranges of partitions, as one frozen value with a JSON form. Each range is
+consistent within its partition; there is no common point in time for all partitions.
 
 The form of the document:
 
@@ -13,8 +11,7 @@ The form of the document:
 If records were counted, the version is 2, so that a program that does not compare counts refuses
 it. Each partition then has the field "counts". Here [[180, 75, 6117254], [250, 70, 8192903]] means
 75 records from the start of the range up to, not including, offset 180, and 70 records from there
-up to, not including, offset 250. The third number is the digest of the offsets of these records.
-"""
+up to, not including, offset 250. The third number is the digest of the offsets of these records."""
 
 from __future__ import annotations
 
@@ -68,10 +65,9 @@ VERSION_WITH_COUNTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Topics sorted by name, with their ranges. `created_at_ms` is in ms since 1970, by the clock
-    of the machine that took the snapshot. `isolation` is read_committed or read_uncommitted.
-    `parent` is the id of the snapshot that this snapshot continues. `bootstrap` is the list of
-    broker addresses that were used to take the snapshot."""
+    """Topics sorted by name, with their ranges. `created_at_ms` is in ms since 1970. `isolation` is
+    read_committed or read_uncommitted. `parent` is the id of the snapshot that this one continues.
+    `bootstrap` lists the brokers from which the snapshot was taken."""
 
     id: str
     cluster_id: str
@@ -83,14 +79,13 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The version of the document. A snapshot with counts has a higher version, so that a
-        program that does not compare counts refuses the document."""
+        """The version of the document: higher with counts, so that a program that does not compare
+        counts refuses it."""
         has_counts = any(cut.counts for _, cut in self._cuts().values())
         return VERSION_WITH_COUNTS if has_counts else VERSION
 
     def ranges(self) -> list[PartitionRange]:
-        """Return the ranges of all partitions, including empty ranges, sorted by topic and
-        number."""
+        """Return the ranges of all partitions, including empty ones, sorted by topic and number."""
         return [
             PartitionRange(
                 topic,
@@ -107,16 +102,15 @@ class Snapshot:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Return the number of offsets in the ranges of each topic. This is an upper bound of the
-        number of rows: compacted records, transaction markers and aborted records have offsets,
-        too."""
+        """Return the number of offsets in the ranges of each topic, an upper bound of the number of
+        rows: compacted records, transaction markers and aborted records have offsets, too."""
         return {
             topic: sum(cut.end - cut.start for cut in found.partitions.values())
             for topic, found in self.topics.items()
         }
 
     def records(self) -> dict[str, int | None]:
-        """Return the number of records of each topic at the time of the snapshot; None if some
+        """Return the number of records of each topic when the snapshot was taken, None if a
         partition of the topic was not counted."""
         found: dict[str, int | None] = {}
         for topic, cut in self.topics.items():
@@ -138,15 +132,13 @@ class Snapshot:
         conf: Mapping[str, str] | None = None,
         recount: bool = False,
     ) -> Readability:
-        """Ask the brokers whether the whole snapshot can still be read. The result is true in a
-        condition if its list `problems` is empty. Its `warnings` name topics from which compaction
+        """Ask the brokers whether the whole snapshot can still be read. The result is true (as a
+        condition) if its list `problems` is empty; its `warnings` name topics from which compaction
         may have removed records.
 
-        With `recount`, counted records are counted again if there are no other problems. Each range
-        with missing records is then a problem. `conf` are client options with Kafka's names.
-
-        Raises ConfigError, and NoBrokers if no broker answers.
-        """
+        With `recount`, counted records are counted again if there are no other problems. `conf` are
+        client options with Kafka's names. Raises ConfigError, and NoBrokers if no broker
+        answers."""
         given = {**(conf or {}), "bootstrap.servers": self._servers(bootstrap)}
         options, _ = parse_range_options(given)
         found = run_blocking(
@@ -174,8 +166,8 @@ class Snapshot:
         bootstrap: str | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        """Return the records as rows, by `spark.read.format("pybroker")`. The default of
-        `bootstrap` is the list of brokers in the snapshot. `include_headers`, `min_partitions` and
+        """Return the records as rows, by `spark.read.format("pybroker")`. `bootstrap` defaults to
+        the brokers in the snapshot. `include_headers`, `min_partitions` and
         `max_bytes_per_partition` are the options includeHeaders, minPartitions and
         maxBytesPerPartition of the data source; `conf` are further options (failOnDataLoss,
         kafka.client.id, ...)."""

@@ -1,8 +1,6 @@
 """The data source that Spark registers: `spark.read.format("pybroker").option(...).load()`.
 
-Spark imports this module in every session, even if the source is not used. Other modules of the
-source are therefore imported at the first read.
-"""
+Spark imports this module in every session, so other modules are imported at the first read."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ class PybrokerDataSource(DataSource):
     """Reads Kafka topics in batch, with the columns and options of Spark's own Kafka source."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Fix the offsets to read. Spark creates this object once, at `load()`, and keeps it with
-        the frame."""
+        """Fix the offsets to read. Spark creates this object once, at `load()`."""
         super().__init__(options)
         self._frozen: FrozenRead = _reading().freeze(dict(options))
 
@@ -58,8 +55,8 @@ class PybrokerDataSource(DataSource):
 
 
 class _NoStream(DataSourceStreamReader):
-    """A stream reader whose methods raise the error that streams are not supported. If the data
-    source itself raised the error instead of returning a reader, Spark would hide the message."""
+    """A stream reader whose methods raise the error that streams are not supported. Spark would
+    hide the message of an error in the data source itself."""
 
     def initialOffset(self) -> dict[str, Any]:
         raise _refusal()

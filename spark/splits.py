@@ -1,10 +1,8 @@
 """Splits the ranges of a snapshot into pieces, one piece for each task.
 
-The size of a range determines the number of its pieces. The first offset of each piece is then
-moved to the start of a batch, so that no batch is fetched and decoded twice. If the records were
-counted, it is moved to the end of a counted stretch instead, so that each task can compare its
-count. The pieces of a range cover exactly the range.
-"""
+The pieces of a range cover exactly the range. Each begins at the start of a batch, so that no batch
+is fetched and decoded twice, or in a counted range at the end of a counted part, so that each task
+can compare its count."""
 
 from __future__ import annotations
 
@@ -53,8 +51,8 @@ class Limits:
 def split(
     ranges: Sequence[PartitionRange], limits: Limits, sizes: Mapping[TopicPartition, float]
 ) -> list[PartitionRange]:
-    """Return the pieces of the ranges in order; an empty range has no piece. `sizes` are bytes per
-    offset. `max_bytes` has no effect on a partition whose size is unknown."""
+    """Return the pieces of the ranges in order, without empty ones. `sizes` are bytes per offset.
+    `max_bytes` has no effect on a partition whose size is unknown."""
     full = [item for item in ranges if item.offsets]
     counts = [_pieces(item, limits, sizes.get(item.topic_partition)) for item in full]
     if limits.min_pieces is not None and sum(counts) < limits.min_pieces:
@@ -70,11 +68,9 @@ def split(
 
 
 def align(pieces: Sequence[PartitionRange], starts: Mapping[Place, int]) -> list[PartitionRange]:
-    """Return the pieces with their first offsets moved. `starts` maps a partition and the first
-    offset of a piece to the new first offset: the base offset of a batch, or the end of a counted
-    stretch. A piece that is not in `starts` keeps its first offset. A piece ends where the next
-    piece of the partition begins. A piece that would become empty is joined with the piece before
-    it."""
+    """Return the pieces with their first offsets moved. `starts` maps the partition and first
+    offset of a piece to the new first offset; other pieces keep theirs. A piece ends where the next
+    one of the partition begins, and an empty one is joined with the piece before it."""
     found: list[PartitionRange] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -97,9 +93,9 @@ async def pieces_of(
     limits: Limits,
     cluster_id: str = "",
 ) -> list[PartitionRange]:
-    """Ask the brokers for sizes and batch boundaries, and return the pieces of the ranges. Raises
-    SnapshotError if the cluster's id is not `cluster_id` ("": unknown): another cluster may have
-    different topics with the same names. Raises ClientError if the cluster does not answer."""
+    """Return the pieces of the ranges, after asking the brokers for sizes and batch boundaries.
+    Raises SnapshotError if the cluster's id is not `cluster_id` ("": unknown), and ClientError if
+    the cluster does not answer."""
     full = [item for item in ranges if item.offsets]
     if not full or (limits == Limits() and not cluster_id):
         return full
@@ -131,8 +127,8 @@ async def pieces_of(
 def counted_places(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> dict[Place, int]:
-    """For each piece of a counted range, find the last counted stretch that ends at or before the
-    first offset of the piece. Return the ends of these stretches by partition and first offset."""
+    """Return, by partition and first offset of each piece of a counted range, the end of the last
+    counted part at or before this offset."""
     edges = {
         item.topic_partition: [item.start, *(each.beyond for each in item.counts)]
         for item in ranges
@@ -150,7 +146,7 @@ def counted_places(
 def with_counts(
     ranges: Sequence[PartitionRange], pieces: Sequence[PartitionRange]
 ) -> list[PartitionRange]:
-    """Return the pieces, each with the record counts of the stretches that it covers."""
+    """Return the pieces, each with the record counts of the parts that it covers."""
     counted = {item.topic_partition: item for item in ranges if item.counts}
     return [
         counted[piece.topic_partition].part(piece.start, piece.end)
@@ -175,8 +171,8 @@ def pieces_blocking(
 async def bytes_per_offset(
     cluster: Cluster, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, float]:
-    """Return the average bytes per offset in the log of each partition's leader. A partition whose
-    size is unknown is left out."""
+    """Return the average bytes per offset in the log of each partition's leader, without partitions
+    of unknown size."""
     calls = Calls(cluster)
     calls.opened = True
     deadline = Deadline(cluster.clock, cluster.options.default_api_timeout_ms)
@@ -222,7 +218,7 @@ def _pieces(item: PartitionRange, limits: Limits, size: float | None) -> int:
 def _weight(
     item: PartitionRange, ranges: Sequence[PartitionRange], sizes: Mapping[TopicPartition, float]
 ) -> float:
-    """Return the size of a range: in bytes if the sizes of all ranges are known, otherwise in
+    """Return the size of a range: in bytes if the sizes of all ranges are known, else in
     offsets."""
     if all(each.topic_partition in sizes for each in ranges):
         return item.offsets * sizes[item.topic_partition]

@@ -1,9 +1,8 @@
 """Jobs: each job reads the records of topics, transforms them, and writes a table exactly once.
 
-A program reads the output of a job with `read_output` and `read_dead_letters`. For a reader other
-than Spark, `output_files` returns the paths of the Parquet files. This package imports PySpark only
-when one of its functions is used.
-"""
+`read_output` and `read_dead_letters` read the output of a job with Spark; `output_files` returns
+its Parquet files for other readers. PySpark is imported only when a function that needs it is
+used."""
 
 import importlib
 from typing import TYPE_CHECKING

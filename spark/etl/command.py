@@ -1,5 +1,4 @@
-"""The commands of `pybroker etl`: run a job, print its state, remove leftover files.
-`pybroker.tools.etl` parses the command line."""
+"""The commands of `pybroker etl`: run a job, print its state, remove leftover files."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class RunArgs:
 
 
 def run(path: str, args: RunArgs, out: TextIO | None = None) -> None:
-    """Run a job. Raises PybrokerError. The report is written even if a run fails."""
+    """Run a job. The report is written even if a run fails. Raises PybrokerError."""
     if args.report is not None:
         report.check_path(args.report)
     results: list[RunResult] = []
@@ -123,16 +122,15 @@ def _run(job: Job, args: RunArgs, results: list[RunResult], out: TextIO | None) 
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. The base class is KeyboardInterrupt for the sake of Py4J: if a
-    KeyboardInterrupt interrupts a call, Py4J closes the connection of the call. Any other exception
-    would leave it open, and the next call would receive the response to the interrupted call."""
+    """The process received SIGTERM. A KeyboardInterrupt, because only then Py4J closes the
+    connection of the interrupted call; otherwise the next call would receive the response to that
+    call."""
 
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """During the block, make SIGINT and SIGTERM raise an exception, so that a run cancels its work
-    and removes its attempt. PySpark's own handler of Ctrl-C would call Java on the connection in
-    use, and print the failure of that call."""
+    """During the block, make SIGINT and SIGTERM raise an exception, so that a run removes its
+    attempt. PySpark's own handler would call Java on the connection in use."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,9 +154,8 @@ def _told(interruption: KeyboardInterrupt) -> str:
 
 
 def _silence_pyspark() -> None:
-    """Suppress the messages that PySpark prints in addition to the one-line error: a stack trace
-    for each interrupted call, the location of each wrong column in the user's program, and warnings
-    about pandas."""
+    """Suppress what PySpark prints in addition to the one-line error: stack traces, positions in
+    the user's program, and warnings about pandas."""
     logging.getLogger().addFilter(_is_not_of_py4j)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -199,8 +196,8 @@ def gc(
     path: str, *, older_than_s: float, superseded: bool, dry_run: bool, out: TextIO | None = None
 ) -> None:
     """Remove the files of crashed attempts that wrote nothing in the last `older_than_s` seconds.
-    With `superseded`, also remove the results that a later commit has replaced. With `dry_run`,
-    only print the files. Raises PybrokerError."""
+    `superseded` also removes results that a later commit has replaced; `dry_run` only prints the
+    files. Raises PybrokerError."""
     job = Job.from_file(path)
     job.store.check(job.file.owner)
     kinds = {Kind.ORPHAN, Kind.SUPERSEDED} if superseded else {Kind.ORPHAN}
@@ -267,7 +264,7 @@ def _writer(job: Job, name: AttemptName) -> dict[str, Any]:
 
 
 def _new_offsets(job: Job) -> dict[str, Any]:
-    """Return the number of new offsets, or the reason why the number is unknown."""
+    """Return the number of new offsets, or the reason why it is unknown."""
     try:
         source = replace(job.file.source, max_bytes_per_run=None)
         snapshot = proposal.propose(replace(job.file, source=source), job.store.last_commit())

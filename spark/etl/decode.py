@@ -1,12 +1,9 @@
 """Decodes the keys and values of records into columns. A record that cannot be decoded gets a
-reason instead of values. This module maps data frames to data frames and does no I/O.
+reason instead of values. A null key or value (a tombstone) is no error.
 
 The input has the columns of Spark's Kafka source. In the result, `key` and `value` have the types
-that the schema declares. There are two more columns: ERROR is null if the record was decoded, and
-RAW has the bytes of a record with an error.
-
-A null value (a tombstone) and a null key are no errors.
-"""
+of the schema; ERROR is null for a decoded record, and RAW has the bytes of a record with an
+error."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ def can_fail(decode: Decode) -> bool:
 
 
 def parse_schema(part: Part, where: str) -> StructType | None:
-    """Return the parsed schema of a JSON key or value; None if the part has no schema. Needs a
-    Spark session. Raises ConfigError."""
+    """Return the schema of a JSON key or value, None if the part has no schema. Needs a Spark
+    session. Raises ConfigError."""
     if part.schema is None:
         return None
     try:
@@ -52,8 +49,7 @@ def parse_schema(part: Part, where: str) -> StructType | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a Spark error, without the query plans and stack traces that
-    follow."""
+    """Return the first line of a Spark error, without query plan and stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -61,8 +57,8 @@ def first_line(error: BaseException) -> str:
 def decoded(
     frame: DataFrame, decode: Decode, key: StructType | None, value: StructType | None
 ) -> DataFrame:
-    """Return the frame with decoded columns `key` and `value`, and with two more columns: ERROR,
-    the reason if the record cannot be decoded, and RAW, the bytes of such a record."""
+    """Return the frame with decoded columns `key` and `value`, and two more: ERROR, the reason if
+    the record cannot be decoded, and RAW, the bytes of such a record."""
     key_column, key_error = _part("key", decode.key, key)
     value_column, value_error = _part("value", decode.value, value)
     # Two steps, so that Spark computes only once the columns on which the errors depend.
@@ -79,13 +75,13 @@ def decoded(
 
 
 def good(frame: DataFrame) -> DataFrame:
-    """Return the records that were decoded, in the form that the transform receives."""
+    """Return the decoded records, in the form that the transform receives."""
     return frame.where(F.col(ERROR).isNull()).drop(ERROR, RAW)
 
 
 def bad(frame: DataFrame) -> DataFrame:
-    """Return the dead letters: topic, partition and offset of each record, its bytes, and the
-    reason."""
+    """Return the dead letters: topic, partition, offset, bytes and reason of each record that
+    cannot be decoded."""
     columns = ["topic", "partition", "offset", "timestamp", f"{RAW}.key", f"{RAW}.value"]
     if "headers" in frame.columns:
         columns.append("headers")
@@ -111,8 +107,8 @@ def _part(name: str, part: Part, schema: StructType | None) -> tuple[Column, Col
 
 
 def _with_corrupt(schema: StructType) -> StructType:
-    """Return the schema with one more column, in which Spark stores texts that do not match the
-    schema. All fields are nullable, because Spark reads JSON fields as nullable."""
+    """Return the schema with one more column, in which Spark stores texts that do not match. All
+    fields are nullable, because Spark reads JSON fields as nullable."""
     return StructType([*schema.toNullable().fields, StructField(_CORRUPT, StringType())])
 
 
@@ -151,8 +147,8 @@ def _json_error(name: str, text: Column, part: Part, schema: StructType) -> Colu
 def _wrong_fields(
     name: str, text: Column, keys: Column, parsed: Column, schema: StructType
 ) -> Column:
-    """Return a column with the names of the fields that have a wrong type. Such a field is in the
-    JSON text, but null in the result."""
+    """Return a column with the names of the fields of a wrong type: they are in the JSON text, but
+    null in the result."""
     wrong = F.array_compact(
         F.array(
             *(
@@ -173,8 +169,8 @@ def _wrong_fields(
 
 
 def _required(parent: Column, schema: StructType, above: str) -> Iterator[tuple[str, Column]]:
-    """Yield each field that must not be null, with the condition that the field is null although
-    its parent is not null. Fields in arrays and maps are not checked."""
+    """Yield each field that must not be null, with the condition that it is null although its
+    parent is not. Fields in arrays and maps are not checked."""
     for field in schema.fields:
         path, column = f"{above}{field.name}", parent[field.name]
         if not field.nullable:

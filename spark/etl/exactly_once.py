@@ -1,18 +1,13 @@
-"""Adds the result of each run to the output exactly once, by a plan, an attempt and a commit. This
-module imports neither Spark nor a client: the caller passes functions that propose the ranges and
-write the files.
+"""Adds the result of each run to the output exactly once, by a plan, an attempt and a commit.
 
-1. The plan contains the offsets to read. A process stores a plan only if the run has no plan yet,
-   so that a repeated run, or a second process, reads the same offsets. An empty plan is never
-   stored, because it would block its run number forever.
+1. The plan has the offsets to read. It is stored only if the run has no plan yet, so that a
+   repeated run, or a second process, reads the same offsets. An empty plan is never stored.
 2. An attempt writes into its own folders. No file is overwritten.
-3. The attempt's files are synced. The process then stores a commit that names them, unless the run
-   already has a commit. Offsets and output become visible in this one step. If another process was
-   first, this process removes its own files.
+3. The attempt's files are synced. Then a commit that names them is stored, unless the run already
+   has a commit. Offsets and output become visible in this one step. If another process was first,
+   this process removes its own files.
 
-The commit contains the offsets that were read, and the next plan begins at their end. The plan is
-not proof that its offsets were read: it only makes a repeated run read the same offsets.
-"""
+The commit has the offsets that were read, and the next plan begins at their end."""
 
 from __future__ import annotations
 
@@ -75,8 +70,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run: its commit, and `won`, which is False if another process committed the
-    run first."""
+    """The commit of a run. `won` is False if another process committed the run first."""
 
     commit: Commit
     won: bool
@@ -110,9 +104,8 @@ class Runner:
     count_rows: CountRows
 
     def next_plan(self, propose: Propose) -> Plan | None:
-        """Return the plan of the run after the last commit: the stored plan if this run has one,
-        otherwise a new plan with the ranges that `propose` returns. Return None if there are no new
-        records."""
+        """Return the plan of the run after the last commit: the stored one, or a new plan with the
+        ranges that `propose` returns. Return None without new records."""
         self.store.open(self.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last else 0
@@ -130,13 +123,12 @@ class Runner:
         return self.store.put_plan(Plan(self.owner.job, seq, self.clock.wall_ms(), snapshot))
 
     def run(self, plan: Plan, write: Write) -> Outcome:
-        """Execute a plan: let `write` write the files of a new attempt, and commit them. Return the
-        run's commit, which may be that of another process (`Outcome`)."""
+        """Let `write` write the files of a new attempt, and commit them. The returned commit may be
+        that of another process."""
         return self._attempt(plan, CommitName(plan.seq, 0), write)
 
     def replay(self, seq: int, write: Write) -> Outcome:
-        """Repeat a committed run: read the same offsets, and replace the old result with the new
-        result in one step."""
+        """Repeat a committed run with the same offsets, and replace the old result in one step."""
         self.store.open(self.owner)
         name = next((each for each in self.store.commit_names() if each.seq == seq), None)
         if name is None:
@@ -185,8 +177,8 @@ class Runner:
     def _sealed(
         self, plan: Plan, name: CommitName, attempt: AttemptName, written: Written, started: float
     ) -> Commit:
-        """Sync the files of the attempt, and return a commit that names them. `started` is the time
-        at which the attempt started, in seconds of the monotonic clock."""
+        """Sync the files of the attempt, and return a commit that names them. `started` is in
+        seconds of the monotonic clock."""
         files = _seal(
             self.store.files, self.places.output, self.places.data(attempt), self.count_rows
         )
@@ -257,6 +249,6 @@ def _seal(files: Files, root: Path, folder: Path, count_rows: CountRows) -> tupl
 
 
 def is_data(name: str) -> bool:
-    """Return whether a file with this name contains rows. Checksum files and Spark's markers
-    contain none."""
+    """Return whether a file with this name has rows. Checksum files and Spark's markers have
+    none."""
     return not name.startswith((".", "_"))

@@ -1,9 +1,5 @@
-"""The file operations for the output of a job. A process may die after any of them. The guarantees
-of `store` depend on these operations; the tests of `store` replace them with a faulty
-implementation.
-
-The output must be in a local or mounted file system that supports hard links.
-"""
+"""The file operations for the output of a job, in a local or mounted file system with hard links. A
+process may die after any of them."""
 
 from __future__ import annotations
 
@@ -33,8 +29,7 @@ class Files(Protocol):
         """Create one folder in an existing parent folder. An existing folder is no error."""
 
     def create(self, path: Path, content: bytes) -> None:
-        """Create a file that does not exist yet. The file may be lost in a power loss until it is
-        synced."""
+        """Create a file that does not exist yet. A power loss may remove it until it is synced."""
 
     def sync(self, path: Path) -> None:
         """Make the content of a file durable."""
@@ -54,7 +49,7 @@ class Files(Protocol):
     def read(self, path: Path) -> bytes: ...
 
     def names(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted; an empty list if the folder does not exist."""
+        """Return the names in a folder, sorted; an empty list if it does not exist."""
 
 
 class RealFiles:

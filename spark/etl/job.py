@@ -26,8 +26,8 @@ from pybroker.spark.snapshot_model import Snapshot
 
 @dataclass(frozen=True)
 class Job:
-    """A job, loaded from its file. Several processes may run the same job: exactly one of them
-    commits each run."""
+    """A job, loaded from its file. Several processes may run it: exactly one of them commits each
+    run."""
 
     file: JobFile
     progress: Progress = field(default_factory=Silent)
@@ -59,14 +59,11 @@ class Job:
         )
 
     def run_once(self, spark: SparkSession, until_ms: int | None = None) -> RunResult:
-        """Execute one run: repeat a plan that was not committed, or read the new records.
-
-        `until_ms` (since 1970): read up to the first record with this timestamp or later, instead
-        of to the end of the topics.
+        """Execute one run: repeat a plan that was not committed, or read the new records. With
+        `until_ms` (since 1970) the run ends before the first record with this timestamp or later.
 
         Raises ConfigError, SnapshotError, RunFailed, OutputError or a ClientError. After an error
-        nothing is committed, and the next run reads from the end of the last commit.
-        """
+        nothing is committed, and the next run reads from the end of the last commit."""
         parts = prepare(self.file)
         self.progress.stage(f"{self.name}: plan")
         started = time.monotonic()
@@ -80,9 +77,9 @@ class Job:
         return self._finished(run, lambda write: self.runner.run(plan, write), plan.snapshot)
 
     def run(self, spark: SparkSession, until_ms: int | None = None) -> Iterator[RunResult]:
-        """Execute runs until the output has all records that exist at the start. With `until_ms`,
-        only the records before the first one with this timestamp (ms since 1970) or later are read.
-        Yield the result of each run, at least one."""
+        """Execute runs until the output has all records that exist at the start, with `until_ms`
+        (since 1970) only those before the first record with this timestamp or later. Yield the
+        result of each run, at least one."""
         goal = self._all_new_records(until_ms)
         while True:
             result = self.run_once(spark, until_ms)
@@ -91,12 +88,11 @@ class Job:
                 return
 
     def replay(self, spark: SparkSession, seq: int) -> RunResult:
-        """Repeat a committed run with the present job file. The new result replaces the old result
-        in one step.
+        """Repeat a committed run with the present job file. The new result replaces the old one in
+        one step.
 
         Raises the errors of `run_once`, and OutputError if records of the old result are no longer
-        in the topics, even with fail-on-data-loss: false.
-        """
+        in the topics, even with fail-on-data-loss: false."""
         parts = prepare(self.file)
         old = self.committed(seq)
         run = self._run(spark, parts, self._preceding_commit(seq))
@@ -109,8 +105,8 @@ class Job:
         return self._finished(run, lambda _: self.runner.replay(seq, write), old.snapshot)
 
     def _check_rows_kept(self, old: Commit, written: Written) -> None:
-        """Raise OutputError if a replay (`written`) did not read all records that were read for the
-        run's present commit (`old`)."""
+        """Raise OutputError if a replay (`written`) did not read all records of the run's present
+        commit (`old`)."""
         known = {(topic, number): end for topic, number, _, end in old.lost}
         gone = [
             f"{topic}-{number}@{max(start, known.get((topic, number), start))}-{end}"
@@ -141,8 +137,8 @@ class Job:
         return self.store.commit(name)
 
     def dry_run(self, until_ms: int | None = None) -> RunResult:
-        """Return the ranges that the next run would read. `until_ms` means the same as in
-        `run_once`. This method writes nothing and needs no Spark."""
+        """Return the ranges that the next run would read, with `until_ms` as in `run_once`. Writes
+        nothing and needs no Spark."""
         self.store.check(self.file.owner)
         last = self.store.last_commit()
         seq = last.seq + 1 if last is not None else 0
@@ -156,22 +152,22 @@ class Job:
         return RunResult(self.name, "planned", seq, snapshot=snapshot)
 
     def drop_plan(self) -> bool:
-        """Discard a plan that was not committed, so that the next run makes a new plan. Return
-        whether such a plan existed."""
+        """Discard a plan that was not committed, so that the next run makes a new one. Return
+        whether there was one."""
         last = self.store.last_commit()
         return self.store.drop_plan(last.seq + 1 if last is not None else 0)
 
     def _all_new_records(self, until_ms: int | None) -> Snapshot | None:
-        """Return the snapshot of all new records, without the limit for one run. `until_ms` means
-        the same as in `run_once`. Return None if there are no new records."""
+        """Return the snapshot of all new records, without the limit for one run, None without new
+        records. `until_ms` is as in `run_once`."""
         source = replace(self.file.source, max_bytes_per_run=None)
         return proposal.propose(
             replace(self.file, source=source), self.store.last_commit(), until_ms
         )
 
     def _check_plan_continues(self, plan: Plan) -> None:
-        """Raise OutputError if a plan does not begin at the end of the last commit. This happens
-        only if commits were removed by hand."""
+        """Raise OutputError if a plan does not begin at the end of the last commit, because commits
+        were removed by hand."""
         last = self.store.last_commit()
         if last is None or plan.seq <= last.seq:
             return

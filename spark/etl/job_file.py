@@ -1,5 +1,5 @@
-"""Reads the YAML file of a job and checks it before the job starts. All faults are reported at
-once, each in one line with file, line, key and the expected value."""
+"""Reads and checks the YAML file of a job. All faults are reported at once, each in one line with
+file, line, key and the expected value."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = N
 
 
 def from_text(text: str, file: Path, environment: Mapping[str, str] | None = None) -> JobFile:
-    """Return the job in a text. `file` is the path for messages, and relative paths are relative to
+    """Return the job in a text. `file` names the text in messages; relative paths are relative to
     its folder. Raises ConfigError."""
     tree = parse(text, os.environ if environment is None else environment)
     reader = _Reader(tree, file)
@@ -111,8 +111,8 @@ def _sentence(file: Path, fault: Fault) -> str:
 
 
 class _Reader:
-    """Reads the values of one job file. It collects the faults. In place of a faulty value it
-    returns a valid one, so that it can read on."""
+    """Reads the values of one job file, and collects the faults. A faulty value is replaced by a
+    valid one."""
 
     def __init__(self, tree: Tree, file: Path) -> None:
         self._tree = tree
@@ -314,13 +314,13 @@ class _Reader:
 
     def _missing(self, key: Key, expected: str = "") -> None:
         """Report a missing required key, unless a misspelling of the key or a fault of a parent key
-        explains its absence."""
+        explains it."""
         if self._holds(key):
             self._fault(key, f"is missing; expected {expected}" if expected else "is missing")
 
     def _holds(self, key: Key) -> bool:
-        """Return whether a fault of the key's value may be reported: no fault is known yet for the
-        key, for a parent key, or for a misspelling of either."""
+        """Return whether no fault is known yet for the key, a parent key, or a misspelling of
+        either."""
         faulty = {fault.key for fault in self._tree.faults} | self._misspelled
         return not any(key[:length] in faulty for length in range(len(key) + 1))
 
@@ -417,7 +417,7 @@ class _Reader:
         return size
 
     def _strings(self, at: Key, names: Collection[str]) -> dict[str, str]:
-        """Return the mapping at the key `at`. Its values are strings, as Spark expects them."""
+        """Return the mapping at the key `at`, with strings as values."""
         self._section(at)
         self._known(at, names)
         found = {}

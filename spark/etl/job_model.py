@@ -1,4 +1,4 @@
-"""The content of a job file, as frozen values. `job_file` reads the values from YAML."""
+"""The content of a job file, as frozen values."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """The rules for decoding the keys, or the values, of records. `schema` is a Spark DDL, used for
-    JSON."""
+    """The rules for decoding keys, or values. `schema` is a Spark DDL, used for JSON."""
 
     format: Format = "raw"
     schema: str | None = None
@@ -60,8 +59,8 @@ class Decode:
 
 @dataclass(frozen=True)
 class Transform:
-    """The transform: SQL over the view `records`, or a function `module:name` that receives a
-    DataFrame and a RunContext. The module is searched in `folder` first."""
+    """The transform: SQL over the view `records`, or a function `module:name` of a DataFrame and a
+    RunContext. The module is searched in `folder` first."""
 
     sql: str | None = None
     function: str | None = None
@@ -81,8 +80,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class DeadLetterSink:
-    """The output of records that cannot be decoded. A run fails if their share of the run's records
-    is above `max_ratio`."""
+    """The output of records that cannot be decoded. A run fails if their share of its records is
+    above `max_ratio`."""
 
     max_ratio: float
     path: Path | None = None

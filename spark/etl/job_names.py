@@ -33,8 +33,7 @@ def column_faults(columns: Sequence[str]) -> Iterator[str]:
 
 
 def folder_fault(text: str) -> str | None:
-    """Return the fault of the path of a folder, from which the caller has removed `file://`; None
-    if the path is valid."""
+    """Return the fault of a folder's path, without `file://`; None for a valid path."""
     if "://" in text or _SCHEME.match(text):
         return f"{text} is not {FOLDER}; object stores and HDFS are not supported yet"
     if not text.startswith("/"):

@@ -88,7 +88,7 @@ def is_seq_folder(name: str) -> bool:
 
 
 def temporary_file() -> str:
-    """Return the name of a temporary file, which is later linked to its final name."""
+    """Return a name for a temporary file."""
     return f".{uuid.uuid4().hex}.new"
 
 
@@ -112,7 +112,6 @@ def parse_attempt(name: str) -> AttemptName | None:
 
 
 def parse_folders(seq: str, attempt: str) -> AttemptName | None:
-    """Return the attempt that wrote the folder `seq`/`attempt`; None if the names do not have the
-    form of such folders."""
+    """Return the attempt that wrote the folder `seq`/`attempt`, None for other names."""
     of_seq, of_attempt = _SEQ_FOLDER.fullmatch(seq), _ATTEMPT_FOLDER.fullmatch(attempt)
     return AttemptName(int(of_seq[1]), of_attempt[1]) if of_seq and of_attempt else None

@@ -1,6 +1,6 @@
-"""The documents in the store of a job: the owner of an output, the plan of a run, the writer of an
+"""The stored documents of a job: the owner of an output, the plan of a run, the writer of an
 attempt, and a commit. A document with an unknown version or without a required field raises
-OutputError with the reason."""
+OutputError."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Owner:
-    """The job that owns an output, with the mode and the partition columns. A job can write to the
-    output only if it has the same name, mode and partition columns."""
+    """The job that owns an output. A job may write to the output only with the same name, mode and
+    partition columns."""
 
     job: str
     mode: Mode
@@ -30,8 +30,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Plan:
-    """The snapshot that the run `seq` reads, as JSON. A repetition of the run reads the same
-    offsets."""
+    """The snapshot that the run `seq` reads, as JSON. A repeated run reads the same offsets."""
 
     job: str
     seq: int
@@ -41,8 +40,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class AttemptWriter:
-    """The process that writes an attempt, as `etl status` prints it. While the process is alive, it
-    holds a lock on the attempt's file."""
+    """The process that writes an attempt. While it lives, it holds a lock on the attempt's file."""
 
     job: str
     seq: int
@@ -78,12 +76,11 @@ class Commit:
     """The result of the run `seq`. Its files belong to the output as soon as the commit is stored.
 
     The paths of `files` are relative to the output. `schema` is Spark's JSON form of the columns,
-    including those of `partition_by`. `rows_read` is the number of records read (None: not
-    counted), `rows` the number of rows in the files. `lost` lists [topic, partition, first offset,
-    next offset] of records that were deleted before the run read them. `tombstones` says whether
-    the read included records without a value (None: unknown). With the mode `latest`, a commit
-    replaces all earlier commits.
-    """
+    including `partition_by`. `rows_read` is the number of records read (None: not counted), `rows`
+    the number of rows in the files. `lost` lists [topic, partition, first offset, next offset] of
+    records that were deleted before the run read them. `tombstones`: the read included records
+    without a value (None: unknown). With the mode `latest`, a commit replaces all earlier
+    commits."""
 
     job: str
     seq: int
@@ -179,7 +176,7 @@ _TYPES: Final[Mapping[Any, str]] = {
 
 
 class _Fields:
-    """Reads the fields of one document with their types. A wrong field raises OutputError."""
+    """Reads the fields of one document. A wrong type raises OutputError."""
 
     def __init__(self, content: bytes | Json, where: str) -> None:
         self._where = where

@@ -25,8 +25,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Leftover:
-    """An attempt that is not part of the output. `size` is in bytes. `age_s` is the time since its
-    last write, in seconds."""
+    """An attempt that is not part of the output. `size` is in bytes, `age_s` in seconds since its
+    last write."""
 
     name: AttemptName
     kind: Kind
@@ -37,8 +37,7 @@ class Leftover:
 
 def leftovers(store: Store, places: Places, now_s: float, young_s: float) -> list[Leftover]:
     """Return all attempts that are not part of the output. `now_s` is in seconds since 1970. An
-    attempt without a lock is an orphan (a leftover of a crash) if its last write is at least
-    `young_s` seconds ago."""
+    attempt without a lock is an orphan if its last write is at least `young_s` seconds ago."""
     roots = [places.output / layout.DATA, *_letters_roots(store, places)]
     folders = _attempt_folders(roots)
     found = []
@@ -74,8 +73,8 @@ def remove(store: Store, items: Iterable[Leftover]) -> int:
 
 
 def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
-    """Remove the temporary files of documents that were never stored, if they were written at least
-    `young_s` seconds before `now_s` (seconds since 1970). Return their number."""
+    """Remove temporary files that were written at least `young_s` seconds before `now_s` (seconds
+    since 1970). Return their number."""
     count = 0
     for path in store.temporary_files():
         try:
@@ -89,8 +88,7 @@ def remove_temporary(store: Store, now_s: float, young_s: float) -> int:
 
 
 def _committed(store: Store) -> tuple[set[str], set[str]]:
-    """Return the attempts that are part of the output, and the committed attempts that a later
-    commit has superseded."""
+    """Return two sets of attempts: those in the output, and those replaced by a later commit."""
     counting = store.commit_names()
     last = store.commit(counting[-1]) if counting else None
     if last is not None and last.mode == "latest":
@@ -101,8 +99,7 @@ def _committed(store: Store) -> tuple[set[str], set[str]]:
 
 
 def _letters_roots(store: Store, places: Places) -> Iterator[Path]:
-    """Yield all folders of dead letters. Earlier versions of the job file may have named other
-    folders."""
+    """Yield all folders of dead letters, including those of earlier job files."""
     names = {places.dead_letters}
     for name in store.all_commit_names():
         letters = store.commit(name).dead_letters

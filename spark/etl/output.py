@@ -22,9 +22,7 @@ LETTER_COLUMNS = (
 
 def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
     """Return the commits whose files are the output, from the run `since_seq` on. Needs no Spark.
-
-    Raises OutputError if `path` is not the output of a job, or if a commit is missing.
-    """
+    Raises OutputError if `path` is not the output of a job, or if a commit is missing."""
     store = Store(Path(path))
     names = store.commit_names()
     if not names and store.owner() is None:
@@ -35,7 +33,7 @@ def output_commits(path: str | Path, since_seq: int = 0) -> list[Commit]:
 
 
 def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
-    """Return the paths of the output's Parquet files, for a reader without Spark."""
+    """Return the paths of the output's Parquet files. Needs no Spark."""
     return [
         Path(path) / file.path
         for commit in output_commits(path, since_seq)
@@ -46,12 +44,10 @@ def output_files(path: str | Path, since_seq: int = 0) -> list[Path]:
 def read_output(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
-    """Return the table of a job, or only the rows of its runs from `since_seq` on.
+    """Return the table of a job, or only the rows of its runs from `since_seq` on. `with_seq` adds
+    the column `pybroker_seq` with the number of the run.
 
-    `with_seq` adds the column `pybroker_seq` with the number of the run.
-
-    Raises the errors of `output_commits`, and OutputError if no run is committed yet.
-    """
+    Raises the errors of `output_commits`, and OutputError if no run is committed yet."""
     commits = output_commits(path, since_seq)
     if not commits:
         raise OutputError(
@@ -67,10 +63,7 @@ def read_dead_letters(
     spark: SparkSession, path: str | Path, *, since_seq: int = 0, with_seq: bool = False
 ) -> DataFrame:
     """Return the records that could not be decoded, with the reason in the column `error`.
-    `since_seq` and `with_seq` mean the same as in `read_output`.
-
-    Raises the errors of `output_commits`.
-    """
+    `since_seq` and `with_seq` are as in `read_output`. Raises the errors of `output_commits`."""
     frames = []
     commits = output_commits(path, since_seq)
     letters = [commit.dead_letters for commit in commits if commit.dead_letters is not None]
@@ -104,7 +97,7 @@ def _letters() -> StructType:
 
 
 def _read(spark: SparkSession, root: Path, files: Iterable[Path], schema: StructType) -> DataFrame:
-    """Return the rows of files below `root`, with the run's number as a column."""
+    """Return the rows of files below `root`, with the number of the run as a column."""
     whole = StructType([*schema.fields]).add(layout.SEQ_COLUMN, "long")
     names = [uri(file) for file in files]
     if not names:

@@ -1,5 +1,4 @@
-"""The ranges that the next run of a job reads: a snapshot that begins at the end of the last
-commit. This module sends requests to the brokers and imports no Spark."""
+"""The snapshot that the next run of a job reads: it begins at the end of the last commit."""
 
 from __future__ import annotations
 
@@ -45,12 +44,11 @@ def as_json(snapshot: Snapshot) -> Json:
 
 
 def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> Snapshot | None:
-    """Return the snapshot that the next run reads; None if there are no new records. The snapshot
-    ends at the first record with the timestamp `until_ms` (since 1970) or later; without
-    `until_ms`, at the end of the topics.
+    """Return the snapshot that the next run reads, None without new records. It ends before the
+    first record with the timestamp `until_ms` (since 1970) or later, or without `until_ms` at the
+    end of the topics.
 
-    Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer.
-    """
+    Raises SnapshotError, DataLost, ConfigError, or a ClientError if the cluster does not answer."""
     before = snapshot_of(last.snapshot) if last is not None else None
     if before is not None and job.source.mode == "append":
         _check_continues(job, before)
@@ -80,8 +78,8 @@ def propose(job: JobFile, last: Commit | None, until_ms: int | None = None) -> S
 
 
 def _check_continues(job: JobFile, before: Snapshot) -> None:
-    """Raise OutputError if the job file contradicts the job's earlier runs: it lacks a topic of
-    `before`, the snapshot of the last run, or has another isolation level."""
+    """Raise OutputError if the job file lacks a topic of the last run's snapshot (`before`), or has
+    another isolation level."""
     gone = [topic for topic in before.topics if topic not in job.source.topics]
     if gone:
         raise OutputError(
@@ -97,15 +95,13 @@ def _check_continues(job: JobFile, before: Snapshot) -> None:
 
 
 def reached(goal: Snapshot, done: Snapshot) -> bool:
-    """Return whether the snapshot `done` ends at or after the end of the snapshot `goal` in every
-    partition."""
+    """Return whether `done` ends at or after `goal` in every partition."""
     ends = {item.topic_partition: item.end for item in done.ranges()}
     return all(ends.get(item.topic_partition, 0) >= item.end for item in goal.ranges())
 
 
 def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return the offset ranges of the snapshot that the log no longer had when the snapshot was
-    taken."""
+    """Return the offset ranges that the log no longer had when the snapshot was taken."""
     return tuple(
         (item.topic, item.partition, item.start, min(item.log_start, item.end))
         for item in snapshot.ranges()
@@ -114,8 +110,8 @@ def lost_at_start(snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
-    """Return those parts of the snapshot's ranges that are no longer in the log. If a run has just
-    read the snapshot, it has missed at most the records in these parts."""
+    """Return the parts of the snapshot's ranges that are no longer in the log. A run that has just
+    read the snapshot missed at most these records."""
     spec = SnapshotSpec(topics=tuple(snapshot.topics), isolation=snapshot.isolation)
     begins = {item.topic_partition: item.log_start for item in _plan(job, spec).ranges()}
     aged = (
@@ -129,9 +125,8 @@ def lost_meanwhile(job: JobFile, snapshot: Snapshot) -> tuple[Lost, ...]:
 
 
 def cut(snapshot: Snapshot, sizes: Mapping[TopicPartition, float], bytes_max: int) -> Snapshot:
-    """Return the snapshot, cut to about `bytes_max` bytes. The same share of each partition
-    remains, so that all partitions advance equally. `sizes` are bytes per offset. At least one
-    offset remains."""
+    """Return the snapshot, cut to about `bytes_max` bytes by the same share of each partition.
+    `sizes` are bytes per offset. At least one offset remains."""
     total = sum(item.offsets * sizes.get(item.topic_partition, 0) for item in snapshot.ranges())
     if total <= bytes_max:
         return snapshot
@@ -171,9 +166,8 @@ def _now(job: JobFile, before: Snapshot | None, until_ms: int | None) -> Snapsho
 
 
 def _ends_from(job: JobFile, before: Snapshot, ends: Bounds) -> Bounds:
-    """Return the end offset of each partition for the next run: the offset of the bound in `ends`,
-    or the end of the last run (`before`) if that is higher. A partition in which the last run's end
-    is higher has no new records."""
+    """Return the end offset of each partition for the next run: the offset in `ends`, or the end of
+    the last run (`before`) if that is higher."""
     source = job.source
     found = _plan(job, SnapshotSpec(topics=source.topics, ends=ends, isolation=source.isolation))
     read = {item.topic_partition: item.end for item in before.ranges()}

@@ -24,10 +24,9 @@ class RunResult:
 
     `state`: `committed` by this process; `committed-elsewhere`: another process committed the run
     first; `nothing-new`: there were no new records; `planned`: a dry run. `seq` is the number of
-    the run, and `revision` is its number of replays. `rows_read` is None if the records were not
-    counted. `lost` lists (topic, partition, first offset, next offset). `seconds` is the duration
-    of each stage.
-    """
+    the run, `revision` its number of replays. `rows_read` is None if the records were not counted.
+    `lost` lists (topic, partition, first offset, next offset). `seconds` is the duration of each
+    stage."""
 
     job: str
     state: State
@@ -45,7 +44,7 @@ class RunResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain values. The snapshot becomes its id and a list of ranges."""
+        """Return the result as JSON values; the snapshot becomes its id and a list of ranges."""
         snapshot = self.snapshot
         value = asdict(_without_snapshot(self))
         value["snapshot"] = snapshot.id if snapshot else None
@@ -102,13 +101,12 @@ class InvalidArgument(PybrokerError):
 
 
 def document(results: list[RunResult], error: str | None) -> dict[str, Any]:
-    """Return the report of a command: its runs, and the error if the command failed."""
+    """Return the report of a command: its runs, and the error if it failed."""
     return {"runs": [result.to_json() for result in results], "error": error}
 
 
 def check_path(path: str) -> None:
-    """Raise OutputError if the report cannot be written to `path`. The check is made before the
-    runs."""
+    """Raise OutputError if the report cannot be written to `path`."""
     target = Path(path)
     if target.is_dir():
         raise OutputError(f"the report {path} cannot be written: it is a folder")
@@ -137,7 +135,7 @@ def megabytes(size: int) -> str:
 
 
 def summary(commit: Commit) -> dict[str, Any]:
-    """Return the main fields of a commit, for the list of runs."""
+    """Return the main fields of a commit."""
     letters = commit.dead_letters
     return {
         "seq": commit.seq,

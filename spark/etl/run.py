@@ -1,6 +1,5 @@
-"""One run of a job on Spark: it reads and decodes records, separates rows from dead letters,
-transforms the rows, and writes files into the folders of an attempt. `exactly_once` decides whether
-the result becomes part of the output."""
+"""One run of a job on Spark: reads, decodes and transforms records, and writes the files of an
+attempt. `exactly_once` decides whether the result becomes part of the output."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ Read = Callable[[SparkSession, JobFile, Snapshot], DataFrame]
 
 @dataclass(frozen=True)
 class Parts:
-    """The schemas of a job and its transform function (None for SQL or no transform), loaded and
-    checked before the first read."""
+    """The checked schemas and transform function of a job (None: SQL or no transform)."""
 
     key: StructType | None
     value: StructType | None
@@ -82,7 +80,7 @@ def read_snapshot(spark: SparkSession, job: JobFile, snapshot: Snapshot) -> Data
 
 
 def source_options(job: JobFile, snapshot: Snapshot) -> dict[str, str]:
-    """Return the options that a job's read passes to `format("pybroker")`."""
+    """Return the options of `format("pybroker")` for a job's read."""
     source = job.source
     options: dict[str, str | None] = {
         **source.kafka,
@@ -190,14 +188,14 @@ class Run:
         return schema, rows
 
     def _count(self, decoded: DataFrame) -> tuple[int, int]:
-        """Return the number of records, and the number of records that cannot be decoded."""
+        """Return the number of all records, and of those that cannot be decoded."""
         row = decoded.agg(F.count(F.lit(1)), F.count(decode.ERROR)).first()
         assert row is not None
         return int(row[0]), int(row[1])
 
     def _check_dead_letters(self, decoded: DataFrame, rows: int, failed: int) -> dict[str, int]:
-        """Return the number of records that cannot be decoded, for each reason. Raises RunFailed if
-        the job does not allow this number of dead letters."""
+        """Return the number of undecodable records for each reason. Raises RunFailed if there are
+        more than the job allows."""
         if not failed:
             return {}
         letters = self.job.dead_letters
@@ -233,7 +231,7 @@ class Run:
 
 
 def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
-    """Return the description of a run that Spark's web pages show."""
+    """Return the description of a run for Spark's web pages."""
     ranges = sum(1 for item in snapshot.ranges() if item.offsets)
     offsets = sum(snapshot.counts().values())
     return (
@@ -243,8 +241,7 @@ def describe(job: JobFile, seq: int, snapshot: Snapshot) -> str:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """During the block, turn a Spark error, which has pages of query plans and stack traces, into a
-    RunFailed with a message of one line."""
+    """During the block, turn a Spark error into a RunFailed with a message of one line."""
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:

@@ -1,5 +1,5 @@
-"""Writes tables as Parquet files into the folder of an attempt. Before that, it compares the
-columns of the table with those of the output."""
+"""Writes tables as Parquet files into the folder of an attempt, after a comparison of their columns
+with those of the output."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def check_columns(schema: StructType, sink: Sink, last: Commit | None) -> Struct
 
 
 def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
-    """Return the columns `before` of the output so far, followed by the new columns of the table
-    (`found`) if the job allows them. Raises SinkError."""
+    """Return the columns `before` of the output, followed by new columns of the table (`found`) if
+    the job allows them. Raises SinkError."""
     old = {field.name: field.dataType for field in before.fields}
     new = {field.name: field.dataType for field in found.fields}
     faults = [
@@ -100,8 +100,8 @@ def _merged(before: StructType, found: StructType, sink: Sink) -> StructType:
 
 
 def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
-    """Write the table below `folder`, which does not exist yet. Return the number of rows that the
-    tasks have written. Raises SinkError for a table that Parquet cannot store."""
+    """Write the table below the new folder `folder`. Return the number of written rows. Raises
+    SinkError for a table that Parquet cannot store."""
     if sink.files is not None:
         frame = frame.repartition(sink.files, *sink.partition_by)
     written = Observation()
@@ -120,8 +120,8 @@ def write(frame: DataFrame, sink: Sink, folder: Path) -> int:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows according to a file's footer. Raises OutputError if the file is not
-    a complete Parquet file."""
+    """Return the number of rows in a file's footer. Raises OutputError for an incomplete Parquet
+    file."""
     try:
         return pyarrow.parquet.read_metadata(path).num_rows
     except (pyarrow.ArrowException, OSError) as error:

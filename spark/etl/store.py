@@ -5,9 +5,8 @@
 - A crash between any two steps leaves only files that no process reads.
 - A run number is committed once. The revisions of a run (its replays) follow one another.
 
-The steps that guarantee this: write a temporary file in the final folder, sync it, link it to its
-name (which fails if the name exists), sync the folder, remove the temporary name.
-"""
+The steps of a store: write a temporary file in the final folder, sync it, link it to its name
+(which fails if the name exists), sync the folder, remove the temporary name."""
 
 from __future__ import annotations
 
@@ -38,21 +37,18 @@ class Store:
     # Reading
 
     def owner(self) -> Owner | None:
-        """Return the owner of the output; None if no job has written the output yet."""
+        """Return the owner of the output, None if no job has written it yet."""
         content = self._read(self._root / layout.OWNER)
         return None if content is None else manifest.owner_from(content, self._where(layout.OWNER))
 
     def all_commit_names(self) -> list[CommitName]:
-        """Return the names of all commits in order, including commits that a replay has
-        replaced."""
+        """Return the names of all commits in order, including replaced ones."""
         names = self.files.names(self._root / layout.COMMITS)
         return sorted(found for name in names if (found := layout.parse_commit(name)) is not None)
 
     def commit_names(self) -> list[CommitName]:
-        """Return the names of the valid commits, one for each run, in the order of the runs.
-
-        Raises OutputError if a commit of an earlier run is missing.
-        """
+        """Return the names of the valid commits, one for each run, in the order of the runs. Raises
+        OutputError if a commit of an earlier run is missing."""
         # List plans before commits: a run is planned only after the preceding run is committed.
         planned = max(self._planned(), default=0)
         latest = {name.seq: name for name in self.all_commit_names()}
@@ -89,8 +85,8 @@ class Store:
         return None if content is None else manifest.plan_from(content, str(path))
 
     def attempts(self) -> list[AttemptName]:
-        """Return the attempts that have a file in the store: their process is alive, or died before
-        it removed the file."""
+        """Return the attempts with a file in the store: their process lives, or died before it
+        removed the file."""
         names = self.files.names(self._root / layout.ATTEMPTS)
         return [found for name in names if (found := layout.parse_attempt(name)) is not None]
 
@@ -102,18 +98,15 @@ class Store:
     # Writing
 
     def open(self, owner: Owner) -> None:
-        """Create the folders and the owner document of an output.
-
-        Raises the errors of `check`.
-        """
+        """Create the folders and the owner document of an output. Raises the errors of `check`."""
         self.check(owner)
         self._make_folders()
         self._put(self._root / layout.OWNER, owner)
         self.check(owner)
 
     def check(self, owner: Owner) -> None:
-        """Raise OutputError if another job owns the output, if the output was written with another
-        mode or other partition columns, or if a commit of an earlier run is missing."""
+        """Raise OutputError if another job owns the output, if it has another mode or other
+        partition columns, or if a commit of an earlier run is missing."""
         self.commit_names()
         found = self.owner()
         if found is None:
@@ -132,7 +125,7 @@ class Store:
             )
 
     def put_plan(self, plan: Plan) -> Plan:
-        """Store a plan, unless the run already has a plan. Return the stored plan of the run."""
+        """Store a plan, unless the run already has one. Return the stored plan of the run."""
         # Make the preceding commit durable first: its process may have died before the sync.
         self.files.sync_folder(self._root / layout.COMMITS)
         self._put(self._root / layout.PLANS / layout.plan_file(plan.seq), plan)
@@ -144,9 +137,9 @@ class Store:
         return found
 
     def drop_plan(self, seq: int) -> bool:
-        """Remove the plan of a run that is not committed. Return whether there was a plan. A
-        process that has read the plan may still commit the run. Its commit contains the offsets
-        that it read, so no record is lost or duplicated."""
+        """Remove the plan of a run that is not committed. Return whether there was one. A process
+        that has read the plan may still commit the run, without loss or duplicates: the commit has
+        the offsets that were read."""
         path = self._root / layout.PLANS / layout.plan_file(seq)
         there = self._read(path) is not None
         self.files.remove(path)
@@ -155,8 +148,7 @@ class Store:
         return there
 
     def put_commit(self, commit: Commit) -> bool:
-        """Store a commit. Return False if another process has already stored a commit with the same
-        name."""
+        """Store a commit. Return False if a commit with this name exists already."""
         if commit.seq and self.commit_names()[-1].seq < commit.seq - 1:
             raise OutputError(
                 f"run {commit.seq} cannot be committed: run {commit.seq - 1} is not committed yet"
@@ -165,7 +157,7 @@ class Store:
 
     @contextmanager
     def attempt_lock(self, writer: AttemptWriter) -> Iterator[AttemptName]:
-        """Keep the file of an attempt locked during the block, so that no other process treats the
+        """Keep the file of an attempt locked during the block, so that no process removes the
         attempt as an orphan. At the end the lock file is removed; the attempt's data stay."""
         name = AttemptName(writer.seq, writer.attempt)
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
@@ -184,8 +176,8 @@ class Store:
             os.close(descriptor)
 
     def is_attempt_locked(self, name: AttemptName) -> bool:
-        """Return whether an attempt's file is locked, which means that the process that writes the
-        attempt is alive. Locks of other machines are seen only if the file system shares locks."""
+        """Return whether the process that writes the attempt is alive. Locks of other machines are
+        seen only if the file system shares locks."""
         path = self._root / layout.ATTEMPTS / layout.attempt_file(name)
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -230,8 +222,8 @@ class Store:
         return OutputError(f"{path} is missing, although {there} exists: restore it")
 
     def _make_folders(self) -> None:
-        """Create the folders of the output. A power loss may remove the folders below the root
-        until the owner document is stored, which syncs the root."""
+        """Create the folders of the output. They are durable once the owner document is stored,
+        which syncs the root."""
         make_folders(self.files, self._root)
         for folder in _FOLDERS:
             self.files.make_folder(self._root / folder)

@@ -1,5 +1,4 @@
-"""The transform of a job: the user's SQL over the view `records`, or the user's function of a
-DataFrame."""
+"""The transform of a job: the user's SQL over the view `records`, or a function of a DataFrame."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _BESIDE_JOBS: dict[Path, frozenset[str]] = {}
 
 
 def load(transform: Transform | None, where: str) -> Function | None:
-    """Import and return the function that a job names. Raises ConfigError."""
+    """Return the imported function that a job names. Raises ConfigError."""
     if transform is None or transform.function is None:
         return None
     module_name, _, name = transform.function.partition(":")
@@ -97,8 +96,8 @@ def apply(
 
 
 def _module(name: str, folder: Path | None) -> Any:
-    """Import a module from the job file's folder, or an installed module. Spark's workers cannot
-    import modules from that folder, so functions of these modules are pickled by value."""
+    """Import a module from the job file's folder, or an installed module. Functions of modules in
+    that folder are pickled by value, because Spark's workers cannot import them."""
     file = None if folder is None else folder.joinpath(*name.split(".")).with_suffix(".py")
     if folder is None or file is None or not file.is_file():
         return importlib.import_module(name)
@@ -119,8 +118,8 @@ def _module(name: str, folder: Path | None) -> Any:
 
 
 def _forget() -> None:
-    """Unload the modules of the last loaded job. Another job, or an edited version of the same job,
-    may have modules with the same names."""
+    """Unload the modules of the last loaded job. Another job may have modules with the same
+    names."""
     for folder, before in _BESIDE_JOBS.items():
         with suppress(ValueError):
             sys.path.remove(str(folder))
@@ -136,8 +135,8 @@ def _is_below(module: Any, folder: Path) -> bool:
 
 
 def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
-    """Return the result of the user's SQL. The view has a unique name, so that two jobs in one
-    session do not collide; the user's text sees the view as `records`."""
+    """Return the result of the user's SQL. The view `records` has a unique name, so that two jobs
+    in one session do not collide."""
     text = sql.strip().rstrip(";")
     try:
         # The user's text is parsed alone first: the text around it could close its open bracket.
@@ -155,7 +154,7 @@ def _sql(frame: DataFrame, sql: str, spark: SparkSession) -> DataFrame:
 
 
 def _with_user_lines(message: str) -> str:
-    """Return the message with line numbers of the user's text, which begins in line 2 of the
+    """Return the message with the line numbers of the user's text, which begins in line 2 of the
     query."""
     message = re.sub(r"\bline (\d+)", lambda found: f"line {int(found[1]) - 1}", message)
     return message.rstrip("; ")

@@ -1,8 +1,5 @@
-"""Parses a YAML file into plain values with their line numbers. This module has no knowledge of a
-job's keys.
-
-Strings may contain ${NAME} and ${NAME:-default}, which are replaced with environment variables.
-"""
+"""Parses a YAML file into plain values with their line numbers. ${NAME} and ${NAME:-default} in
+strings are replaced with environment variables."""
 
 from __future__ import annotations
 
@@ -30,14 +27,14 @@ class Fault:
 
 @dataclass
 class Tree:
-    """A parsed file: every scalar and list under its path of keys, and the line of each key."""
+    """A parsed file: every scalar and list by its path of keys, and the line of each key."""
 
     values: dict[Key, object]
     lines: dict[Key, int]
     faults: list[Fault]
 
     def line(self, key: Key) -> int:
-        """Return the line of a key; for a missing key, the line of its parent."""
+        """Return the line of a key, or of its parent if the key is missing."""
         while key not in self.lines and key:
             key = key[:-1]
         return self.lines.get(key, 1)

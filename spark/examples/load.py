@@ -56,11 +56,9 @@ DATA: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
 
 
 async def load(bootstrap: str, folder: Path, names: Sequence[str] = tuple(DATA)) -> dict[str, int]:
-    """Send data sets to topics. Return the number of records of each data set. If a topic exists,
-    the records are appended.
-
-    Raises a ClientError if the brokers refuse the records, and OSError if a data file is missing.
-    """
+    """Append the data sets to topics of the same names. Return the number of records of each.
+    Raises a ClientError if the brokers refuse the records, and OSError if a data file is
+    missing."""
     counts = {}
     async with Admin(bootstrap) as admin:
         for result in await admin.create_topics([NewTopic(name, PARTITIONS) for name in names]):

@@ -1,5 +1,4 @@
-"""The transform of birdstrikes.yaml: it gives columns plain names and adds the year and the
-species."""
+"""The transform of birdstrikes.yaml: plain names of columns, and the year and the species."""
 
 from __future__ import annotations
 
