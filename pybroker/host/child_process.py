@@ -1,5 +1,5 @@
 """Starts child processes that end together with this process, even if this process is killed, and
-waits for their end. Also builds the command line with which a child runs `pybroker`.
+waits for their end.
 
 The kernel also ends the child when the *thread* that started it ends. So a child must be started in
 a thread that lives at least as long as the child should.
@@ -24,23 +24,22 @@ _POLL_S: Final = 0.02
 
 def tied_to_us(command: Sequence[str]) -> list[str]:
     """Return a command line that runs `command` in a process that ends together with this process.
-    The first word of `command` is the path of a program."""
+    `command` begins with the path of a program."""
     return [sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), *command]
 
 
 def pybroker_command(*words: str) -> list[str]:
-    """Return the command line that runs `pybroker` with these arguments under this Python. The
-    process needs the environment of `pybroker_environment`."""
+    """Return the command line that runs `pybroker` with these arguments under this Python. It needs
+    the environment of `pybroker_environment`."""
     return [sys.executable, "-P", "-m", "pybroker", *words]
 
 
 def pybroker_environment() -> dict[str, str]:
-    """Return the environment of this process, with a PYTHONPATH in which a child finds this code
-    even if the code is not installed. PYTHONPATH gets only the folder of this code, not all of
-    sys.path: in a test run sys.path may begin with folders that hide modules of Python itself."""
+    """Return the environment of this process, with this code's folder in PYTHONPATH."""
     folder = str(Path(__file__).resolve().parents[1])
     if folder in (*site.getsitepackages(), site.getusersitepackages()):
         return dict(os.environ)
+    # Not all of sys.path: in a test run it may begin with folders that hide Python's own modules.
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -53,8 +52,8 @@ def wait_until_stopped(pid: int) -> None:
 
 
 async def ended(child: subprocess.Popen[bytes]) -> int:
-    """Wait until a child process ends, without a thread for the wait. Return its exit code. If a
-    signal ended the child, return the negative number of the signal."""
+    """Wait, without a thread, until a child process ends. Return its exit code, or the negative
+    number of the signal that ended it."""
     while (code := child.poll()) is None:
         try:
             descriptor = os.pidfd_open(child.pid)

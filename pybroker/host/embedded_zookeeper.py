@@ -1,15 +1,10 @@
 """The embedded ZooKeeper: a broker without a configured ensemble runs the real ZooKeeper server as
 a child process.
 
-Two servers on one data directory would diverge silently, so two locks protect the directory. This
-process holds `owner.lock`: a second broker with the same directory cannot start. The server
-inherits `server.lock` and holds it as long as it lives. If this process has `owner.lock` but
-`server.lock` is taken, the server of a killed broker still lives. It is killed before a new server
-is started.
-
-The server ends with this process, even if this process is killed. It has a process group of its
-own, so that Ctrl-C does not reach it. If it ends by itself, it is started again. This module does
-not depend on the content of ZooKeeper's nodes.
+Two servers on one data directory would diverge silently, so two locks protect it. The broker holds
+`owner.lock`; the server inherits `server.lock`. If only `server.lock` is taken, the server of a
+killed broker still lives, and is killed. The server has a process group of its own, so that Ctrl-C
+does not reach it.
 """
 
 from __future__ import annotations
@@ -74,17 +69,12 @@ rootLogger.appenderRef.file.ref=file
 
 class EmbeddedZooKeeper:
     """An embedded ZooKeeper: owns its directory and the server's process from `start` to `stop`.
-
-    The directory contains `data/`, which belongs to ZooKeeper, `zookeeper.log`, `zookeeper.out`
-    with the output of the JVM itself, and `server.json` with the server's port and process, for the
-    next start.
-    """
+    The directory contains ZooKeeper's `data/`, its logs (`zookeeper.log`, `zookeeper.out`), and
+    `server.json` with the server's port and process."""
 
     def __init__(self, directory: str, *, port: int = 0, may_move: bool = False) -> None:
-        """`port` is the server's port. With 0 the server uses the port of its last start or, if
-        that port is in use, any free port. If another `port` is given and is in use, `may_move`
-        decides: if it is True, the server chooses a port as with 0; if it is False, the start
-        fails."""
+        """With port 0, the server uses the port of its last start, or any free one. If another port
+        is in use, the start fails, or with `may_move` the server chooses a port as with 0."""
         self._directory = Path(directory).absolute()
         self._asked_port = port
         self._may_move = may_move
@@ -102,7 +92,7 @@ class EmbeddedZooKeeper:
 
     @property
     def connect(self) -> str:
-        """The address of the ZooKeeper server (HOST:PORT), as a value for `zookeeper.connect`."""
+        """The server's address (HOST:PORT), as a value for `zookeeper.connect`."""
         return f"{_HOST}:{self._port}"
 
     @property
@@ -117,8 +107,8 @@ class EmbeddedZooKeeper:
         await self.wait_until_serving(timeout_s)
 
     async def launch(self) -> None:
-        """Start the server's process, and return before the server answers. From then on, `connect`
-        has its final value. If the start fails, stop the server and raise StartupError."""
+        """Start the server's process, without waiting for an answer. From then on, `connect` is
+        final. Raise StartupError."""
         self._command = server_command(self._config_file, self._directory / "log4j2.properties")
         if not self._directory.exists() and not self._may_move:
             # in a used directory, the server of a killed broker may still have the port
@@ -132,8 +122,8 @@ class EmbeddedZooKeeper:
         self._asked_port, self._may_move = self._port, False  # a restart must keep the port
 
     async def wait_until_serving(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until the server, which `launch` has started, answers. From then on it is started
-        again whenever it ends. If it does not answer in time, stop it and raise StartupError."""
+        """Wait until the launched server answers. From then on it is started again whenever it
+        ends. If it does not answer in time, stop it and raise StartupError."""
         assert self._child is not None, "call launch before wait_until_serving"
         try:
             async with asyncio.timeout(timeout_s):
@@ -150,8 +140,7 @@ class EmbeddedZooKeeper:
         self._supervisor.start(self._supervise)
 
     async def stop(self) -> None:
-        """Stop the server and release the locks of its directory. This takes at most a few seconds.
-        Idempotent."""
+        """Stop the server within a few seconds, and release the locks. Idempotent."""
         await self._supervisor.stop()
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
@@ -195,9 +184,9 @@ class EmbeddedZooKeeper:
             ) from error
 
     def _record(self) -> dict[str, int]:
-        """Return what the last start has recorded about the server: its process id (`pid`), the
-        kernel's start time of that process (`start`), and its port (`port`). Return zeros if there
-        is no record."""
+        """Return what the last start has recorded about the server, zeros without a record: its
+        process id (`pid`), the kernel's start time of that process (`start`), and its port
+        (`port`)."""
         try:
             content = json.loads(self._record_file.read_bytes())
             return {key: int(content[key]) for key in ("pid", "start", "port")}
@@ -232,8 +221,8 @@ class EmbeddedZooKeeper:
         return child
 
     async def _lock_for_server(self) -> int:
-        """Take `server.lock` and return its file descriptor. If the server of a killed broker holds
-        the lock, kill that server first. Raise StartupError if another process holds the lock."""
+        """Take `server.lock` and return its file descriptor, after killing the server of a killed
+        broker. Raise StartupError if another process holds the lock."""
         path = self._directory / "server.lock"
         try:
             return _locked(path)
@@ -252,8 +241,8 @@ class EmbeddedZooKeeper:
             ) from None
 
     def _end_orphan(self) -> None:
-        """Kill the server that the last start has recorded, if it still runs. If its process id now
-        belongs to another process, kill nothing."""
+        """Kill the server that the last start has recorded, unless its process id belongs to
+        another process."""
         record = self._record()
         pid = record["pid"]
         if pid and record["start"] == _start_time(pid) and self._is_ours(pid):
@@ -285,8 +274,7 @@ class EmbeddedZooKeeper:
         return port
 
     def _check_port(self) -> None:
-        """Raise StartupError if the configured port is in use. Called before anything is written to
-        disk."""
+        """Raise StartupError if the configured port is in use."""
         if self._asked_port and not _is_free(self._asked_port):
             raise self._port_in_use()
 
@@ -297,9 +285,8 @@ class EmbeddedZooKeeper:
         )
 
     def _take(self, port: int) -> bool:
-        """If the port is free, claim it for this process and return True. Otherwise return False.
-        The server binds the port only later. Until then the claim keeps other brokers from choosing
-        the same port."""
+        """Claim the port for this process, until the server binds it. Return False if it is not
+        free."""
         if self._port_claim is not None and self._port == port:
             return _is_free(port)
         claim = _claimed(port)
@@ -351,8 +338,7 @@ class EmbeddedZooKeeper:
         return "the server printed nothing"
 
     async def _supervise(self) -> None:
-        """Start the server again whenever it ends. ZooKeeper's sessions survive if the server
-        answers again within their timeout."""
+        """Start the server again whenever it ends."""
         while True:
             child = self._child
             if child is not None:
@@ -371,8 +357,8 @@ class EmbeddedZooKeeper:
 
 
 def _locked(path: Path) -> int:
-    """Lock the file and return its descriptor; closing the descriptor releases the lock. Raise
-    BlockingIOError if another process holds the lock."""
+    """Lock the file and return its descriptor, whose close releases the lock. Raise BlockingIOError
+    if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -384,7 +370,7 @@ def _locked(path: Path) -> int:
 
 def _start_time(pid: int) -> int:
     """Return when a process started, in clock ticks since the machine's boot; 0 if there is no such
-    process, or if the system has no /proc."""
+    process, or no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -393,9 +379,8 @@ def _start_time(pid: int) -> int:
 
 
 def _claimed(port: int) -> socket.socket | None:
-    """Return a socket that claims the port for this process until it is closed, or None if another
-    process has claimed the port. The claim is a name in Linux' abstract namespace of sockets; like
-    the ports, it belongs to the network namespace."""
+    """Return a socket that claims the port until it is closed, or None if another process claims
+    it. The claim is a name in Linux' abstract namespace of sockets."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(f"\0pybroker-embedded-zookeeper-{port}")

